@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from pyarrow.fs import S3FileSystem
 from support import world
 from support.preferences import TABLE, files
+from support.s3 import serve_bucket
 from support.twice import Twice
 
 import labelguard as lg
@@ -18,33 +18,11 @@ BUDGET = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "once": True}
 ROWS = TABLE.to_pylist()
 
 
-@pytest.fixture(scope="module")
-def endpoint():
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    try:
-        yield "http://{}:{}".format(*server.get_host_and_port())
-    finally:
-        server.stop()
-
-
 @pytest.fixture
-def s3(endpoint, monkeypatch):
-    """Storage with an empty bucket, that the variables of AWS name."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    filesystem = S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True)
-    filesystem.create_dir("labels-here")
-    yield filesystem
-    filesystem.delete_dir_contents("labels-here")
+def s3(monkeypatch):
+    """Storage with an empty bucket."""
+    with serve_bucket(monkeypatch, "labels-here") as filesystem:
+        yield filesystem
 
 
 def put(s3, key, frame, suffix="parquet"):

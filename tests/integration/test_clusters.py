@@ -16,10 +16,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from pyarrow.fs import S3FileSystem
 from support import world
 from support.cluster_work import die_once, miss, refuse
 from support.preferences import STATISTIC, TABLE, files
+from support.s3 import serve_bucket
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -118,28 +118,13 @@ def test_a_coordinator_that_is_killed_is_taken_up_and_charges_once(delay, shards
 
 @pytest.fixture
 def s3(monkeypatch):
-    """Storage with a bucket of three objects, that the variables of AWS name."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    filesystem = S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True)
-    filesystem.create_dir("labels-here")
-    frame = pl.DataFrame(TABLE.to_pylist())
-    for number in range(3):
-        with filesystem.open_output_stream(f"labels-here/run/{number}.parquet") as target:
-            frame[number::3].write_parquet(target)
-    yield filesystem
-    server.stop()
+    """Storage with a bucket of three objects."""
+    with serve_bucket(monkeypatch, "labels-here") as filesystem:
+        frame = pl.DataFrame(TABLE.to_pylist())
+        for number in range(3):
+            with filesystem.open_output_stream(f"labels-here/run/{number}.parquet") as target:
+                frame[number::3].write_parquet(target)
+        yield filesystem
 
 
 @pytest.mark.parametrize("engine", ["local", "processes", *ENGINES])

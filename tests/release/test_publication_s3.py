@@ -1,7 +1,8 @@
 """A release at S3, before moto's server."""
 
 import pytest
-from pyarrow.fs import FileSelector, FileType, S3FileSystem
+from pyarrow.fs import FileSelector, FileType
+from support.s3 import serve_bucket
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -13,33 +14,11 @@ pytestmark = pytest.mark.integration
 PLACE = "s3://bucket/releases/one"
 
 
-@pytest.fixture(scope="module")
-def endpoint():
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    try:
-        yield "http://{}:{}".format(*server.get_host_and_port())
-    finally:
-        server.stop()
-
-
 @pytest.fixture
-def s3(endpoint, monkeypatch):
-    """Storage with an empty bucket, that the variables of AWS name."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    filesystem = S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True)
-    filesystem.create_dir("bucket")
-    yield filesystem
-    filesystem.delete_dir_contents("bucket")
+def s3(monkeypatch):
+    """Storage with an empty bucket."""
+    with serve_bucket(monkeypatch, "bucket") as filesystem:
+        yield filesystem
 
 
 def objects(s3):
