@@ -209,10 +209,16 @@ class Inbox:
 
     def waiting(self) -> int:
         """Return how many events wait."""
+        return self._count(_WAITING)
+
+    def count_letters(self) -> int:
+        """Return how many dead letters there are."""
+        return self._count(sa.select(_letters.c.number))
+
+    def _count(self, rows: sa.Select[Any]) -> int:
         with self._reading() as connection:
-            return (
-                connection.scalar(sa.select(sa.func.count()).select_from(_WAITING.subquery())) or 0
-            )
+            query = sa.select(sa.func.count()).select_from(rows.subquery())
+            return connection.scalar(query) or 0
 
     def connectors(self) -> list[str]:
         """Of which connectors events wait."""

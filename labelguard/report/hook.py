@@ -39,7 +39,7 @@ class HookState:
         if inbox is None:
             return None
         with contextlib.closing(inbox):
-            waiting, letters = inbox.waiting(), len(inbox.letters())
+            waiting, letters = inbox.waiting(), inbox.count_letters()
         last = {name: one["since"] for name, one in worker.unreconciled.items()} | worker.reconciled
         today = clock.parse_time(clock.now()).date()
         overdue = {

@@ -142,6 +142,8 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
             assert answer.status_code == 422
             assert hooks.LABEL not in answer.text
         assert inbox.waiting() == 0
+        assert tool.get("/status").json()["dead_letters"] == len(ugly) * 2
+        assert f"labelguard_hook_dead_letters {len(ugly) * 2}.0" in tool.get("/metrics").text
         kept = [inbox.letter(letter.number).rstrip() for letter in inbox.letters()]
         assert kept == [*ugly, *ugly]
         assert [letter.bytes for letter in inbox.letters()[:8]] == [16_384] * 7 + [7 * 16_384]

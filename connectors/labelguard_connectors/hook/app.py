@@ -89,7 +89,7 @@ def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
         why = {"error": "the inbox cannot be used now"}
         return JSONResponse(why, 503, {"retry-after": RETRY_SECONDS})
 
-    @app.get("/status", summary="Whether releases succeed, and how many events wait")
+    @app.get("/status", summary="Whether releases succeed, how many events wait, and dead letters")
     async def status() -> Response:
         each = {name: await hook.status() for name, hook in hooks.items()}
         return JSONResponse(each[""] if only else each)

@@ -179,7 +179,7 @@ class Hook:
         name: str = "",
     ) -> None:
         self._endpoints, self._inbox, self._limits = endpoints, inbox, limits
-        self._attempts, self._waiting = attempts, 0
+        self._attempts, self._waiting, self._letters = attempts, 0, 0
         self.metrics = Metrics(attempts)
         self.writer = BatchWriter(inbox, self.metrics)
         self._bodies = bodies or Bodies(limits)
@@ -263,25 +263,27 @@ class Hook:
         return True
 
     async def status(self) -> dict[str, Any]:
-        """Return how releases go, and how many events wait, for people; no error's message."""
+        """Return how releases go, how many events wait and were not understood; no error's message."""
         await self.count()
         known = self._attempts()
         return {
             "releases": known.failing or ("ok" if known.released_at else "none was tried"),
             "last_release": known.released_at or None,
             "waiting_events": self._waiting,
+            "dead_letters": self._letters,
         }
 
     async def count(self) -> None:
-        """Let the metrics say how many events wait now; as before, if the database is silent."""
+        """Count waiting events and dead letters anew; as before, if the database is silent."""
         if self._counted is None or self._counted.done():
             self._counted = asyncio.create_task(asyncio.to_thread(self._count))
         await asyncio.wait([self._counted], timeout=_CHECK_SECONDS)
 
     def _count(self) -> None:
         with contextlib.suppress(ConnectorError):
-            self._waiting = self._inbox.waiting()
+            self._waiting, self._letters = self._inbox.waiting(), self._inbox.count_letters()
             self.metrics.waiting.set(self._waiting)
+            self.metrics.letters.set(self._letters)
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:

@@ -39,6 +39,7 @@ class Metrics:
         self.queued = Gauge("queued_events", "Events not yet on disk.", **own)
         about = "Events in the inbox that no release has taken up."
         self.waiting = Gauge("waiting_events", about, **own)
+        self.letters = Gauge("dead_letters", "Answers that could not be understood.", **own)
 
     def totals(self) -> tuple[int, int]:
         """Deliveries that were answered with 200, and events that were new."""
