@@ -14,12 +14,13 @@ import click
 import labelguard
 from labelguard import plugins, processes
 from labelguard.cli.account import account, audit
+from labelguard.cli.budget import budget
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
 from labelguard.cli.plan import inspect, plan
 from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
-from labelguard.cli.project import budget, project
+from labelguard.cli.project import project
 from labelguard.cli.release import agreement, demo, leaderboard, release, report, score
 from labelguard.cli.terminal import (
     StopSignal,

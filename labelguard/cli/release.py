@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli.budget import print_verification
 from labelguard.cli.options import (
     HELP,
     complete_releases,
@@ -18,7 +19,6 @@ from labelguard.cli.options import (
     public_columns_option,
     reading_options,
 )
-from labelguard.cli.project import print_verification
 from labelguard.cli.terminal import (
     bullet_facts,
     echo,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 _SEAL = object()
+_JOB = "labelguard ledger"  # one at a time
 
 
 class Grant:
@@ -109,6 +110,26 @@ class Ledger:
             )
         return ledger
 
+    @classmethod
+    def upgrade(cls, url: str, keys: KeyRing, witnesses: Sequence[Path] = ()) -> int:
+        """Bring the tables of an earlier version to this one's, in one transaction.
+
+        Return the number of the schema that was there. No job that began before can go on.
+        """
+        engine, witness = journal.add_signer(database.connect(url), keys), Witness(witnesses)
+        address = database.address(engine.url)
+        with database.exclusive(engine, _JOB), database.begin_writing(engine) as connection:
+            before = schema.upgrade(connection, keys, address)
+            journal.check_head(connection, address)
+            witness.check(connection, address)
+            if before != schema.VERSION:
+                schema.next_epoch(connection)
+                body = {"schema": schema.VERSION, "before": before}
+                journal.append(connection, "upgraded", body)
+            head = journal.head(connection)
+        witness.advance(*head)
+        return before
+
     @property
     def address(self) -> str:
         """The ledger's URL without a password."""
@@ -122,7 +143,7 @@ class Ledger:
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Hold the ledger for one job, on whichever machine it runs; else `ProjectBusy`."""
-        return database.exclusive(self._engine, "labelguard ledger")
+        return database.exclusive(self._engine, _JOB)
 
     def charge(
         self, charge: Charge, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None

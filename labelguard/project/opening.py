@@ -16,6 +16,7 @@ from labelguard.answers.store import AnswerStore
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import schema
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
@@ -216,6 +217,27 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
         ledger.abandon(matches[0].id, ledger.begin_job())
         remove_leftovers(opened, ledger.releases.all())
         return Abandoned(matches[0].id, matches[0].charged)
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What an upgrade did."""
+
+    # the number of the schema that the ledger's tables had
+    before: int
+    # and have now
+    after: int
+
+
+def upgrade(project: Where = None) -> Upgrade:
+    """Bring a project of an earlier version to this one; do nothing if it is there.
+
+    Raises `LedgerError` for a ledger that this version cannot bring there, and for one that does
+    not hold; nothing is changed then.
+    """
+    with locate_project(project).lock() as home:
+        before = Ledger.upgrade(home.ledger_url, KeyRing(home.keys), home.witnesses)
+        return Upgrade(before, schema.VERSION)
 
 
 def settle_leftovers(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:

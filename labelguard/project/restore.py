@@ -292,7 +292,7 @@ def _publish(partial: Path, state: Path) -> None:
     own, copied = Project(state).keys, partial / "keys"
     url = os.environ.get("LABELGUARD_LEDGER_URL")
     if url:
-        _fill(url, partial / backup.LEDGER, head)
+        fill_database(url, partial / backup.LEDGER, head)
         (partial / backup.LEDGER).unlink(missing_ok=True)
     if own.parent != state:  # LABELGUARD_KEYS
         if (copied / KEY_FILE).exists():  # else a crash took part of what was installed
@@ -303,7 +303,7 @@ def _publish(partial: Path, state: Path) -> None:
     publish_directory(partial, state)
 
 
-def _fill(url: str, path: Path, head: tuple[int, str]) -> None:
+def fill_database(url: str, path: Path, head: tuple[int, str]) -> None:
     """The restored ledger into the database where it is to live, unless a crashed restore did."""
     target, source = database.connect(url), database.connect(f"sqlite:///{path}")
     try:

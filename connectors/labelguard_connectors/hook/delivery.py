@@ -263,7 +263,7 @@ class Hook:
         return True
 
     async def status(self) -> dict[str, Any]:
-        """Return how releases go, how many events wait and were not understood; no error's message."""
+        """Return how releases go, and how many events wait, or wait in vain; no error's message."""
         await self.count()
         known = self._attempts()
         return {
