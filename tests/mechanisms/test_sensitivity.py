@@ -126,10 +126,8 @@ def test_no_ranking_moves_the_sum_by_more_than_the_sensitivity(sizes):
     for components in (1, 2, 5):
         responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
         z, rows = rankings(responses, [0] * len(sizes))
-        choices = [
-            np.concatenate(orders)
-            for orders in itertools.product(*[labels_of_orders(k) for k in sizes])
-        ]
+        orders = itertools.product(*map(labels_of_orders, sizes))
+        choices = [np.concatenate(one) for one in orders]
         for bounds in (statistic.bounds(z, rows, 0.5), unclipped(z, rows)):
             assert_bounded(z, rows, 0, choices, bounds, bounds.sensitivity / 2**30)
 
@@ -263,12 +261,10 @@ def test_weights_and_clip_follow_the_norms_without_signal():
 def test_a_norm_without_signal_is_that_of_random_labels():
     """E‖v‖² = b² for fair coins: exactly, over all of them."""
     z = coordinates("normal", 5, 3, np.random.default_rng(0))
-    squares = [
-        float((((np.array(y) - 0.5) @ z.astype(np.float64)) ** 2).sum())
-        for y in itertools.product([0, 1], repeat=5)
-    ]
+    halves = np.array(list(itertools.product([-0.5, 0.5], repeat=5)))
+    squares = ((halves @ z.astype(np.float64)) ** 2).sum(axis=1)
     bounds = statistic.bounds(z, comparisons([5]), 1.0)
-    assert bounds.clip**2 == pytest.approx(np.mean(squares))
+    assert bounds.clip**2 == pytest.approx(squares.mean())
 
 
 @pytest.mark.parametrize("coarse", [1, 2**24])
@@ -300,9 +296,8 @@ def align():
 def test_a_clip_that_is_skipped_is_caught():
     z, rows, bounds = align()
     own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
-    moved = largest_change(
-        z, rows, 0, own, lambda y: parts(z, rows, y, bounds, clip=NO_CLIP).sum(axis=0)
-    )
+    free = Bounds(NO_CLIP, bounds.weight, 1.0)
+    moved = largest_change(z, rows, 0, own, lambda y: parts(z, rows, y, free).sum(axis=0))
     assert moved > 2 * bounds.sensitivity
 
 
@@ -310,11 +305,10 @@ def test_a_sensitivity_of_one_clip_is_caught():
     z, rows, bounds = align()
     own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
     wrong = Bounds(bounds.clip, bounds.weight, bounds.clip)
+    noise = Noise("gaussian", 1.0)
     with pytest.raises(AssertionError):
-        assert_bounded(
-            z, rows, 0, own, wrong, statistic.grid(wrong, 1, Noise("gaussian", 1.0)).step
-        )
-    assert_bounded(z, rows, 0, own, bounds, statistic.grid(bounds, 1, Noise("gaussian", 1.0)).step)
+        assert_bounded(z, rows, 0, own, wrong, statistic.grid(wrong, 1, noise).step)
+    assert_bounded(z, rows, 0, own, bounds, statistic.grid(bounds, 1, noise).step)
 
 
 def test_a_clip_and_weights_that_use_the_labels_are_caught():
@@ -329,23 +323,13 @@ def test_a_clip_and_weights_that_use_the_labels_are_caught():
 
     others = np.tile(np.arange(9) % 2, 41).astype(np.uint8)  # parts of ½ …
     others[rows.unit > 20] = LABEL_A  # … and, half of them, of 4½
-    first, second = (
-        replaced(rows, 20, np.array(own, np.uint8), others)
-        for own in ([LABEL_A] * 9, [LABEL_A] * 5 + [LABEL_B] * 4)
-    )
-    most = max(on_grid(used(labels), 1, step) for labels in (first, second))
-    assert (
-        step
-        * farthest(
-            statistic.exact_sum(z, rows, labels, used(labels), step) for labels in (first, second)
-        )
-        > 2 * most
-    )
-    assert (
-        step
-        * farthest(statistic.exact_sum(z, rows, labels, bounds, step) for labels in (first, second))
-        <= on_grid(bounds, 1, step) * ROUNDING
-    )
+    each = [LABEL_A] * 9, [LABEL_A] * 5 + [LABEL_B] * 4
+    both = [replaced(rows, 20, np.array(own, np.uint8), others) for own in each]
+    most = max(on_grid(used(y), 1, step) for y in both)
+    moved = step * farthest(statistic.exact_sum(z, rows, y, used(y), step) for y in both)
+    rightly = step * farthest(statistic.exact_sum(z, rows, y, bounds, step) for y in both)
+    assert moved > 2 * most
+    assert rightly <= on_grid(bounds, 1, step) * ROUNDING
 
 
 def test_rounding_to_nearest_is_caught():

@@ -94,8 +94,11 @@ ORDERS: dict[str, Chooses] = {
 }
 
 
-def losses_of(chooses, stops, threshold, noise_multiplier, random):
+def losses_of(chooses, stops, policy, *seed):
     """L of every transcript: answers to labels 1, statistics 1 + noise, weighed against 0."""
+    coins, noise = policy
+    threshold, noise_multiplier = coins.threshold, noise.noise_multiplier
+    random = np.random.default_rng(seed)
     flip = threshold / 2**64
     weight = math.log((1 - flip) / flip)
     size = TRANSCRIPTS
@@ -125,14 +128,7 @@ def policy():
 @pytest.mark.quick("coins first", "loss-greedy")
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_adaptive_order_of_all_events_costs_the_joint_price(policy, order):
-    coins, noise = policy
-    losses = losses_of(
-        ORDERS[order],
-        never_stops,
-        coins.threshold,
-        noise.noise_multiplier,
-        np.random.default_rng([1, list(ORDERS).index(order)]),
-    )
+    losses = losses_of(ORDERS[order], never_stops, policy, 1, list(ORDERS).index(order))
     for epsilon in (EPSILON, EPSILON / 2):
         found, price = estimate(excess(losses, epsilon)), joint.delta(policy, epsilon)
         assert not found.exceeds(price)
@@ -143,14 +139,7 @@ def test_every_adaptive_order_of_all_events_costs_the_joint_price(policy, order)
 @pytest.mark.parametrize("stops", [stops_when_ahead, stops_when_behind])
 @pytest.mark.parametrize("order", ["loss-greedy", "switches when ahead"])
 def test_an_adversary_who_stops_early_gains_nothing(policy, order, stops):
-    coins, noise = policy
-    losses = losses_of(
-        ORDERS[order],
-        stops,
-        coins.threshold,
-        noise.noise_multiplier,
-        np.random.default_rng([2, list(ORDERS).index(order)]),
-    )
+    losses = losses_of(ORDERS[order], stops, policy, 2, list(ORDERS).index(order))
     assert not estimate(excess(losses, EPSILON)).exceeds(DELTA)
 
 
@@ -159,18 +148,12 @@ def test_an_adversary_who_stops_early_gains_nothing(policy, order, stops):
 @pytest.mark.parametrize("where", ["coins", "statistics"])
 def test_control_noise_that_is_too_small_is_caught(policy, where, missing):
     coins, noise = policy
-    threshold, noise_multiplier = coins.threshold, noise.noise_multiplier
     if where == "coins":
-        threshold = rr.threshold(coins.epsilon0 / (1 - missing))
+        coins = RandomizedBlocks(rr.threshold(coins.epsilon0 / (1 - missing)), COINS)
     else:
-        noise_multiplier *= 1 - missing
-    losses = losses_of(
-        ORDERS["alternating"],
-        never_stops,
-        threshold,
-        noise_multiplier,
-        np.random.default_rng([3, round(10 * missing)]),
-    )
+        noise = Gaussians(noise.noise_multiplier * (1 - missing), STATISTICS)
+    small = (coins, noise)
+    losses = losses_of(ORDERS["alternating"], never_stops, small, 3, round(10 * missing))
     assert estimate(excess(losses, EPSILON)).exceeds(DELTA)
 
 

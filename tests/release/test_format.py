@@ -263,6 +263,9 @@ def compute(given):
     """The vectors with everything that follows from the inputs computed by the reference."""
     secret, nonce = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["nonce"])
     item = item_digest(given["item"]["prompt"], given["item"]["responses"])
+    whole = item_hash(given["item"]["prompt"], given["item"]["responses"])
+    named = id_hash(given["item_id"]["value"])
+    files = {name: text.encode() for name, text in given["map"]["files"].items()}
     labeler = labeler_key(secret, given["namespace"], given["labeler_id"])
     first_key = row_key(secret, labeler, item)
     return given | {
@@ -280,15 +283,8 @@ def compute(given):
         | {"digest": ranking_digest(given["ranking_id"]["value"]).hex()},
         "questions": [
             asked
-            | {
-                "item": question_digest(
-                    asked["question"],
-                    item_hash(given["item"]["prompt"], given["item"]["responses"]),
-                ).hex(),
-                "item_id": question_digest(
-                    asked["question"], id_hash(given["item_id"]["value"])
-                ).hex(),
-            }
+            | {"item": question_digest(asked["question"], whole).hex()}
+            | {"item_id": question_digest(asked["question"], named).hex()}
             for asked in given["questions"]
         ],
         "group": given["group"]
@@ -321,14 +317,7 @@ def compute(given):
             | {"unit": content_unit(secret, content["sides"]).hex()}
             for content in given["contents"]
         ],
-        "map": given["map"]
-        | {
-            "digest": map_digest(
-                secret,
-                given["map"]["release"],
-                {name: text.encode() for name, text in given["map"]["files"].items()},
-            )
-        },
+        "map": given["map"] | {"digest": map_digest(secret, given["map"]["release"], files)},
     }
 
 
@@ -413,7 +402,7 @@ def test_the_library_gives_the_items_of_questions_on_the_page(vectors, named, tm
     expected = {
         entry["question"]: entry["item_id" if named else "item"] for entry in vectors["questions"]
     }
-    source = table([row | {"question": question} for question in expected])
+    source = pa.Table.from_pylist([row | {"question": question} for question in expected])
     options = StagingOptions(Reading({"question": "question"}, "item", labelled=False), "")
     staged = stage(source, tmp_path / "input", KeyRing.create(tmp_path / "keys"), options)
     found = find_distinct_pairs(staged)
@@ -538,9 +527,19 @@ class Label:
 
 
 @pytest.fixture
-def nonces(monkeypatch):
-    """All that is drawn at random, last what a release's coins come from: it is never stored."""
-    return world.note_randomness(monkeypatch)
+def draw(tmp_path, monkeypatch):
+    """Release rows in one project; return the release, and what is read without labelguard.
+
+    Of all that is drawn at random a release's coins come from the last, which is never stored.
+    """
+    nonces, project = world.note_randomness(monkeypatch), lg.init(tmp_path)
+
+    def drawn(rows, **options):
+        options = {"mechanism": "rr", "epsilon": 9, "delta": 1e-5} | options
+        release = lg.privatize(pa.Table.from_pylist(rows), project=project, **options)
+        return release, Stored(project.state, nonces[-1])
+
+    return drawn
 
 
 class Stored:
@@ -671,32 +670,21 @@ def answers():
     ]
 
 
-def table(rows):
-    return pa.Table.from_pylist(rows)
-
-
-def test_every_released_pair_follows_from_key_nonce_prices_and_labels(tmp_path, nonces):
+def test_every_released_pair_follows_from_key_nonce_prices_and_labels(draw):
     rows = [*answers(), *(row | {"labeler_id": "judge"} for row in answers()[:20:2])]
-    project = lg.init(tmp_path)
-    release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
-    stored = Stored(project.state, nonces[-1])
+    release, stored = draw(rows)
     stored.check(release, labels_of(rows, stored))
     assert len(set(lg.load(release)["flip_probability"])) == 2  # blocks of 5 and of 10 labels
 
 
-def test_a_label_drawn_again_has_the_coins_of_that_release(tmp_path, nonces):
-    project = lg.init(tmp_path)
-    budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "mechanism": "rr", "uses": 3, "block": 8}
-    lg.privatize(table(answers()), project=project, **budget)
-    release = lg.privatize(table(answers()), project=project, again=True, **budget)
-    stored = Stored(project.state, nonces[-1])
+def test_a_label_drawn_again_has_the_coins_of_that_release(draw):
+    draw(answers(), uses=3, block=8)
+    release, stored = draw(answers(), uses=3, block=8, again=True)
     stored.check(release, labels_of(answers(), stored), version=1)
 
 
-def test_no_nonce_is_left_behind(tmp_path, nonces):
-    project = lg.init(tmp_path)
-    lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
-    nonce = nonces[-1]
+def test_no_nonce_is_left_behind(tmp_path, draw):
+    nonce = draw(answers())[1].nonce
     everything = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(everything) > 10
     for path in everything:
@@ -704,18 +692,9 @@ def test_no_nonce_is_left_behind(tmp_path, nonces):
         assert nonce not in data and nonce.hex().encode() not in data, path
 
 
-def test_labels_take_places_in_the_order_of_the_page(tmp_path, nonces):
-    project = lg.init(tmp_path)
+def test_labels_take_places_in_the_order_of_the_page(draw):
     places = 3
-    release = lg.privatize(
-        table(answers()),
-        epsilon=9,
-        delta=1e-5,
-        max_labels_per_labeler=places,
-        block=1,
-        project=project,
-    )
-    stored = Stored(project.state, nonces[-1])
+    release, stored = draw(answers(), max_labels_per_labeler=places, block=1)
 
     def order(label):
         return order_key(stored.secret, label.author, label.item)
@@ -727,7 +706,7 @@ def test_labels_take_places_in_the_order_of_the_page(tmp_path, nonces):
     stored.check(release, kept, block=1)
 
 
-def test_chats_with_given_ids_follow_too(tmp_path, nonces):
+def test_chats_with_given_ids_follow_too(draw):
     def chat(role, text):
         return [{"role": role, "content": text, "name": "Ann" if role == "user" else None}]
 
@@ -742,9 +721,7 @@ def test_chats_with_given_ids_follow_too(tmp_path, nonces):
         }
         for row in range(12)
     ]
-    project = lg.init(tmp_path)
-    release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
-    stored = Stored(project.state, nonces[-1])
+    release, stored = draw(rows)
     labels = []
     for row in rows:
         sides = (row["prompt"], row["chosen"], row["rejected"])
@@ -755,7 +732,7 @@ def test_chats_with_given_ids_follow_too(tmp_path, nonces):
     stored.check(release, labels)
 
 
-def test_rankings_follow_too(tmp_path, nonces):
+def test_rankings_follow_too(draw):
     rows = [
         {
             "labeler_id": f"judge {row % 2}",
@@ -765,13 +742,12 @@ def test_rankings_follow_too(tmp_path, nonces):
         }
         for row in range(6)
     ]
-    project = lg.init(tmp_path)
-    release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
-    stored = Stored(project.state, nonces[-1])
+    release, stored = draw(rows)
     labels = []
     for row in rows:
         item = item_digest(row["prompt"], row["responses"])
-        ranked = sorted(zip(row["responses"], row["ranks"], strict=True), key=_by_encoding)
+        ranked = zip(row["responses"], row["ranks"], strict=True)
+        ranked = sorted(ranked, key=lambda one: encode(one[0]))
         for pair, ((a, rank_a), (b, rank_b)) in enumerate(combinations(ranked, 2)):
             value = 2 if rank_a == rank_b else int(rank_a < rank_b)
             author = stored.labeler(row["labeler_id"])
@@ -779,11 +755,7 @@ def test_rankings_follow_too(tmp_path, nonces):
     stored.check(release, labels)
 
 
-def _by_encoding(ranked):
-    return encode(ranked[0])
-
-
-def test_choices_in_blocks_of_several_uses_follow_too(tmp_path, nonces):
+def test_choices_in_blocks_of_several_uses_follow_too(draw):
     rows = [
         {
             "labeler_id": f"judge {row % 2}",
@@ -793,16 +765,12 @@ def test_choices_in_blocks_of_several_uses_follow_too(tmp_path, nonces):
         }
         for row in range(16)
     ]
-    project = lg.init(tmp_path)
-    options: dict[str, Any] = {"mechanism": "rr", "epsilon": 2, "block": 3, "skips": "tie"}
-    release = lg.privatize(table(rows), delta=1e-5, project=project, **options)
-    stored = Stored(project.state, nonces[-1])
+    release, stored = draw(rows, epsilon=2, block=3, skips="tie")
     labels = []
     for row in rows:
         sides = sorted(row["responses"], key=encode)
-        number = (
-            len(sides) if row["choice"] is None else sides.index(row["responses"][row["choice"]])
-        )
+        best = row["choice"]
+        number = len(sides) if best is None else sides.index(row["responses"][best])
         author, item = stored.labeler(row["labeler_id"]), item_digest(row["prompt"], sides)
         labels.append(Label(author, row["prompt"], sides, number, item, CHOICE + len(sides)))
     assert {len(label.sides) for label in labels} == {2, 3, 4}
@@ -811,21 +779,18 @@ def test_choices_in_blocks_of_several_uses_follow_too(tmp_path, nonces):
 
 @pytest.mark.quick("labeler_id")
 @pytest.mark.parametrize("known_by", ["labeler_id", "record_id", None])
-def test_contents_as_units_follow_too(tmp_path, nonces, known_by):
+def test_contents_as_units_follow_too(draw, known_by):
     rows = answers()
     shown = [{k: v for k, v in row.items() if k != "labeler_id"} for row in rows]
     if known_by:
         shown = [row | {known_by: rows[n]["labeler_id"]} for n, row in enumerate(shown)]
-    project = lg.init(tmp_path)
-    places: dict[str, Any] = {"mechanism": "rr", "max_labels_per_labeler": 2, "unit": "item"}
-    release = lg.privatize(table(shown), epsilon=2, delta=0, project=project, **places)
-    stored = Stored(project.state, nonces[-1])
+    places = {"max_labels_per_labeler": 2, "unit": "item"}
+    release, stored = draw(shown, epsilon=2, delta=0, **places)
     labels = []
     met: dict[bytes, int] = {}
     # Rows that are equal in all that is public are numbered in the order of their labels.
-    for label, row in sorted(
-        zip(labels_of(rows, stored), rows, strict=True), key=lambda pair: pair[0].value
-    ):
+    pairs = zip(labels_of(rows, stored), rows, strict=True)
+    for label, row in sorted(pairs, key=lambda pair: pair[0].value):
         author = label.author
         if known_by == "record_id":
             record = ranking_digest(row["labeler_id"])
@@ -839,12 +804,11 @@ def test_contents_as_units_follow_too(tmp_path, nonces, known_by):
     stored.check(release, labels, known=known_by == "labeler_id")
 
 
-def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(tmp_path):
-    project = lg.init(tmp_path)
-    release = lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
-    erasure.remove_labeler("worker 3", "retired", project.state)
-    stored = Stored(project.state, b"")
-    directory = project.private_maps / release.id
+def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(draw):
+    release, stored = draw(answers())
+    erasure.remove_labeler("worker 3", "retired", stored.state)
+    stored = Stored(stored.state, b"")
+    directory = stored.state / "released" / release.id
     data = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert stored.maps[release.id] == (map_digest(stored.secret, release.id, data), 40)
     rows = [

@@ -45,9 +45,8 @@ def project(tmp_path):
 def released(tmp_path_factory):
     """A project with one release, which nothing changes; labelers have ten labels each to use."""
     project = lg.init(tmp_path_factory.mktemp("released"))
-    return project, lg.privatize(
-        TABLE, project=project, max_labels_per_labeler=10, block=1, **BUDGET
-    )
+    options = BUDGET | {"max_labels_per_labeler": 10, "block": 1}
+    return project, lg.privatize(TABLE, project=project, **options)
 
 
 def words(document):
@@ -201,10 +200,8 @@ def test_who_left_is_told_by_pseudonym(project):
     linking.link("worker 3", "a newcomer", project)
     document = report(project=project)
     gone = section(document, "people")
-    assert gone.table and {row[:2] for row in gone.table.rows} == {
-        (retired, "retired"),
-        (erased, "erased"),
-    }
+    kinds = {(retired, "retired"), (erased, "erased")}
+    assert gone.table and {row[:2] for row in gone.table.rows} == kinds
     assert dict(gone.facts)["ids that share a unit with others"] == "2"
     assert "worker 1" not in words(document) and "worker 2" not in words(document)
 
@@ -357,11 +354,8 @@ def ran(number=1, **more):
         "new_labels": 5,
         "charged": 5,
         "model": f"{number:04d}",
-        "judgement": {
-            "measure": "accuracy",
-            "candidate": 0.6 + number / 100,
-            "current": None if number == 1 else 0.6,
-        },
+        "judgement": {"measure": "accuracy", "candidate": 0.6 + number / 100}
+        | {"current": None if number == 1 else 0.6},
         "curve": [{"step": 1, "loss": 0.69}, {"step": 2, "loss": 0.5}],
     }
     return JobRun(**facts | more)

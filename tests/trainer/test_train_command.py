@@ -53,11 +53,9 @@ main()
 def train(beside):
     """`labelguard train …`, with `base`, `config.yaml`, `labels.parquet` and releases beside it."""
 
-    def run(*arguments, config="quick.yaml", output="out"):
-        fixed = ("--train-config", config, "-o", output)
-        return CliRunner().invoke(
-            main, ["train", arguments[0], "--model", "base", *arguments[1:], *fixed]
-        )
+    def run(kind, release, *options, config="quick.yaml", output="out"):
+        fixed = ("--model", "base", "--train-config", config, "-o", output)
+        return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
 
     return run
 
@@ -79,14 +77,13 @@ def _check(result, *words, begun=False):
 
 
 @pytest.fixture
-def begin(beside):
+def begin(train):
     """`labelguard train KIND rr -o out` by the settings of `QUICK`; `more` changes some."""
 
-    def run(*options, more="", kind="dpo", output="out", release="rr"):
+    def run(*options, more="", kind="dpo", release="rr"):
         settings = yaml.safe_load(train_runs.QUICK) | (yaml.safe_load(more) or {})
         Path("own.yaml").write_text(yaml.safe_dump(settings))
-        fixed = ("--model", "base", "--train-config", "own.yaml", "-o", output)
-        return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
+        return train(kind, release, *options, config="own.yaml")
 
     return run
 
@@ -150,9 +147,8 @@ def test_the_terminal_shows_facts_and_no_text_of_a_pair(train):
 def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(caplog):
     assert dpo.trl  # its loggers are there
     with reporting.quiet() as heard:
-        logging.getLogger("trl.trainer.dpo_trainer").warning(
-            "The tokenized prompt is not a prefix of …: 'a piece of it'"
-        )
+        logger = logging.getLogger("trl.trainer.dpo_trainer")
+        logger.warning("The tokenized prompt is not a prefix of …: 'a piece of it'")
     assert heard.prompt_differs and not caplog.records
 
 
@@ -188,9 +184,8 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train):
     killed = subprocess.run([sys.executable, "-c", KILLED, *typed], capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not Path("out").exists()
-    assert RunDirectory(Path("out")).last_checkpoint() == Path(
-        "out.partial/checkpoints/checkpoint-4"
-    )
+    last = RunDirectory(Path("out")).last_checkpoint()
+    assert last == Path("out.partial/checkpoints/checkpoint-4")
     another = train("dpo", "rr", "--holdout", "0.2", config="config.yaml")
     assert another.exit_code == 1
     assert "begun by another command (other: holdout)" in another.stderr
@@ -214,9 +209,8 @@ def test_it_reads_a_release_and_nothing_else_of_its_project(train):
 
 def test_raw_labels_are_refused_until_that_is_typed(train):
     _check(train("dpo", "labels.parquet"), "raw labels are refused", "--non-private")
-    said = _read_result(
-        train("dpo", "labels.parquet", "--non-private", "--eval-pairs", "5", "--json")
-    )
+    more = ("--non-private", "--eval-pairs", "5", "--json")
+    said = _read_result(train("dpo", "labels.parquet", *more))
     assert said["evaluated"] == said["evaluation"]["labels"]["rows"] <= 5 < said["held_out"]
     assert said["release"] is said["epsilon"] is said["delta"] is None
     assert said["loss"] == "plain" and "raw labels" in said["notes"][0]
@@ -247,24 +241,23 @@ def _write_sums(directory):
 
 
 @pytest.mark.parametrize(
-    ("release", "config", "options", "words"),
+    ("release", "options", "words"),
     [
-        ("rr", "max_length: 64", ("--loss", "soft"), ("soft", "label_probability")),
-        ("soft", "max_length: 64", ("--loss", "robust"), ("robust", "flip_probability")),
-        ("rr", "max_length: 64", ("--model", "absent"), ("absent",)),
-        ("rr", "max_length: 64", ("--probes", "quick.yaml"), ("quick.yaml",)),
-        ("rr", "max_length: 64", ("-o", "base/x/y"), ("-o",)),
-        ("rr", "max_length: 64", ("-o", "rr"), ("rr exists",)),
+        ("rr", ("--loss", "soft"), ("soft", "label_probability")),
+        ("soft", ("--loss", "robust"), ("robust", "flip_probability")),
+        ("rr", ("--model", "absent"), ("absent",)),
+        ("rr", ("--probes", "quick.yaml"), ("quick.yaml",)),
+        ("rr", ("-o", "base/x/y"), ("-o",)),
+        ("rr", ("-o", "rr"), ("rr exists",)),
+        ("rr", ("-o", "link"), ("link exists",)),
+        ("rr", ("--model", ""), ("--model is empty",)),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(
-    release, config, options, words, train
+    release, options, words, train
 ):
-    Path("own.yaml").write_text(config)
-    fixed = {"--model": "base", "-o": "out", "--train-config": "own.yaml"}
-    fixed |= dict(zip(options[::2], options[1::2], strict=True))
-    typed = [word for pair in fixed.items() for word in pair]
-    _check(CliRunner().invoke(main, ["train", "dpo", release, *typed]), *words)
+    Path("link").symlink_to("nowhere")
+    _check(train("dpo", release, *options), *words)
 
 
 def test_a_directory_of_others_is_left_alone(train):
@@ -407,12 +400,6 @@ def test_a_release_of_a_project_is_what_the_ledger_says(begin):
     _check(result, "data.parquet was altered")
 
 
-def test_an_output_that_is_a_dangling_link_is_refused(begin):
-    Path("link").symlink_to("nowhere")
-    _check(begin("-o", "link"), "link exists")
-
-
-def test_a_model_or_a_kind_that_is_none_is_refused(begin):
-    _check(begin("--model", ""), "--model is empty")
+def test_a_kind_that_is_none_is_refused(beside):
     with pytest.raises(LabelguardError, match="sft"):
         train_on("sft", "rr", "base", output="out")  # type: ignore[arg-type]
