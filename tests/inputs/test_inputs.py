@@ -161,14 +161,8 @@ def chosen_layout(rows):
     return layout
 
 
-WEIRD = {
-    "labeler_id": 'who "is" it',
-    "prompt": "select",
-    "response_a": "ep",
-    "response_b": "part",
-    "label": "it's",
-    "tie": "is tie",
-}
+WEIRD = {"labeler_id": 'who "is" it', "prompt": "select", "response_a": "ep"}
+WEIRD |= {"response_b": "part", "label": "it's", "tie": "is tie"}
 
 FORMATS: dict[str, Callable[[Path, Rows], Any]] = {
     "parquet": lambda path, rows: write_parquet(path / "x.parquet", rows),

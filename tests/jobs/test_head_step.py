@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -40,24 +41,9 @@ def flipped(labels, tmp_path_factory):
 def weekly(labels, tmp_path_factory):
     """A statistic released in three windows."""
     project = lg.init(tmp_path_factory.mktemp("weekly"))
-    releases = [
-        lg.privatize(
-            labels.slice(0, labels.num_rows * (week + 1) // WEEKS),
-            project=project,
-            mechanism="statistic",
-            epsilon=8,
-            delta=1e-5,
-            uses=WEEKS,
-            features="length",
-            components=1,
-            whitening=0.5,
-            floor=1e-3,
-            clip_quantile=0.5,
-            ridge=3.0,
-        )
-        for week in range(WEEKS)
-    ]
-    return project, releases
+    options = STATISTIC | {"epsilon": 8, "delta": 1e-5, "uses": WEEKS, "ridge": 3.0}
+    ends = [labels.num_rows * (week + 1) // WEEKS for week in range(WEEKS)]
+    return project, [lg.privatize(labels.slice(0, end), project=project, **options) for end in ends]
 
 
 def _task(release, output, previous=None):

@@ -1,5 +1,6 @@
 """Features of pairs: what a provider computes, what is kept of it, and what is refused."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -122,17 +123,10 @@ def say(role, content):
 
 
 def chats(table):
-    """The same pairs as chats: a system and a user message, and one answer on each side."""
-    return pa.table(
-        {
-            "prompt": [
-                [*say("system", "be brief"), *say("user", text)]
-                for text in table["prompt"].to_pylist()
-            ],
-            "first": [say("assistant", text) for text in table["first"].to_pylist()],
-            "second": [say("assistant", text) for text in table["second"].to_pylist()],
-        }
-    )
+    """The same pairs as chats: a user's message, and one answer on each side."""
+    roles = {"prompt": "user", "first": "assistant", "second": "assistant"}
+    names = roles.items()
+    return pa.table({n: [say(role, t) for t in table[n].to_pylist()] for n, role in names})
 
 
 def hidden_states(directory, ids):
@@ -191,14 +185,7 @@ def test_minilm_is_what_sentence_transformers_computes(cache):
     table = pairs()
     features = raw("minilm:dtype=float32,input=both")(table)
     first, second = (
-        model.encode(
-            [
-                f"{prompt}\n{side}"
-                for prompt, side in zip(
-                    table["prompt"].to_pylist(), table[name].to_pylist(), strict=True
-                )
-            ]
-        )
+        model.encode([f"{row['prompt']}\n{row[name]}" for row in table.to_pylist()])
         for name in ("first", "second")
     )
     assert features.shape == (12, 384)
@@ -223,11 +210,8 @@ def test_a_language_model_is_pooled_over_prompt_line_break_and_response(pooling,
 def test_chats_are_read_as_lines_of_role_and_content(gpt):
     provider = raw(f"hf:{gpt},dtype=float32")
     lines = one_pair("system: be brief\nuser: Why?", "assistant: short", "assistant: because")
-    chat = one_pair(
-        [*say("system", "be brief"), *say("user", "Why?")],
-        say("assistant", "short"),
-        say("assistant", "because"),
-    )
+    asked = say("system", "be brief") + say("user", "Why?")
+    chat = one_pair(asked, say("assistant", "short"), say("assistant", "because"))
     np.testing.assert_allclose(provider(chat), provider(lines), atol=ROUNDING)
 
 
@@ -309,7 +293,8 @@ def test_groups_are_scaled_to_one_on_the_pairs_they_are_fitted_on(spec):
 def test_groups_say_what_each_column_is(bert):
     table = pairs().append_column("feature_a", [np.arange(12.0)])
     table = table.append_column("feature_b", [np.arange(12.0)])
-    provider = fitted(f"columns:a,b+hf:{bert}+length+style", table)
+    spec = f"columns:a,b+hf:{bert}+length+style"
+    provider = fitted(spec, table)
     style = tuple(one.name for one in FUNCTIONS)
     expected = (
         Group("columns:a,b", 0, 2, ("a", "b"), None),
@@ -318,7 +303,6 @@ def test_groups_say_what_each_column_is(bert):
         Group("style", 35, 35 + len(style), style, None),
     )
     assert provider.groups() == expected
-    spec = f"columns:a,b+hf:{bert}+length+style"
     assert open_provider(spec, provider.state()).groups() == expected
     assert provider(table).shape[1] == expected[-1].stop
 
@@ -351,15 +335,9 @@ def test_texts_that_join_alike_are_kept_apart():
 
     table = pa.table({"prompt": ["ab", "a"], "first": ["c", "bc"], "second": ["d", "d"]})
     assert len(distinct_texts(table).keys) == 4
-    merged, split = (
-        one_pair(say("user", "p"), answer, say("assistant", "z"))
-        for answer in (
-            say("assistant", "x\nassistant: y"),
-            [*say("assistant", "x"), *say("assistant", "y")],
-        )
-    )
-    keys = [distinct_texts(table).keys.tolist() for table in (merged, split)]
-    assert keys[0] != keys[1]
+    answers = say("assistant", "x\nassistant: y"), say("assistant", "x") + say("assistant", "y")
+    merged, split = (one_pair(say("user", "p"), one, say("assistant", "z")) for one in answers)
+    assert distinct_texts(merged).keys.tolist() != distinct_texts(split).keys.tolist()
 
 
 def test_the_cache_holds_no_texts(bert, cache):
@@ -370,17 +348,13 @@ def test_the_cache_holds_no_texts(bert, cache):
     assert [path for path in cache.rglob("*") if path.is_file()] == [segment]
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def flip_a_bit(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("damage", [cut, flip_a_bit])
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), flip_a_bit])
 def test_a_damaged_segment_is_encoded_again(damage, bert, cache, forward_calls):
     before = raw(f"hf:{bert}")(pairs())
     for segment in cache.rglob("*.arrow"):
@@ -393,30 +367,18 @@ def test_a_damaged_segment_is_encoded_again(damage, bert, cache, forward_calls):
     assert not forward_calls
 
 
-def number_keys(start, end):
-    # Equal high halves among them: 128 bits decide, not 64.
-    number = np.arange(start, end, dtype=np.uint64)
-    return np.stack([number // np.uint64(4), number], axis=1)
-
-
-def store_numbers(directory, start, end):
-    """Vectors (n, n + ½) under the keys of start ≤ n < end, in a shuffled order."""
-    from labelguard_trainer.features.cache import VectorCache
-
-    cache = VectorCache("numbers", directory)
-    cache.prepare()
-    order = np.random.default_rng(start).permutation(end - start)
-    values = np.arange(start, end, dtype=np.float32)[order]
-    cache.store(number_keys(start, end)[order], np.stack([values, values + 0.5], axis=1))
-
-
 def test_encoders_do_not_share_vectors(cache):
     from labelguard_trainer.features.cache import VectorCache
 
-    store_numbers(cache, 0, 10)
-    assert not VectorCache("letters", cache).contains(number_keys(0, 10)).any()
+    numbers, letters = VectorCache("numbers", cache), VectorCache("letters", cache)
+    numbers.prepare()
+    high, low = np.repeat([7, 8], 5), np.tile(np.arange(5), 2)  # each half alone stands often
+    keys = np.stack([high, low], axis=1).astype(np.uint64)
+    numbers.store(keys, np.ones((10, 2), np.float32))
+    assert numbers.contains(keys).all() and not letters.contains(keys).any()
+    assert not numbers.contains(keys[::-1, ::-1].copy()).any()
     with pytest.raises(KeyError, match="10 of 10 keys"):
-        VectorCache("letters", cache).vectors(number_keys(0, 10))
+        letters.vectors(keys)
 
 
 def test_a_cache_that_cannot_be_written_is_reported_before_anything_is_encoded(
@@ -463,8 +425,7 @@ class Given:
 
 
 def constant_provider(features):
-    provider: FeatureProvider = Given(features)
-    return PairFeatures(["given"], [provider])
+    return PairFeatures(["given"], [Given(features)])
 
 
 def equally_long():

@@ -1,15 +1,14 @@
 """The ledger: places are never exceeded, nothing is altered unnoticed, no password is shown."""
 
-from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
+from support.charges import charge_of
 from support.commands import PRIVATIZE, run
 from support.databases import EACH, copy_of, dump, on
-from support.preferences import opinions, pairs, public, write
+from support.preferences import TABLE, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.budget.policy import Policy
@@ -17,7 +16,6 @@ from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, KeyProblem, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.journal import Witness
-from labelguard.ledger.records import Charge
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
@@ -26,10 +24,8 @@ PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 def make_releases(home):
     """The project with two committed releases."""
-    asked = public()
-    table = pairs(asked, opinions(len(asked), 1))
-    lg.privatize(table.slice(0, 50), **PRICE, uses=2, project=home)
-    lg.privatize(table, **PRICE, project=home)
+    lg.privatize(TABLE.slice(0, 50), **PRICE, uses=2, project=home)
+    lg.privatize(TABLE, **PRICE, project=home)
     return home
 
 
@@ -73,18 +69,10 @@ def fault(project):
 
 def test_an_untouched_ledger_holds(project):
     verdict = overview.verify(project.state)
-    assert asdict(verdict) == {
-        "ok": True,
-        "fault": None,
-        "journal_entries": 10,
-        "releases": 2,
-        "backwards": None,
-    }
-    assert [entry.kind for entry in overview.journal(project.state)] == [
-        "created",
-        "policy",
-        *["charged", "computing", "drawn", "committed"] * 2,
-    ]
+    assert verdict.ok and not verdict.backwards
+    assert (verdict.journal_entries, verdict.releases) == (10, 2)
+    kinds = ["created", "policy", *["charged", "computing", "drawn", "committed"] * 2]
+    assert [entry.kind for entry in overview.journal(project.state)] == kinds
 
 
 @pytest.mark.quick(
@@ -169,17 +157,9 @@ def test_the_database_itself_refuses_more_than_the_places(used, project):
         change(project, f"UPDATE counters SET used = {used} + {20 if used > 0 else 0}")
 
 
-def event(labels, capacity=8, key="aa" * 32):
-    return Charge(
-        mechanism="rr",
-        event="rr",
-        idempotency_key=key,
-        settings={"mechanism": "rr"},
-        labelers=np.array([[0, n] for n in range(len(labels))], np.uint64),
-        capacity=np.full(len(labels), capacity),
-        charged=np.array(labels),
-        prices={capacity: {"threshold": 1 << 62}},
-    )
+def event(labels, key="aa" * 32):
+    charged = dict(enumerate(labels))
+    return charge_of(key, "rr", charged, dict.fromkeys(charged, 8), coins=True)
 
 
 def open_ledger(project):
@@ -289,17 +269,14 @@ def test_a_journal_continues_from_the_entry_before():
     assert journal.first_fault([first, second]) is None
     assert journal.first_fault([second]) == "journal entry 1 is missing"
     foreign = journal.entry(2, "t", "b", {}, "1" * 64, mac)
-    assert journal.first_fault([first, foreign]) == (
-        "journal entry 2 does not follow the entry before it"
-    )
+    assert "2 does not follow the entry before" in str(journal.first_fault([first, foreign]))
 
 
 @pytest.mark.parametrize("number", [schema.VERSION - 1, schema.VERSION + 1, "0d7f35ab19ce"])
 def test_a_ledger_with_the_tables_of_another_version_is_refused(number, project):
     change(project, f"UPDATE meta SET value = '{number}' WHERE name = 'schema'")
-    before, asked = dump(project.ledger_url), public()
-    table = pairs(asked, opinions(len(asked), 1))
-    for act in (open_ledger, lambda home: lg.privatize(table, **PRICE, project=home)):
+    before = dump(project.ledger_url)
+    for act in (open_ledger, lambda home: lg.privatize(TABLE, **PRICE, project=home)):
         with pytest.raises(LedgerError, match=f"tables of schema {number}, and"):
             act(project)
     assert dump(project.ledger_url) == before
@@ -307,10 +284,9 @@ def test_a_ledger_with_the_tables_of_another_version_is_refused(number, project)
 
 def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite):
     (on_sqlite.state / "ledger.sqlite3").unlink()
-    asked = public()
     for _ in range(2):
         with pytest.raises(LedgerError, match="has lost it"):
-            lg.privatize(pairs(asked, opinions(len(asked), 1)), **PRICE, project=on_sqlite)
+            lg.privatize(TABLE, **PRICE, project=on_sqlite)
 
 
 def test_something_that_is_no_database_is_refused(on_sqlite):
@@ -333,8 +309,7 @@ def test_something_that_is_no_database_is_refused(on_sqlite):
 )
 def test_no_message_shows_the_password_of_the_ledger(url, project, tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
-    asked = public()
-    labels = write(pairs(asked, opinions(len(asked), 1)), tmp_path / "labels.parquet")
+    labels = write(TABLE, tmp_path / "labels.parquet")
     for arguments in (
         [*PRIVATIZE, str(labels), "--epsilon", "3", "--delta", "1e-5"],
         ["budget", "show"],

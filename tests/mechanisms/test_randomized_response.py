@@ -15,12 +15,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from support import world
+from support.flips import scale_thresholds
 
 import labelguard as lg
 from labelguard.accounting import blocks as accounting_blocks
 from labelguard.accounting import randomized_response as accounting
 from labelguard.accounting.blocks import Block
-from labelguard.budget import pricing
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.prf import Prf, RowKeys
 from labelguard.mechanisms import randomized_response as mechanism
@@ -421,14 +421,7 @@ def test_flips_do_not_depend_on_label_side_or_row_order(tmp_path):
 
 @pytest.mark.usefixtures("fixed_keys")
 def test_a_release_whose_threshold_is_half_as_much_again_is_rejected(tmp_path, monkeypatch):
-    exact = pricing.prices
-    monkeypatch.setattr(
-        pricing,
-        "prices",
-        lambda *asked: {
-            k: {"threshold": int(price["threshold"] * 1.5)} for k, price in exact(*asked).items()
-        },
-    )
+    scale_thresholds(monkeypatch, 1.5)
     frame = flips_of(survey(), tmp_path)
     gamma = block_of_four()
     assert not fits(int(frame["flipped"].sum()), len(frame), gamma)

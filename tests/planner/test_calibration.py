@@ -32,11 +32,8 @@ class Release:
     """A release of six components with Gaussian noise of 2 sensitivities."""
 
     def __init__(self, rows, shape=None, d=12):
-        self.x, self.rows, self.shape = (
-            asking.features(PAIRS, d, least=0.3),
-            rows,
-            shape or Shape(components=6),
-        )
+        self.x, self.rows = asking.features(PAIRS, d, least=0.3), rows
+        self.shape = shape or Shape(components=6)
         counts = np.bincount(rows.pair, minlength=PAIRS)
         self.basis: Basis = basis(spectrum(self.x, counts), self.shape)
         self.z = self.basis.coordinates(self.x)
@@ -44,14 +41,10 @@ class Release:
         self.noise = 2 * self.bounds.sensitivity
 
     def calibrated(self, noise=None, **options):
+        noise = self.noise if noise is None else noise
+        options = {"worlds": WORLDS, "prior": PRIOR} | options
         return calibrate_head(
-            self.x,
-            self.rows,
-            self.basis,
-            self.shape,
-            self.bounds,
-            self.noise if noise is None else noise,
-            **{"worlds": WORLDS, "prior": PRIOR} | options,  # type: ignore[arg-type]
+            self.x, self.rows, self.basis, self.shape, self.bounds, noise, **options
         )
 
     def margins(self, draw, rng):

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.preferences import compared
 
 from labelguard.learning.features import Group
 from labelguard.mechanisms.statistic import Rows
@@ -59,13 +60,7 @@ def test_each_epsilon_is_told_what_its_components_have_room_for():
 def test_a_plan_says_it():
     rng = np.random.default_rng(1)
     first, second = rng.integers(0, 3, (2, 120))
-    rows = {
-        "prompt": [f"question {n}" for n in range(120)],
-        "response_a": [f"answer {n}" for n in range(120)],
-        "response_b": [f"reply {n}" for n in range(120)],
-        "labeler_id": [f"worker {n % 30}" for n in range(120)],
-        "model_a": [f"model {n}" for n in first],
-        "model_b": [f"model {n}" for n in second],
-    }
+    models = {"model_a": first.astype(str), "model_b": second.astype(str)}
+    rows = compared(range(120), labeler_id=[f"worker {n % 30}" for n in range(120)], **models)
     found = plan(pa.table(rows), epsilons=(8.0,), features="source:model", public_columns=["model"])
     assert any("source:model has 2 directions" in note for note in found.notes)

@@ -9,27 +9,18 @@ from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
 from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
-from support.asked import features
+from support.asked import features, heavy_tailed
 
 from labelguard.accounting import gaussian, subsampled
 from labelguard.keys import keyring
 from labelguard.mechanisms.geometry import basis, spectrum
 from labelguard.mechanisms.noise import Noise
-from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import outcomes
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.prior import Population, Prior
 from labelguard.planner.trials import Worlds
 
 DELTA, PROBABILITY, STEPS, WORLDS, REPEATED = 1e-5, 0.2, 100, 9, 2
-
-
-def heavy_tailed(labelers, pairs):
-    """A few labelers give hundreds of labels, most give few."""
-    rng = np.random.default_rng(1)
-    counts = np.ceil(rng.lognormal(2, 1.3, labelers)).astype(int)
-    unit = np.repeat(np.arange(labelers), counts)
-    return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
 
 
 def measured(worlds, x, rows, epsilon):

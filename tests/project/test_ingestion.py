@@ -1,6 +1,7 @@
 """Answers of tools come into a project once, and from there into releases as they are there."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -37,22 +38,14 @@ def tool(tmp_path, monkeypatch):
 def release_counts(project, **options):
     """How often each response was chosen, by prompt, in a release of what was ingested."""
     rows = lg.load(lg.privatize(project=project, **OPEN | options))
-    found: dict[tuple[str, str], int] = {}
-    for prompt, chosen in rows.select("prompt", "chosen").iter_rows():
-        found[prompt, chosen] = found.get((prompt, chosen), 0) + 1
-    return found
+    return Counter(rows.select("prompt", "chosen").iter_rows())
 
 
 def test_the_latest_state_of_every_answer_is_released(tool):
     project, desk = tool
-    events = [
-        desk.answer("maria", 1, "left"),
-        desk.answer("maria", 2, "left"),
-        desk.answer("otto", 1, "right"),
-        desk.answer("otto", 2, "right"),
-        desk.answer("otto", 3, "left"),
-        desk.answer("zoe", 3, "left"),
-    ]
+    events = [desk.answer("maria", task, "left") for task in (1, 2)]
+    events += [desk.answer("otto", task, "right") for task in (1, 2)]
+    events += [desk.answer(who, 3, "left") for who in ("otto", "zoe")]
     events.append(desk.change("2", "right"))  # Maria changes her mind
     events.append(desk.change("4", None))  # Otto skips what he had answered
     events.append(desk.delete("5"))  # and deletes another

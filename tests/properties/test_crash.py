@@ -50,12 +50,8 @@ def test_killed_while_a_project_is_made_it_can_be_made_again(small, tmp_path):
     total = steps_of({"do": "init"}, tmp_path / "base")
     steps = some(range(1, total), 15)  # at the last step all is written
     projects = [tmp_path / f"killed at {step}" for step in steps]
-    killed(
-        *(
-            {"do": "init", "project": str(project), "kill_at": step}
-            for project, step in zip(projects, steps, strict=True)
-        )
-    )
+    moments = zip(projects, steps, strict=True)
+    killed(*({"do": "init", "project": str(p), "kill_at": step} for p, step in moments))
     for project in projects:
         if not (project / ".labelguard" / "labelguard.toml").exists():
             lg.init(project)
@@ -75,15 +71,8 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
     small, large, tmp_path
 ):
     project = lg.init(tmp_path / "p").state.parent
-    killed(
-        {
-            "do": "privatize",
-            "source": str(small),
-            "project": str(project),
-            "options": PRICE,
-            "kill_after": "charge",
-        }
-    )
+    job = {"do": "privatize", "source": str(small), "project": str(project), "options": PRICE}
+    killed(job | {"kill_after": "charge"})
     [(first, state)] = charges(project).items()
     assert state == ("reserved", 5) and places(project) == 5
     release = lg.privatize(large, project=project, **PRICE)
@@ -112,13 +101,8 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     if "again" in options:
         lg.privatize(small, project=project, **PRICE | roomy)
         before = 5
-    job = {
-        "do": "privatize",
-        "source": str(small),
-        "project": str(project),
-        "options": options | roomy,
-    }
-    killed(job | {"kill_after": moment})
+    job = {"do": "privatize", "source": str(small), "options": options | roomy}
+    killed(job | {"project": str(project), "kill_after": moment})
     first = overview.releases(project)[-1].id
     assert charges(project)[first] == (state, 5)
     assert places(project) == before + 5
@@ -190,12 +174,8 @@ def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhaus
     project = lg.init(tmp_path / "p").state.parent
     asked = Public(np.zeros(4, np.int64), np.arange(4))
     table = rankings(asked, opinions(4, 1))  # 3 pairs each, for 10 places
-    job = {
-        "do": "privatize",
-        "source": str(write(table, tmp_path / "rankings.parquet")),
-        "project": str(project),
-        "options": options,
-    }
+    source = str(write(table, tmp_path / "rankings.parquet"))
+    job = {"do": "privatize", "source": source, "project": str(project), "options": options}
     killed(job | {"kill_after": "start"})
     single = Public(np.zeros(1, np.int64), np.array([9]))
     other = lg.privatize(pairs(single, opinions(1, 1)), project=project, **options)

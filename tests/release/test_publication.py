@@ -11,15 +11,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from huggingface_hub import DatasetCard, constants, snapshot_download
 from labelguard_trainer.training.request import open_release
 from support import hub as hubs
+from support.commands import run
 from support.lives import PRICE
 from support.preferences import TABLE
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
@@ -214,21 +213,13 @@ def test_many_rows_are_cut_into_files_of_a_size(used_project, directory, tmp_pat
 
 def test_the_command_says_where_the_release_is(used_project, directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = [
-        "release",
-        "publish",
-        "r0001",
-        "--to",
-        "published",
-        "--project",
-        str(used_project.state),
-    ]
-    done = CliRunner().invoke(main, command)
+    command = ("release", "publish", "r0001", "--to", "published")
+    done = run(*command, project=used_project)
     assert done.output == f"Release {directory.name} is at published\n"
-    told = CliRunner().invoke(main, [*command, "--json"])
-    assert json.loads(told.output) == {"release": directory.name, "where": "published"}
-    refused = CliRunner().invoke(main, [*command, "--public"])
-    assert refused.exit_code == 1 and "--public is for the Hub" in refused.output
+    shown = run(*command, "--json", project=used_project)
+    assert json.loads(shown.output) == {"release": directory.name, "where": "published"}
+    refused = run(*command, "--public", project=used_project, code=1)
+    assert "--public is for the Hub" in refused.output
 
 
 @pytest.mark.parametrize(
@@ -303,17 +294,14 @@ def test_a_file_that_is_changed_after_it_was_verified_does_not_leave(
     secret.write_text("{}")
 
     def change(step, share):
-        (directory / "card.json").unlink(missing_ok=True)
-        (directory / "card.json").symlink_to(secret) if link else alter_card(directory)
+        card = directory / "card.json"
+        card.unlink(missing_ok=True)
+        card.symlink_to(secret) if link else card.write_text("{}")
 
     with pytest.raises(LabelguardError, match=r"card\.json (was altered|cannot be read)"):
         lg.publish("r0001", place, project=used_project, progress=change)
     assert not Path("published").exists()
     assert not any(hub.published(NAME) for _ in hub.repositories)
-
-
-def alter_card(directory):
-    (directory / "card.json").write_text("{}")
 
 
 HOSTILE = "x`|\n---\ntags: [evil]\n---\n<script>alert(1)</script> [click](javascript:x) ![i](//e)"

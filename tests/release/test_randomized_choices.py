@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 from support import world
+from support.flips import scale_thresholds
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as binary
 from labelguard.accounting.blocks import Block
-from labelguard.budget import pricing
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
 from labelguard.release.card import facts
@@ -141,14 +141,7 @@ def test_answers_have_the_law_that_is_charged(project, monkeypatch, tmp_path):
         return unlikely
 
     assert not deviates(project)
-    exact = pricing.prices
-    monkeypatch.setattr(
-        pricing,
-        "prices",
-        lambda *asked: {
-            k: {"threshold": price["threshold"] // 64} for k, price in exact(*asked).items()
-        },
-    )
+    scale_thresholds(monkeypatch, 1 / 64)
     assert deviates(lg.init(tmp_path / "less noise"))
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 from support import world
+from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
@@ -121,19 +122,8 @@ def test_web_arguments(tmp_path):
 def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(tmp_path):
     """ε = 1 on all labelers; the bound is that of the project's benchmark, half a percent above."""
     raw = read("ukpconvarg1.parquet").drop("item_id")
-    release = lg.privatize(
-        raw,
-        mechanism="statistic",
-        features="minilm",
-        components=64,
-        whitening=0.5,
-        floor=1e-3,
-        clip_quantile=0.5,
-        ridge=3.0,
-        epsilon=1,
-        delta=DELTA,
-        project=lg.init(tmp_path / "p"),
-    )
+    options = STATISTIC | {"features": "minilm", "components": 64, "ridge": 3.0, "delta": DELTA}
+    release = lg.privatize(raw, epsilon=1, project=lg.init(tmp_path / "p"), **options)
     released = lg.load(release).unique(["prompt", "chosen", "rejected"])
     chosen = order_sides(released, "chosen", "rejected").select(*CONTENT, teacher="a_first")
     strict = order_sides(raw, *SIDES).filter(~pl.col("tie"))

@@ -78,16 +78,10 @@ class World:
     """A staged input: its pairs' coordinates, who chose among what, and the labels."""
 
     def __init__(self, source, directory, **reading):
-        options = StagingOptions(
-            Reading(
-                {},
-                features=(FeatureColumn("quality"), FeatureColumn("brevity")),
-                public_columns=("quality", "brevity"),
-                **reading,
-            ),
-            "",
-            quarantine=False,
-        )
+        names = ("quality", "brevity")
+        features = tuple(map(FeatureColumn, names))
+        asked = Reading({}, features=features, public_columns=names, **reading)
+        options = StagingOptions(asked, "", quarantine=False)
         staged = stage(source, directory, KeyRing.public(), options)
         staged.raise_for_labels()
         pairs = find_distinct_pairs(staged)
@@ -209,14 +203,8 @@ def test_windows_of_choices_are_kept_whole(tmp_path):
 
 def test_a_choice_is_no_public_tie(project):
     with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
-        lg.privatize(
-            table(random_choices(1)),
-            project=project,
-            ties="drop",
-            tie_status_public=True,
-            **PRICE,
-            **STATISTIC,
-        )
+        dropped = PRICE | STATISTIC | {"ties": "drop", "tie_status_public": True}
+        lg.privatize(table(random_choices(1)), project=project, **dropped)
 
 
 def test_choices_and_comparisons_are_in_no_sum_together(project):

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.preferences import STATISTIC
+from support.preferences import STATISTIC, compared
 from support.published import SHAPES, as_table
 
 import labelguard
@@ -45,17 +45,14 @@ def battles(seed, *, labelers=60, labels=20):
     first = rng.integers(0, 3, rows)
     second = (first + rng.integers(1, 3, rows)) % 3
     right = rng.random(rows) < 0.9
-    return pl.DataFrame(
-        {
-            "labeler_id": [f"worker {n % labelers}" for n in range(rows)],
-            "prompt": [f"question {seed} {n}" for n in range(rows)],
-            "response_a": [f"answer {n}" for n in range(rows)],
-            "response_b": [f"reply {n}" for n in range(rows)],
-            "label": ((first < second) == right).astype(int),
-            "model_a": [MODELS[n] for n in first],
-            "model_b": [MODELS[n] for n in second],
-        }
+    columns = compared(
+        [f"{seed} {n}" for n in range(rows)],
+        labeler_id=[f"worker {n % labelers}" for n in range(rows)],
+        label=((first < second) == right).astype(int),
+        model_a=[MODELS[n] for n in first],
+        model_b=[MODELS[n] for n in second],
     )
+    return pl.DataFrame(columns)
 
 
 def pair(one, other):

@@ -49,12 +49,8 @@ def test_places_are_given_to_whole_groups_in_keyed_order(data, labels, labelers)
     )
     order = [keys[9 * u + g] for u, g in zip(unit, group, strict=True)]
     free = data.draw(st.lists(st.integers(0, 12), min_size=labelers, max_size=labelers))
-    kept = fit_groups(
-        np.array(unit, np.intp),
-        np.array(group, np.intp),
-        np.array(order, np.uint64),
-        np.array(free, np.int64),
-    )
+    types = (np.intp, np.intp, np.uint64, np.int64)
+    kept = fit_groups(*map(np.array, (unit, group, order, free), types))
     assert kept.tolist() == model_of_bounded(unit, group, order, free)
 
 
@@ -137,14 +133,8 @@ def test_labelers_keep_labels_of_their_own_choice_of_items(tmp_path):
 
 def test_a_ranking_is_kept_or_dropped_whole(tmp_path):
     asked = public(labelers=6, per_labeler=7, items=20)
-    project = lg.init(tmp_path)
-    release = lg.privatize(
-        rankings(asked, opinions(len(asked), 1)),
-        project=project,
-        max_labels_per_labeler=8,
-        block=1,
-        **PRICE,
-    )
+    project, bound = lg.init(tmp_path), PRICE | {"max_labels_per_labeler": 8, "block": 1}
+    release = lg.privatize(rankings(asked, opinions(len(asked), 1)), project=project, **bound)
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places
     assert overview.budget(project.state).allowances[0].left == 6 * 2
@@ -152,15 +142,9 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path):
 
 def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path):
     asked = public(labelers=2, per_labeler=2, items=3)
-    project = lg.init(tmp_path)
+    project, bound = lg.init(tmp_path), PRICE | {"max_labels_per_labeler": 2, "block": 1}
     with pytest.raises(PolicyError, match="no label fits"):
-        lg.privatize(
-            rankings(asked, opinions(4, 1)),
-            project=project,
-            max_labels_per_labeler=2,
-            block=1,
-            **PRICE,
-        )
+        lg.privatize(rankings(asked, opinions(4, 1)), project=project, **bound)
     assert overview.budget(project.state).policy is None
 
 

@@ -63,15 +63,8 @@ def test_noise_is_for_as_many_components_as_there_are_directions(project):
 
 @pytest.mark.slow
 def test_a_policy_of_ball_noise_is_released_with_it(project):
-    allow = ["statistic:releases=1,ball=4"]
-    policies.new(
-        "few",
-        epsilon=1,
-        delta=1e-5,
-        allow=allow,
-        public_columns=SHAPE["public_columns"],
-        project=project,
-    )
+    declared = {"public_columns": SHAPE["public_columns"], "epsilon": 1, "delta": 1e-5}
+    policies.new("few", allow=["statistic:releases=1,ball=4"], project=project, **declared)
     policies.activate("few", project)
     release = lg.privatize(survey(), project=project, **TEACHER)
     said = release.card["statistic"]

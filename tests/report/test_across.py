@@ -39,12 +39,9 @@ def test_it_is_the_full_price_of_all_policies_of_whom_a_project_charged(two):
 
 def test_whom_a_project_never_saw_has_spent_nothing_there(two):
     new = lg.init(two[0].parent / "new")
-    lg.privatize(
-        labels_table().filter([name != WHO for name in labels_table()["labeler_id"].to_pylist()]),
-        project=new,
-        epsilon=2.0,
-        **COST,
-    )
+    table = labels_table()
+    others = table.filter([name != WHO for name in table["labeler_id"].to_pylist()])
+    lg.privatize(others, project=new, epsilon=2.0, **COST)
     value = add_up_spending([WHO], [*two, two[0].parent / "new"])
     assert [one.known for one in value.projects] == [True, True, False]
     assert value.total and value.total.epsilon == 4.0

@@ -12,7 +12,13 @@ def features(pairs, d=40, least=0.1):
 
 
 def asked(labelers, each, pairs, seed=0):
-    """Every labeler labels as many pairs, drawn at random."""
+    """Every labeler labels so many pairs, drawn at random."""
     rng = np.random.default_rng(seed)
     unit = np.repeat(np.arange(labelers), each)
     return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
+
+
+def heavy_tailed(labelers, pairs):
+    """A few labelers give hundreds of labels, most give few."""
+    drawn = np.random.default_rng(1).lognormal(2, 1.3, labelers)
+    return asked(labelers, np.ceil(drawn).astype(int), pairs)

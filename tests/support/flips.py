@@ -7,6 +7,7 @@ from scipy.special import comb
 
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.blocks import block
+from labelguard.budget import pricing
 
 
 def coin(epsilon):
@@ -37,14 +38,19 @@ def draw(threshold, labels, blocks, rng):
 def on_card(threshold, *labels):
     """Blocks of these sizes as a card has them."""
     laws = [block(threshold, m) for m in labels]
-    return [
-        {
-            "flip_probability": law.flip_probability,
-            "labels": law.labels,
-            "second_moment": law.second_moment,
-        }
-        for law in laws
-    ]
+    names = ("flip_probability", "labels", "second_moment")
+    return [{name: getattr(law, name) for name in names} for law in laws]
+
+
+def scale_thresholds(patch, factor):
+    """Coins flip so many times as often as they are paid for, as a mistake would have it."""
+    exact = pricing.prices
+
+    def scaled(*asked):
+        prices = exact(*asked).items()
+        return {k: {"threshold": int(price["threshold"] * factor)} for k, price in prices}
+
+    patch.setattr(pricing, "prices", scaled)
 
 
 def most_changes(threshold, labels):

@@ -67,6 +67,12 @@ def labels(ranks):
     return 0.5 - np.sign(ranks[:, 0] - ranks[:, 1]) / 2
 
 
+def compared(items, **columns):
+    """One pair of plain texts for each of the items, by columns; and more columns beside."""
+    sides = {"prompt": "question", "response_a": "answer", "response_b": "reply"}
+    return {name: [f"{word} {i}" for i in items] for name, word in sides.items()} | columns
+
+
 def pairs(asked, ranks, *, labelers=True):
     """The layout (prompt, response_a, response_b, label, tie)."""
     value = labels(ranks)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from support.preferences import STATISTIC
+from support.preferences import STATISTIC, compared
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -29,18 +29,10 @@ def verdicts(seed, name="verdict"):
     """One label of each pair, and in two columns what it says of each side, in words."""
     label = np.random.default_rng(seed).choice([0, 0.5, 1], PAIRS)
     words = np.array(["lost", "tied", "won"])
-    item = np.arange(PAIRS)
-    return pl.DataFrame(
-        {
-            "labeler_id": [f"worker {i % 12}" for i in item],
-            "prompt": [f"question {i}" for i in item],
-            "response_a": [f"answer {i}" for i in item],
-            "response_b": [f"reply {i}" for i in item],
-            "label": label,
-            f"{name}_a": words[(2 * label).astype(int)],
-            f"{name}_b": words[(2 - 2 * label).astype(int)],
-        }
-    )
+    who = [f"worker {i % 12}" for i in range(PAIRS)]
+    sides = {f"{name}_a": words[(2 * label).astype(int)]}
+    sides[f"{name}_b"] = words[(2 - 2 * label).astype(int)]
+    return pl.DataFrame(compared(range(PAIRS), labeler_id=who, label=label, **sides))
 
 
 def public(head):

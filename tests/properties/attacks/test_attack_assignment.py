@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import polars as pl
-from support.preferences import opinions
+from support.preferences import compared, opinions
 
 import labelguard
 
@@ -19,15 +19,8 @@ def assign(votes, third):
     """Two annotators for every item, and a third one where `third` says so."""
     item = np.concatenate([np.repeat(np.arange(ITEMS), 2), np.flatnonzero(third)])
     place = np.concatenate([np.tile([0, 1], ITEMS), np.full(third.sum(), 2)])
-    return pl.DataFrame(
-        {
-            "labeler_id": [f"worker {(3 * i + p) % 50}" for i, p in zip(item, place, strict=True)],
-            "prompt": [f"question {i}" for i in item],
-            "response_a": [f"answer {i}" for i in item],
-            "response_b": [f"reply {i}" for i in item],
-            "label": votes[item, place],
-        }
-    )
+    who = [f"worker {(3 * i + p) % 50}" for i, p in zip(item, place, strict=True)]
+    return pl.DataFrame(compared(item, labeler_id=who, label=votes[item, place]))
 
 
 def guessed(frame, home):

@@ -1,5 +1,7 @@
 """Responses of a language model: the same each time, of their prompts' kind, from a server."""
 
+import string
+
 import pytest
 import torch
 from labelguard_trainer.alignment.generation import generate
@@ -47,11 +49,8 @@ def test_samples_have_the_probabilities_of_the_model_at_temperature_1(base):
     model.generation_config.repetition_penalty = 3.0  # of the model's own; not of this law
     model.generation_config.top_k = 2
     [texts] = generate((model, tokenizer), ["tea?"], 2000, max_new_tokens=1)
-    ascii_tokens = [
-        tokenizer.convert_tokens_to_ids(letter) for letter in "abcdefghijklmnopqrstuvwxyz"
-    ]
-    for letter, token in zip("abcdefghijklmnopqrstuvwxyz", ascii_tokens, strict=True):
-        p = float(likely[token])
+    for letter in string.ascii_lowercase:
+        p = float(likely[tokenizer.convert_tokens_to_ids(letter)])
         assert abs(texts.count(letter) / 2000 - p) < 5 * (p * (1 - p) / 2000) ** 0.5 + 1e-3
 
 
@@ -139,18 +138,12 @@ def test_a_refusal_is_one_line_without_the_key(monkeypatch, status, hint, caplog
 
 
 def test_a_server_that_ignores_n_is_refused():
-    with (
-        completions.serving(most=1) as server,
-        pytest.raises(LabelguardError, match="gave no 2 texts"),
-    ):
+    with completions.serving(most=1) as server, pytest.raises(LabelguardError, match="no 2 texts"):
         generate("m", ["tea?"], 2, max_new_tokens=9, url=server.url)
 
 
 def test_a_prompt_that_a_server_refuses_ends_all_at_once():
-    with (
-        completions.serving([400]) as server,
-        pytest.raises(LabelguardError, match=r"HTTP 400.*too long"),
-    ):
+    with completions.serving([400]) as server, pytest.raises(LabelguardError, match="HTTP 400"):
         generate("m", ["tea?"] * 200, 1, max_new_tokens=9, url=server.url)
     assert len(server.requests) < 200
 
