@@ -24,10 +24,9 @@ from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.backup import Backup
+    from labelguard.project.opening import FilesVerification, Verification
     from labelguard.project.policy_facts import CeilingUse
     from labelguard.project.restore import Restored
-    from labelguard.project.verification import FilesVerification, Verification
-    from labelguard.report.across import PersonSpending
     from labelguard.report.overview import (
         AnchorLine,
         Budget,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         LabelerBudget,
         Usage,
     )
+    from labelguard.report.person import PersonSpending
 
 
 @click.group(context_settings=HELP)
@@ -169,9 +169,9 @@ def budget_across(projects: tuple[Path, ...], labeler_ids: tuple[str, ...]) -> P
     Example:
       labelguard budget across . other --labeler physician-0000
     """
-    from labelguard.report import across
+    from labelguard.report import person
 
-    return across.add_up_spending(labeler_ids, projects)
+    return person.add_up_spending(labeler_ids, projects)
 
 
 # What a journal entry holds for `budget verify`, too long for a table.

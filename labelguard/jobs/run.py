@@ -27,9 +27,9 @@ from labelguard.jobs.settings import Job, load_job, make_job
 from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
 from labelguard.project import ingestion
+from labelguard.project.attempts import JobRun
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
-from labelguard.project.runs import JobRun
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.report.overview import Usage
 from labelguard.text import Progress, no_progress

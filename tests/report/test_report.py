@@ -23,9 +23,9 @@ from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.errors import LedgerError
 from labelguard.project import erasure, linking, policies
+from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
-from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section, Table
 from labelguard.report import overview
 from labelguard.report.facts import guess_accuracy

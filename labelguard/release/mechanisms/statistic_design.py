@@ -29,9 +29,9 @@ from labelguard.mechanisms.noise import Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
 from labelguard.release import selection
-from labelguard.release.agreement import released_agreement
 from labelguard.release.head import FILE, Head
 from labelguard.release.mechanisms.options import StatisticOptions
+from labelguard.release.pairs_file import released_agreement
 from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
