@@ -1,4 +1,4 @@
-"""One person: a letter on what was recorded and used of them; what they spent in several projects."""
+"""One person: a letter on what was recorded and used of them; what they spent in all projects."""
 
 from __future__ import annotations
 
