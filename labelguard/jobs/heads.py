@@ -146,10 +146,10 @@ class HeadStep:
         facts = {"features": head.features, "components": len(head.basis.metric)}
         if "statistic" not in card:
             return head, facts
-        records = OpenProject.open(task.project).ledger.releases.all()
+        records = OpenProject.open(task.project).ledger.releases.list_committed()
         [record] = [one for one in records if one.id == card["release"]]
         first = record.settings["parameters"]["first"] or record.id
-        until = [one for one in records if one.state == "committed" and one.number <= record.number]
+        until = [one for one in records if one.number <= record.number]
         windows = list(windows_of(task.project.private_maps, first, until))
         windows = windows[-most:] if most else windows
         coefficients, total, noise = fit(windows, head.basis, head.shape)

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
-from labelguard.ledger.records import ReleaseRecord
 from labelguard.notebook import card, several
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
@@ -111,24 +110,13 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
         project is not None or not (os.sep in release or Path(release).exists())
     ):
         opened = OpenProject.open(project)
-        return opened.project.releases / find_committed(opened, release).id
+        return opened.project.releases / opened.ledger.releases.find_committed(release).id
     if isinstance(release, str | os.PathLike):
         return Path(release)
     raise TypeError(
         "expected a Release, the id of one, or the path of a release directory, found "
         f"{type(release).__name__}"
     )
-
-
-def find_committed(opened: OpenProject, release_id: str) -> ReleaseRecord:
-    """Return the committed release of an id, which may be shortened, or raise `LedgerError`."""
-    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-    matches = [record for record in done if record.id.startswith(release_id)]
-    if len(matches) != 1:
-        raise LedgerError(
-            f"{release_id!a} names {len(matches)} committed releases; see: labelguard release list"
-        )
-    return matches[0]
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from labelguard import clock
 from labelguard.answers.inbox import Inbox
 from labelguard.answers.store import WorkerState
-from labelguard.errors import LedgerError, PolicyError
+from labelguard.errors import PolicyError
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
@@ -63,7 +63,7 @@ class ReportFacts:
             overview.budget(opened.project),
             tuple(opened.ledger.policies.all()),
             releases,
-            _find_release(releases, release_id) if release_id else None,
+            opened.ledger.releases.find_committed(release_id) if release_id else None,
             attempts.read(opened.project).failing,
         )
 
@@ -107,21 +107,6 @@ class ReportFacts:
             ):
                 mechanisms.add(name)
                 yield card
-
-
-def _find_release(releases: Iterable[ReleaseRecord], release_id: str) -> ReleaseRecord:
-    """Return the committed release of that id, which may be shortened."""
-    matches = [record for record in releases if record.id.startswith(release_id)]
-    if not matches and not any(record.state == "committed" for record in releases):
-        raise LedgerError(f"{release_id} names no release: none was committed yet")
-    committed = [record for record in matches if record.state == "committed"]
-    if len(committed) != 1:
-        state = f" (it is {matches[0].state})" if len(matches) == 1 else ""
-        raise LedgerError(
-            f"{release_id} names {len(committed)} committed releases{state}; "
-            "see: labelguard release list"
-        )
-    return committed[0]
 
 
 def verify_project(facts: ReportFacts, anchor: Anchor | None) -> Verification:

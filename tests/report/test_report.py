@@ -64,7 +64,7 @@ def test_an_empty_project_promises_nothing_yet(project):
     assert section(document, "releases").text == ("No release was made yet.",)
     for render in RENDERERS:
         assert render(document)
-    with pytest.raises(LedgerError, match=r"^r0001 names no release: none was committed yet"):
+    with pytest.raises(LedgerError, match=r"^'r0001' names 0 committed releases;"):
         report("r0001", project)
 
 

@@ -407,7 +407,6 @@ def statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
     """Return the committed releases of statistics of one part's labels, oldest first."""
     return [
         record
-        for record in ledger.releases.all()
-        if record.state == "committed"
-        and (record.event, record.part) == (STATISTIC_RELEASES.name, part)
+        for record in ledger.releases.list_committed()
+        if (record.event, record.part) == (STATISTIC_RELEASES.name, part)
     ]
