@@ -45,6 +45,11 @@ class SettingsTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+def setting(text: str, default: Any = None, **limits: Any) -> Any:
+    """Return a field of a table that `text` describes; `limits` are those of pydantic's `Field`."""
+    return Field(default=default, description=text, **limits)
+
+
 class InvalidSetting(ValueError):
     """A setting that its model refuses: its path in the table that was checked, and why."""
 

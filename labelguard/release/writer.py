@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
+# Columns of released rows that a mechanism may give; NaN and absent ones become null.
+PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
 # How rows are written.
 PARQUET: Mapping[str, Any] = {
     "compression": "zstd",
@@ -125,8 +127,7 @@ def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema
     `questions`: the rows say which question they answer.
     """
     texts = [(name, content) for name in ("prompt", "chosen", "rejected")]
-    probabilities = ("label_probability", "flip_probability", "residual_flip_estimate")
-    columns = [*texts, ("item_id", pa.string()), *((name, pa.float64()) for name in probabilities)]
+    columns = [*texts, ("item_id", pa.string()), *((name, pa.float64()) for name in PROBABILITIES)]
     schema = pa.schema(columns)
     return schema.append(pa.field("question", pa.string())) if questions else schema
 
