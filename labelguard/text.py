@@ -1,4 +1,4 @@
-"""The few words that all packages share: labels, defaults, progress, how numbers are said."""
+"""The few words that all packages share: defaults, progress, numbers, reasons."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import jinja2
+
 
 # How often two labelers agree on a strict label, on public sets: where one number has to be shown.
 DEFAULT_AGREEMENT = 0.73
@@ -84,3 +85,23 @@ def read_template(
     )
     environment.filters |= filters or {}
     return environment.from_string(file.read_text(encoding="utf-8"))
+
+
+# Reasons why no release counts a row or an answer.
+GROUND_TRUTH, DRAFT, MACHINE = "ground truth", "draft", "machine annotator"
+# Public only where the policy says that blank labels are.
+SKIP = "skip"
+UNREADABLE = "not understood"
+_REMEDIES = {
+    GROUND_TRUTH: "Label Studio marks imported annotations as ground truth: import them with "
+    '"ground_truth": false, or take the star off them',
+    DRAFT: "drafts count once they are submitted",
+    UNREADABLE: "see: labelguard hook dead-letters list",
+}
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Say how many for which reason, and what to do: `2,000 (ground truth), 3 (draft); …`."""
+    listed = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items())
+    remedies = (_REMEDIES[reason] for reason in counts if reason in _REMEDIES)
+    return "; ".join([listed, *remedies])

@@ -9,7 +9,7 @@ REPLACE_ONE relation doubles the sensitivity of a Gaussian.
 
 Gradient methods have no closed form: `subsampled` (runs of user-wise DP-SGD) and `example_level`
 (of single records, by the smaller of `mixture` and `group`) stand on the privacy loss distributions
-of dp-accounting, which err upward. `truncation` is what the noise of a language model leaves out.
+of dp-accounting, which err upward. `gaussian` knows what the noise of a language model leaves out.
 
 `joint` prices all of them together.
 

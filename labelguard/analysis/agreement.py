@@ -24,11 +24,13 @@ from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
 from labelguard.mechanisms.agreement import AgreementEstimate, with_gold
-from labelguard.release.agreement import (
+from labelguard.release.head import Head
+from labelguard.release.pairs_file import (
     SELF_SHARE,
     USEFUL,
     Floats,
     Items,
+    check_pairs,
     estimate_between,
     has_question_column,
     items_and_sides,
@@ -36,8 +38,6 @@ from labelguard.release.agreement import (
     usable_agreement,
     why_unknown,
 )
-from labelguard.release.head import Head
-from labelguard.release.pairs_file import check_pairs
 from labelguard.release.writer import Release, directory_of, read_card, split_by_preference
 from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_new_file

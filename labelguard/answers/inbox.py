@@ -217,8 +217,7 @@ class Inbox:
 
     def _count(self, rows: sa.Select[Any]) -> int:
         with self._reading() as connection:
-            query = sa.select(sa.func.count()).select_from(rows.subquery())
-            return connection.scalar(query) or 0
+            return connection.scalar(sa.select(sa.func.count()).select_from(rows.subquery())) or 0
 
     def connectors(self) -> list[str]:
         """Of which connectors events wait."""
@@ -306,9 +305,7 @@ class Inbox:
             return [Letter(*row) for row in connection.execute(query.order_by(own.number))]
 
     def letter(self, number: int) -> bytes:
-        """Return what is in a dead letter. Raises `ConnectorError` if there is none of that
-        number.
-        """
+        """Return what is in a dead letter; `ConnectorError` if there is none of that number."""
         query = sa.select(_letters.c.connector, _letters.c.body).where(_letters.c.number == number)
         with self._reading() as connection:
             row = connection.execute(query).one_or_none()

@@ -209,11 +209,11 @@ class TrainingRuns(ClippedSums):
         """Return that of a draw in every step, exact, or of a language model's, which has an
         end.
         """
-        from labelguard.accounting import truncation
+        from labelguard.accounting import gaussian
 
         assert allowance.sampling is not None
         steps = allowance.sampling.steps
-        beyond = truncation.delta(truncation.MOST_COORDINATES * steps, epsilon)
+        beyond = gaussian.delta_of_truncation(gaussian.MOST_COORDINATES * steps, epsilon)
         return steps * delta_of_bits(epsilon) + beyond
 
     def reuses_labels(self, state: str) -> bool:

@@ -21,8 +21,7 @@ from labelguard.cli.terminal import (
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
-    from labelguard.project.verification import FilesVerification, Verification
-    from labelguard.report.across import PersonSpending
+    from labelguard.project.opening import FilesVerification, Verification
     from labelguard.report.overview import (
         AnchorLine,
         Budget,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         LabelerBudget,
         Usage,
     )
+    from labelguard.report.person import PersonSpending
 
 
 @click.group(context_settings=HELP)
@@ -164,9 +164,9 @@ def budget_across(projects: tuple[Path, ...], labeler_ids: tuple[str, ...]) -> P
     Example:
       labelguard budget across . other --labeler physician-0000
     """
-    from labelguard.report import across
+    from labelguard.report import person
 
-    return across.add_up_spending(labeler_ids, projects)
+    return person.add_up_spending(labeler_ids, projects)
 
 
 # What a journal entry holds for `budget verify`, too long for a table.

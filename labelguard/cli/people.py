@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from labelguard.ledger.sources import People, SourceRecord
     from labelguard.project.erasure import RemovalReport
     from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
-    from labelguard.report.letter import LabelerLetter
+    from labelguard.report.person import LabelerLetter
 
 
 @click.group(context_settings=HELP)
@@ -336,9 +336,9 @@ def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -
     Example:
       labelguard labeler letter physician-0000 -o letter.md
     """
-    from labelguard.report import letter
+    from labelguard.report import person
 
-    return letter.write_letter(labeler_id, output, project)
+    return person.write_letter(labeler_id, output, project)
 
 
 def _remove_labeler(

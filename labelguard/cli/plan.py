@@ -32,9 +32,8 @@ from labelguard.cli.terminal import (
     width,
 )
 from labelguard.errors import NoProject, PolicyError
-from labelguard.inputs.left_out import describe_counts
 from labelguard.options import RunOptions
-from labelguard.text import AGREEMENT_HELP, pluralize
+from labelguard.text import AGREEMENT_HELP, describe_counts, pluralize
 
 if TYPE_CHECKING:
     from labelguard.inputs.sources import Input

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+import labelguard as lg
 from labelguard.budget.events import TRAINING_RUNS
 from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.policy import AnyUnit
@@ -178,9 +179,7 @@ def policy_new(
       labelguard policy new study --epsilon 1 --delta 1e-5 --allow statistic:releases=1,ball=4
       labelguard policy new hourly --epsilon 3 --delta 1e-5 --allow rr:uses=200,block=1
     """
-    from labelguard.project import policies
-
-    return policies.new(name, allow=allow, project=project, **options)
+    return lg.policies.new(name, allow=allow, project=project, **options)
 
 
 @policy.command("show")
@@ -193,9 +192,7 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     Example:
       labelguard policy show clinic
     """
-    from labelguard.project import policies
-
-    return policies.show(name, project)
+    return lg.policies.show(name, project)
 
 
 def _print_policies(values: Sequence[PolicyLine]) -> None:
@@ -225,9 +222,7 @@ def policy_list(project: Path | None) -> Sequence[PolicyLine]:
     Example:
       labelguard policy list
     """
-    from labelguard.project import policies
-
-    return policies.listing(project)
+    return lg.policies.listing(project)
 
 
 def _print_activation(value: Activation, *, err: bool) -> None:
@@ -267,14 +262,12 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     Example:
       labelguard policy activate clinic --yes
     """
-    from labelguard.project import policies
-
-    shown = policies.preview(name, project)
+    shown = lg.policies.preview(name, project)
     if not (wants_json() and yes):
         _print_activation(shown, err=wants_json())
     if not yes:
         confirm("Put it into force?")
-    return policies.activate(name, project, agreed=shown)
+    return lg.policies.activate(name, project, agreed=shown)
 
 
 def _print_dropped(value: Dropped) -> None:
@@ -291,9 +284,7 @@ def policy_drop(name: str, project: Path | None) -> Dropped:
     Example:
       labelguard policy drop clinic
     """
-    from labelguard.project import policies
-
-    return policies.drop(name, project)
+    return lg.policies.drop(name, project)
 
 
 def _print_closed(value: Closed) -> None:
@@ -312,11 +303,9 @@ def policy_close(yes: bool, project: Path | None) -> Closed:
     Example:
       labelguard policy close --yes
     """
-    from labelguard.project import policies
-
     if not yes:
         confirm("Close the policy in force, for good?")
-    return policies.close(project)
+    return lg.policies.close(project)
 
 
 def _print_groups(value: Grouped) -> None:
@@ -337,6 +326,4 @@ def policy_groups(file: str, project: Path | None) -> Grouped:
     Example:
       labelguard policy groups groups.csv
     """
-    from labelguard.project import policies
-
-    return policies.add_groups(file, project)
+    return lg.policies.add_groups(file, project)

@@ -37,8 +37,7 @@ from labelguard.text import format_budget, pluralize
 if TYPE_CHECKING:
     from labelguard.analysis.agreement import Agreement, Scored
     from labelguard.analysis.leaderboard import Leaderboard
-    from labelguard.project.opening import Abandoned
-    from labelguard.project.verification import FilesVerification
+    from labelguard.project.opening import Abandoned, FilesVerification
     from labelguard.release.coefficients import Coefficients
     from labelguard.release.publication import Published
     from labelguard.report.demonstration import Demonstration

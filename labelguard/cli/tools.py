@@ -27,9 +27,8 @@ from labelguard.cli.terminal import (
     progress,
     relative_path,
 )
-from labelguard.inputs.left_out import describe_counts
 from labelguard.release.frameworks import NOISES, FrameworkName
-from labelguard.text import pluralize
+from labelguard.text import describe_counts, pluralize
 
 if TYPE_CHECKING:
     from labelguard.jobs.run import Retrained, RunPreview

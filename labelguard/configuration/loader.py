@@ -10,7 +10,6 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -43,6 +42,11 @@ class SettingsTable(BaseModel):
     """A table of settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def setting(text: str, default: Any = None, **limits: Any) -> Any:
+    """Return a field of a table that `text` describes; `limits` are those of pydantic's `Field`."""
+    return Field(default=default, description=text, **limits)
 
 
 class InvalidSetting(ValueError):
@@ -201,10 +205,8 @@ def _first_fault(error: ValidationError) -> InvalidSetting:
     return InvalidSetting(path, first["msg"].removeprefix("Value error, "))
 
 
-def field_names(kind: Any) -> list[str]:
+def field_names(kind: type[BaseModel]) -> list[str]:
     """Return the names that a table of this model may hold."""
-    if is_dataclass(kind):
-        return [field.name for field in fields(kind)]
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 

@@ -15,6 +15,7 @@ from labelguard.configuration.loader import (
     Text,
     looks_secret,
     parse,
+    setting,
     validate,
 )
 from labelguard.errors import LabelguardError, ProjectError
@@ -55,47 +56,32 @@ def _check_network(text: str) -> str:
 class AboutTable(SettingsTable):
     """Name and contact of the project, on top of its report."""
 
-    name: Text | None = Field(default=None, description="name of the project")
-    contact: Text | None = Field(
-        default=None, description="who answers questions about it: a name, an address"
-    )
+    name: Text | None = setting("name of the project")
+    contact: Text | None = setting("who answers questions about it: a name, an address")
 
 
 class OrganisationTable(SettingsTable):
     """The organisation that processes labels: for the record in the report, and for letters."""
 
-    controller: Text | None = Field(
-        default=None, description="who decides what the labels are for: a name, an address"
+    controller: Text | None = setting("who decides what the labels are for: a name, an address")
+    contact: Text | None = setting("whom labelers write to; else that of `project`")
+    purpose: Text | None = setting("what the labels are used for")
+    legal_basis: Text | None = setting("what permits it: consent, a contract, a law")
+    recipients: Text | None = setting("who is given releases and models")
+    transfers: Text | None = setting(
+        "other countries that they go to, and what protects them there"
     )
-    contact: Text | None = Field(
-        default=None, description="whom labelers write to; else that of `project`"
-    )
-    purpose: Text | None = Field(default=None, description="what the labels are used for")
-    legal_basis: Text | None = Field(
-        default=None, description="what permits it: consent, a contract, a law"
-    )
-    recipients: Text | None = Field(default=None, description="who is given releases and models")
-    transfers: Text | None = Field(
-        default=None, description="other countries that they go to, and what protects them there"
-    )
-    retention: Text | None = Field(
-        default=None, description="how long raw labels, releases and models are kept"
-    )
-    measures: Text | None = Field(
-        default=None, description="what else protects labels: access, ciphers, training"
-    )
+    retention: Text | None = setting("how long raw labels, releases and models are kept")
+    measures: Text | None = setting("what else protects labels: access, ciphers, training")
 
 
 class InputTable(SettingsTable):
     """Defaults for reading files, where a command gives no option."""
 
-    source: Text = Field(
-        default="files",
-        description="source of the labelers: worker 7 of one source is not that of another",
+    source: Text = setting(
+        "source of the labelers: worker 7 of one source is not that of another", "files"
     )
-    columns: Mapping[str, Text] = Field(
-        default={}, description="the names that your files use, by role"
-    )
+    columns: Mapping[str, Text] = setting("the names that your files use, by role", {})
 
 
 class DeliveryTable(SettingsTable):
@@ -103,15 +89,11 @@ class DeliveryTable(SettingsTable):
 
     scheme: (
         Literal["standard-webhooks", "hmac-sha256", "hmac-timestamp", "shared-secret"] | None
-    ) = Field(default=None, description="what proves a delivery; default: as the tool does it")
-    header: Header | None = Field(
-        default=None, description="header of the signature or secret; default: by the scheme"
-    )
-    timestamp_header: Header | None = Field(
-        default=None, description="header of the signed time; default: by the scheme"
-    )
-    addresses: tuple[Annotated[str, AfterValidator(_check_network)], ...] = Field(
-        default=(), description="addresses and networks that may deliver; default: all"
+    ) = setting("what proves a delivery; default: as the tool does it")
+    header: Header | None = setting("header of the signature or secret; default: by the scheme")
+    timestamp_header: Header | None = setting("header of the signed time; default: by the scheme")
+    addresses: tuple[Annotated[str, AfterValidator(_check_network)], ...] = setting(
+        "addresses and networks that may deliver; default: all", ()
     )
 
 
@@ -120,18 +102,10 @@ class ConnectorTable(SettingsTable):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: Text | None = Field(
-        default=None, description="which connector; default: the table's name"
-    )
-    source: Text | None = Field(
-        default=None, description="source of the labelers; default: the table's name"
-    )
-    question: Text | None = Field(
-        default=None, description="question to read if there are several; default: the only one"
-    )
-    columns: Mapping[str, Text] = Field(
-        default={}, description="the tool's names of fields, by role"
-    )
+    kind: Text | None = setting("which connector; default: the table's name")
+    source: Text | None = setting("source of the labelers; default: the table's name")
+    question: Text | None = setting("question to read if there are several; default: the only one")
+    columns: Mapping[str, Text] = setting("the tool's names of fields, by role", {})
     hook: DeliveryTable = DeliveryTable()
 
     @model_validator(mode="after")
@@ -155,32 +129,21 @@ def _refuse_secrets(table: Mapping[str, Any], *way: str) -> None:
 class IngestTable(SettingsTable):
     """Retention of answers that were pulled or delivered."""
 
-    keep: Days | None = Field(
-        default=None,
-        description="how many days an answer stays after the release of its labels; default: "
-        "for good",
+    keep: Days | None = setting(
+        "how many days an answer stays after the release of its labels; default: for good"
     )
 
 
 class ReleaseTable(SettingsTable):
     """Releases by the worker of the hook; options as of `privatize`."""
 
-    when: Moment = Field(
-        default="manual", description="manual, daily, completed, or every:N new answers of a source"
+    when: Moment = setting("manual, daily, completed, or every:N new answers of a source", "manual")
+    mechanism: Text = setting("how labels are privatized; auto: as the release before", "auto")
+    exhausted: Exhausted = setting(
+        "refuse when labelers lack allowance, or leave those labels out", "refuse"
     )
-    mechanism: Text = Field(
-        default="auto", description="how labels are privatized; auto: as the release before"
-    )
-    exhausted: Exhausted = Field(
-        default="refuse",
-        description="refuse when labelers lack allowance, or leave those labels out",
-    )
-    bad_rows: BadRows = Field(
-        default="stop", description="stop at answers that cannot be used, or set them aside"
-    )
-    push: bool = Field(
-        default=False, description="publish each release in the tool, as a new data set"
-    )
+    bad_rows: BadRows = setting("stop at answers that cannot be used, or set them aside", "stop")
+    push: bool = setting("publish each release in the tool, as a new data set", False)
 
 
 class HookTable(SettingsTable):
@@ -196,8 +159,8 @@ class ProjectFile(SettingsTable):
     project: AboutTable = AboutTable()
     organisation: OrganisationTable = OrganisationTable()
     input: InputTable = InputTable()
-    connectors: Mapping[Text, ConnectorTable] = Field(
-        default={}, description="annotation tools, each by a name of yours"
+    connectors: Mapping[Text, ConnectorTable] = setting(
+        "annotation tools, each by a name of yours", {}
     )
     ingest: IngestTable = IngestTable()
     hook: HookTable = HookTable()

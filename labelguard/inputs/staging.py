@@ -28,7 +28,6 @@ from labelguard.inputs.canonical import Content
 from labelguard.inputs.columns import ANSWERS, Reading
 from labelguard.inputs.formats import FormattedFile, apply_format
 from labelguard.inputs.layouts import Layout, merge_contents
-from labelguard.inputs.left_out import describe_counts
 from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
@@ -39,6 +38,7 @@ from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
 from labelguard.storage.executor import Executor, open_executor, over_buckets, read_ahead
 from labelguard.storage.files import fresh_directory
+from labelguard.text import describe_counts
 
 __all__ = ["StagingOptions", "canonical_rows", "stage"]
 

@@ -26,9 +26,9 @@ from labelguard.jobs.gates import EVALUATION
 from labelguard.jobs.settings import Job, NotifySettings
 from labelguard.jobs.state import Facts, JobState, RunInProgress
 from labelguard.jobs.steps import Step
-from labelguard.project import runs
+from labelguard.project import attempts
+from labelguard.project.attempts import JobRun
 from labelguard.project.project import Project
-from labelguard.project.runs import JobRun
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.writer import read_card
 from labelguard.report import overview
@@ -126,7 +126,7 @@ def finish(job: Job, home: Project, run: RunInProgress) -> list[str]:
     """
     assert run.end_entry
     entry = JobRun(**run.end_entry)
-    runs.add(run.state.history, entry)
+    attempts.add_run(run.state.history, entry)
     notes = notify(job.settings.notify, home, run.state, entry)
     run.state.forget()
     return notes

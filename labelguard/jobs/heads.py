@@ -8,16 +8,17 @@ their flips (`learning.heads.fit_flipped`, forward), on items that are not held 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import model_validator
 
+from labelguard.configuration.loader import SettingsTable, setting
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.learning.columns import column_features
@@ -41,8 +42,7 @@ from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.text import no_progress
 
 
-@dataclass(frozen=True)
-class HeadOptions:
+class HeadOptions(SettingsTable):
     """Options of the step; only `windows` applies to a release that has a head.
 
     `features`, `components` and `ridge` are those of a head from randomized labels, `holdout` the
@@ -50,32 +50,24 @@ class HeadOptions:
     statistic count; None for all.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+    features: str | None = setting(
+        "of rr: what the head reads, as with privatize; default: the best installed"
+    )
+    components: int = setting("of rr: principal components of the features to use", 64)
+    ridge: float = setting("of rr: penalty of the head, in labels", 3.0)
+    holdout: float = setting("share of the items that the head does not learn from", 0.1)
+    windows: int | None = setting(
+        "of statistic: how many of the newest windows count; default: all"
+    )
 
-    features: Annotated[
-        str | None,
-        Field(
-            description="of rr: what the head reads, as with privatize; default: the best installed"
-        ),
-    ] = None
-    components: Annotated[
-        int, Field(description="of rr: principal components of the features to use")
-    ] = 64
-    ridge: Annotated[float, Field(description="of rr: penalty of the head, in labels")] = 3.0
-    holdout: Annotated[
-        float, Field(description="share of the items that the head does not learn from")
-    ] = 0.1
-    windows: Annotated[
-        int | None,
-        Field(description="of statistic: how many of the newest windows count; default: all"),
-    ] = None
-
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         Shape(components=self.components, ridge=self.ridge)
         if not 0 <= self.holdout < 1:
             raise LabelguardError(f"train.options.holdout must be in [0, 1), found {self.holdout}")
         if self.windows is not None and self.windows < 1:
             raise LabelguardError(f"train.options.windows must be at least 1, found {self.windows}")
+        return self
 
 
 class HeadStep:
@@ -94,7 +86,7 @@ class HeadStep:
 
     def identity(self) -> Mapping[str, Any]:
         """Return all options, with the default features where none are named."""
-        return asdict(self.options) | {"features": self._features}
+        return self.options.model_dump() | {"features": self._features}
 
     def check(self, mechanism: str, coordinates: Path | None) -> None:
         """Raise `LabelguardError` for features that cannot be computed here, that releases do not
@@ -146,10 +138,10 @@ class HeadStep:
         facts = {"features": head.features, "components": len(head.basis.metric)}
         if "statistic" not in card:
             return head, facts
-        records = OpenProject.open(task.project).ledger.releases.all()
+        records = OpenProject.open(task.project).ledger.releases.list_committed()
         [record] = [one for one in records if one.id == card["release"]]
         first = record.settings["parameters"]["first"] or record.id
-        until = [one for one in records if one.state == "committed" and one.number <= record.number]
+        until = [one for one in records if one.number <= record.number]
         windows = list(windows_of(task.project.private_maps, first, until))
         windows = windows[-most:] if most else windows
         coefficients, total, noise = fit(windows, head.basis, head.shape)

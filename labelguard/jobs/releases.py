@@ -139,10 +139,8 @@ def newest_release(home: Project, mechanism: str, preferred: str | None = None) 
     """Return `preferred`, or the newest committed release by a mechanism that is still on disk."""
     ids = [
         record.id
-        for record in OpenProject.open(home).ledger.releases.all()
-        if record.state == "committed"
-        and record.settings["mechanism"] == mechanism
-        and (home.releases / record.id).is_dir()
+        for record in OpenProject.open(home).ledger.releases.list_committed()
+        if record.settings["mechanism"] == mechanism and (home.releases / record.id).is_dir()
     ]
     return preferred if preferred in ids else next(reversed(ids), None)
 

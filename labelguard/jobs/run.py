@@ -27,9 +27,9 @@ from labelguard.jobs.settings import Job, load_job, make_job
 from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
 from labelguard.project import ingestion
+from labelguard.project.attempts import JobRun
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
-from labelguard.project.runs import JobRun
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.report.overview import Usage
 from labelguard.text import Progress, no_progress
@@ -176,7 +176,7 @@ class JobExecution:
         )
 
     def _run_steps(self, run: RunInProgress) -> JobRun:
-        run.step("check", self._check)
+        run.step("check", self.check)
         run.step("pull", self._pull)
         released = run.step("release", lambda: self._release(run))
         release, why = released["learn_from"], released["why"]
@@ -209,11 +209,7 @@ class JobExecution:
                 "job, or name another directory"
             )
 
-    def _check(self) -> Facts:
-        self.check()
-        return {}
-
-    def check(self) -> None:
+    def check(self) -> Facts:
         """Raise for whatever would fail later, before anything is pulled or charged.
 
         Raises `PolicyError` if the policy in force does not pay for the job.
@@ -243,6 +239,7 @@ class JobExecution:
         self.step.check(mechanism, self._gate_coordinates())
         for name in self.settings.pull:
             connectors.check_access(connectors.read_settings(self.home.connectors, name))
+        return {}
 
     def _gate_coordinates(self) -> Path | None:
         if self.settings.gate.by != "held-out":

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 
 from labelguard.budget.request import PolicyRequest
 from labelguard.configuration import loader
-from labelguard.configuration.loader import SettingsTable, Text, check_model, validate
+from labelguard.configuration.loader import SettingsTable, Text, check_model, setting, validate
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -42,44 +42,36 @@ def check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 class ReleaseSettings(SettingsTable):
     """Release of new labels."""
 
-    mechanism: Text = Field(default="rr", description="rr, statistic, props, or another installed")
-    min_new_labels: int = Field(
-        default=100, ge=1, description="fewer new labels than these wait for the next run"
+    mechanism: Text = setting("rr, statistic, props, or another installed", "rr")
+    min_new_labels: int = setting("fewer new labels than these wait for the next run", 100, ge=1)
+    exhausted: Exhausted = setting(
+        "leave out labels beyond their labeler's allowance, or release nothing", "drop"
     )
-    exhausted: Exhausted = Field(
-        default="drop",
-        description="leave out labels beyond their labeler's allowance, or release nothing",
-    )
-    options: Annotated[Mapping[str, Any], AfterValidator(check_options)] = Field(
-        default={}, description="options of the mechanism, and of how input is read"
+    options: Annotated[Mapping[str, Any], AfterValidator(check_options)] = setting(
+        "options of the mechanism, and of how input is read", {}
     )
 
 
 class TrainSettings(SettingsTable):
     """Training of a model on the newest release."""
 
-    step: Text = Field(default="head", description="head, dpo, reward, or another installed")
-    options: Mapping[str, Any] = Field(default={}, description="options of the step")
+    step: Text = setting("head, dpo, reward, or another installed", "head")
+    options: Mapping[str, Any] = setting("options of the step", {})
 
 
 class GateSettings(SettingsTable):
     """Decision whether the trained model replaces the model in use."""
 
-    by: Literal["released", "probes", "held-out", "none"] = Field(
-        default="released", description="evidence to judge by; none reads an unpaid raw label"
+    by: Literal["released", "probes", "held-out", "none"] = setting(
+        "evidence to judge by; none reads an unpaid raw label", "released"
     )
-    probes: Text | None = Field(default=None, description="for probes: a file of public pairs")
-    margin: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="how much worse it may be"
-    )
-    confidence: float = Field(
-        default=0.5, ge=0.5, lt=1, description="how sure that it is not worse, one-sided"
-    )
-    at_least: float | None = Field(
-        default=None,
-        allow_inf_nan=False,
-        description="least value in any case, for a first model of its whole interval; "
+    probes: Text | None = setting("for probes: a file of public pairs")
+    margin: float = setting("how much worse it may be", 0.0, ge=0, allow_inf_nan=False)
+    confidence: float = setting("how sure that it is not worse, one-sided", 0.5, ge=0.5, lt=1)
+    at_least: float | None = setting(
+        "least value in any case, for a first model of its whole interval; "
         "default, of a first: what a coin reaches",
+        allow_inf_nan=False,
     )
 
     @model_validator(mode="after")
@@ -92,38 +84,32 @@ class GateSettings(SettingsTable):
 class PromoteSettings(SettingsTable):
     """Directory of the model in use."""
 
-    directory: Text = Field(
-        default="models", description="holds models 0001, 0002, … and the link `current`"
-    )
-    keep: int = Field(default=5, ge=1, description="so many newest stay, and the one in use")
+    directory: Text = setting("holds models 0001, 0002, … and the link `current`", "models")
+    keep: int = setting("so many newest stay, and the one in use", 5, ge=1)
 
 
 class NotifySettings(SettingsTable):
     """Notifications by a signed webhook (Standard Webhooks)."""
 
     url: Text = Field(description="where, by https")
-    secret_env: str = Field(
-        default="LABELGUARD_NOTIFY_SECRET",
+    secret_env: str = setting(
+        "environment variable with the secret; NAME_FILE names a file with it",
+        "LABELGUARD_NOTIFY_SECRET",
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable with the secret; NAME_FILE names a file with it",
     )
-    budget_below: float = Field(
-        default=0.1, ge=0, le=1, description="notify once when less of an allowance is left"
-    )
+    budget_below: float = setting("notify once when less of an allowance is left", 0.1, ge=0, le=1)
 
 
 class JobSettings(SettingsTable):
     """All of job.yaml."""
 
-    name: str | None = Field(default=None, pattern=NAME, description="default: the file's name")
-    project: Text | None = Field(
-        default=None, description="default: LABELGUARD_PROJECT, or the nearest one upwards"
+    name: str | None = setting("default: the file's name", pattern=NAME)
+    project: Text | None = setting("default: LABELGUARD_PROJECT, or the nearest one upwards")
+    pull: tuple[Text, ...] = setting("connectors to pull from first", ())
+    input: Text | tuple[Text, ...] | None = setting(
+        "files or globs to release; default: what was ingested"
     )
-    pull: tuple[Text, ...] = Field(default=(), description="connectors to pull from first")
-    input: Text | tuple[Text, ...] | None = Field(
-        default=None, description="files or globs to release; default: what was ingested"
-    )
-    source: Text | None = Field(default=None, description="whose labelers these are")
+    source: Text | None = setting("whose labelers these are")
     release: ReleaseSettings = ReleaseSettings()
     train: TrainSettings = TrainSettings()
     gate: GateSettings = GateSettings()

@@ -112,10 +112,8 @@ def _last_release(home: Project, base: Path, policy: Policy) -> LastRelease:
     """
     records = [
         record
-        for record in OpenProject.open(home).ledger.releases.all()
-        if record.state == "committed"
-        and record.part == "training"
-        and record.event in policy.events
+        for record in OpenProject.open(home).ledger.releases.list_committed()
+        if record.part == "training" and record.event in policy.events
     ]
     if not records:
         return LastRelease()

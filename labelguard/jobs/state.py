@@ -22,9 +22,9 @@ from labelguard import clock
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs.settings import Job
 from labelguard.keys.keyring import KeyRing
-from labelguard.project import runs
+from labelguard.project import attempts
+from labelguard.project.attempts import JobRun
 from labelguard.project.project import Project, file_lock, when_free
-from labelguard.project.runs import JobRun
 from labelguard.storage.files import (
     check_own_directory,
     fsync_path,
@@ -47,7 +47,7 @@ class JobState:
 
     def __init__(self, home: Project, name: str) -> None:
         self.directory = home.jobs / name
-        self.history = self.directory / runs.HISTORY
+        self.history = self.directory / attempts.HISTORY
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -61,7 +61,7 @@ class JobState:
 
     def ended_runs(self) -> list[JobRun]:
         """Return the runs that ended, oldest first."""
-        return runs.read(self.history)
+        return attempts.read_runs(self.history)
 
     def was_judged(self, training_key: str, in_use: str | None) -> bool:
         """Return True if a run learned this and judged it, and no model was lost since.

@@ -300,3 +300,19 @@ class ReleaseRepository(Repository):
     charged_units = in_snapshot(charged_units)
     uses_by_release = in_snapshot(uses_by_release)
     replace_maps = in_transaction(replace_maps)
+
+    def list_committed(self) -> list[ReleaseRecord]:
+        """Return the releases that are complete, oldest first."""
+        return [record for record in self.all() if record.state == "committed"]
+
+    def find_committed(self, release_id: str) -> ReleaseRecord:
+        """Return the committed release of an id, which may be shortened, or raise `LedgerError`."""
+        matches = [record for record in self.all() if record.id.startswith(release_id)]
+        done = [record for record in matches if record.state == "committed"]
+        if len(done) != 1:
+            state = f" (it is {matches[0].state})" if len(matches) == 1 else ""
+            raise LedgerError(
+                f"{release_id!a} names {len(done)} committed releases{state}; "
+                "see: labelguard release list"
+            )
+        return done[0]

@@ -346,9 +346,7 @@ def _may_hold_rows(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> 
 
 def _unit_is_item(ledger: Ledger) -> bool:
     """Return whether contents are the unit, so that charges tell no labeler."""
-    return any(
-        record.policy.unit == "item" for record in ledger.policies.all() if record.state != "draft"
-    )
+    return any(policy.unit == "item" for policy in ledger.policies.history())
 
 
 def _remains(report: RemovalReport, leaver: _Leaver) -> list[str]:

@@ -21,7 +21,6 @@ from labelguard.answers import segments as stored
 from labelguard.answers.connector import Answer, Page, Settings, Unreadable
 from labelguard.answers.segments import AnswerRows, AnswerStates
 from labelguard.errors import ConnectorError, ProjectError
-from labelguard.inputs.left_out import SKIP, UNREADABLE
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.keys import keyring
 from labelguard.ledger import sources
@@ -31,7 +30,7 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import waiting
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
-from labelguard.text import Progress, no_progress
+from labelguard.text import SKIP, UNREADABLE, Progress, no_progress
 
 # Answers that may always be gone at once.
 _FEW = 10

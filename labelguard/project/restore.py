@@ -196,7 +196,7 @@ def _prepare(
         complete=nothing_since,
         closed=closed,
         abandoned=abandoned,
-        releases=sum(record.state == "committed" for record in ledger.releases.all()),
+        releases=len(ledger.releases.list_committed()),
         backup=str(source),
         created_at=manifest["created_at"],
         backup_anchor=str(head),

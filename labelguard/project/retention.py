@@ -78,8 +78,8 @@ def _released_keys(opened: OpenProject, until: str) -> Blocks:
     """Return the keys of the rows of all releases that are old enough, sorted, (n, 2)."""
     old = [
         record.id
-        for record in opened.ledger.releases.all()
-        if record.state == "committed" and record.created_at <= until
+        for record in opened.ledger.releases.list_committed()
+        if record.created_at <= until
     ]
     directory = opened.project.private_maps
     maps = private_map.count_files(directory, old)

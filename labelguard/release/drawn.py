@@ -44,6 +44,7 @@ from labelguard.release.protocol import (
 )
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.release.writer import (
+    PROBABILITIES,
     Release,
     ReleaseWriter,
     deliver,
@@ -54,9 +55,6 @@ from labelguard.release.writer import (
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import find_changed_file, fresh_directory
-
-# Columns of released rows that a mechanism may give; NaN and absent ones become null.
-PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
 
 
 def publish_release(

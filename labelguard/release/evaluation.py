@@ -45,7 +45,6 @@ from labelguard.release.mechanisms.statistic_design import (
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
-from labelguard.release.writer import find_committed
 from labelguard.storage import arrays
 from labelguard.storage.files import find_changed_file
 
@@ -286,7 +285,7 @@ class HeldOut(Mechanism[Design]):
 
 def _release_directory(head: str, opened: OpenProject) -> Path:
     """Return the directory of a committed release; its id may be shortened."""
-    record = find_committed(opened, head)
+    record = opened.ledger.releases.find_committed(head)
     directory = opened.project.releases / record.id
     if broken := find_changed_file(directory, record.files):
         raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")

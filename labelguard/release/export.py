@@ -29,7 +29,7 @@ from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import PAIRS
-from labelguard.release.writer import Release, committed_directory, read_card
+from labelguard.release.writer import PROBABILITIES, Release, committed_directory, read_card
 from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_directory, new_directory
 from labelguard.text import Progress, format_budget, no_progress, pluralize
@@ -254,7 +254,6 @@ def targets(batch: pa.Table, mode: str, scorer: Callable[[pa.Table], Floats] | N
     return np.where(flipped, prior, target)
 
 
-_NOISE_COLUMNS = ("label_probability", "flip_probability", "residual_flip_estimate")
 _TURNED = """* REPLACE (
     CASE WHEN given THEN chosen ELSE rejected END AS chosen,
     CASE WHEN given THEN rejected ELSE chosen END AS rejected)"""
@@ -264,7 +263,7 @@ def _projection(rows: ReleaseRows, mode: str, framework: Framework, has_teacher:
     """Return the columns of the file, in SQL."""
     noise: tuple[str, ...] = ()
     if mode == "columns":
-        noise = ("target AS label_probability",) if has_teacher else _NOISE_COLUMNS
+        noise = ("target AS label_probability",) if has_teacher else PROBABILITIES
     elif framework.robust and rows.flips and not has_teacher:
         noise = ("flip_probability",)  # for examples/noisy_losses
     return ", ".join([framework.chat if rows.is_chat else framework.text, *noise])

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project.opening import OpenProject, Where
-from labelguard.project.verification import release_fault
-from labelguard.release.writer import PARQUET, Release, find_committed
+from labelguard.project.opening import OpenProject, Where, release_fault
+from labelguard.release.writer import PARQUET, Release
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
 from labelguard.storage.files import SUMS, sha256, sums_text
 from labelguard.text import Progress, no_progress
@@ -105,7 +104,7 @@ def push(
 
 def _find_committed(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
     """Return a committed release that verifies, and its directory."""
-    record = find_committed(opened, release_id)
+    record = opened.ledger.releases.find_committed(release_id)
     if broken := release_fault(opened, [record]):
         raise LedgerError(f"{broken}; nothing was published")
     return record, opened.project.releases / record.id

@@ -21,7 +21,6 @@ from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs import groups, quarantine
 from labelguard.inputs.columns import LAYOUTS, Reading, find_side_roles
 from labelguard.inputs.formats import FORMATS
-from labelguard.inputs.left_out import SKIP, describe_counts
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicts
 from labelguard.inputs.sources import Input, command_arguments, resolve_file
 from labelguard.inputs.staged import Staged
@@ -45,7 +44,7 @@ from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.storage.executor import Executor
 from labelguard.storage.files import is_remote
-from labelguard.text import Progress, pluralize
+from labelguard.text import SKIP, Progress, describe_counts, pluralize
 
 
 @dataclass(frozen=True)

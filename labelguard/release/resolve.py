@@ -320,10 +320,8 @@ def _with_first_policy(
 
 def _recorded_features(ledger: Ledger) -> str | None:
     """Return the features of the project's last release with a head."""
-    for record in reversed(ledger.releases.all()):
-        if features := record.settings["choices"].get("features"):
-            return str(features)
-    return None
+    records = reversed(ledger.releases.all())
+    return next(filter(None, (one.settings["choices"].get("features") for one in records)), None)
 
 
 def _implied_mechanism(request: ReleaseRequest) -> str | None:

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
-from labelguard.ledger.records import ReleaseRecord
 from labelguard.notebook import card, several
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
+# Columns of released rows that a mechanism may give; NaN and absent ones become null.
+PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
 # How rows are written.
 PARQUET: Mapping[str, Any] = {
     "compression": "zstd",
@@ -111,7 +112,7 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
         project is not None or not (os.sep in release or Path(release).exists())
     ):
         opened = OpenProject.open(project)
-        return opened.project.releases / find_committed(opened, release).id
+        return opened.project.releases / opened.ledger.releases.find_committed(release).id
     if isinstance(release, str | os.PathLike):
         return Path(release)
     raise TypeError(
@@ -120,25 +121,13 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
     )
 
 
-def find_committed(opened: OpenProject, release_id: str) -> ReleaseRecord:
-    """Return the committed release of an id, which may be shortened, or raise `LedgerError`."""
-    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-    matches = [record for record in done if record.id.startswith(release_id)]
-    if len(matches) != 1:
-        raise LedgerError(
-            f"{release_id!a} names {len(matches)} committed releases; see: labelguard release list"
-        )
-    return matches[0]
-
-
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
     """Return the columns of `data.parquet`; `content` is the type of prompts and responses.
 
     `questions`: the rows say which question they answer.
     """
     texts = [(name, content) for name in ("prompt", "chosen", "rejected")]
-    probabilities = ("label_probability", "flip_probability", "residual_flip_estimate")
-    columns = [*texts, ("item_id", pa.string()), *((name, pa.float64()) for name in probabilities)]
+    columns = [*texts, ("item_id", pa.string()), *((name, pa.float64()) for name in PROBABILITIES)]
     schema = pa.schema(columns)
     return schema.append(pa.field("question", pa.string())) if questions else schema
 

@@ -19,11 +19,10 @@ from labelguard import extras
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Answer, Connector, Settings
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
-from labelguard.inputs.left_out import SKIP
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, locate_project
-from labelguard.report.hook import HookState
-from labelguard.text import LABEL_SKIP, pluralize
+from labelguard.report.facts import HookState
+from labelguard.text import LABEL_SKIP, SKIP, pluralize
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,24 +1,28 @@
-"""The facts of a report: a project as it was at one moment, collected once."""
+"""The facts of a report: a project and its hook as they were at one moment, collected once."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import date
+from typing import Any, Self
 
 from labelguard import clock
-from labelguard.errors import LedgerError, PolicyError
+from labelguard.answers.inbox import Inbox
+from labelguard.answers.store import WorkerState
+from labelguard.errors import PolicyError
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import attempts
-from labelguard.project.opening import OpenProject, Where
-from labelguard.project.verification import Verification, verify_records
+from labelguard.project.opening import OpenProject, Verification, Where, verify_records
 from labelguard.report import overview
 from labelguard.report.overview import Budget
+from labelguard.text import pluralize
 
 _CARD = "card.json"
 # ε beyond which numbers say nothing to people.
@@ -59,7 +63,7 @@ class ReportFacts:
             overview.budget(opened.project),
             tuple(opened.ledger.policies.all()),
             releases,
-            _find_release(releases, release_id) if release_id else None,
+            opened.ledger.releases.find_committed(release_id) if release_id else None,
             attempts.read(opened.project).failing,
         )
 
@@ -105,21 +109,6 @@ class ReportFacts:
                 yield card
 
 
-def _find_release(releases: Iterable[ReleaseRecord], release_id: str) -> ReleaseRecord:
-    """Return the committed release of that id, which may be shortened."""
-    matches = [record for record in releases if record.id.startswith(release_id)]
-    if not matches and not any(record.state == "committed" for record in releases):
-        raise LedgerError(f"{release_id} names no release: none was committed yet")
-    committed = [record for record in matches if record.state == "committed"]
-    if len(committed) != 1:
-        state = f" (it is {matches[0].state})" if len(matches) == 1 else ""
-        raise LedgerError(
-            f"{release_id} names {len(committed)} committed releases{state}; "
-            "see: labelguard release list"
-        )
-    return committed[0]
-
-
 def verify_project(facts: ReportFacts, anchor: Anchor | None) -> Verification:
     """Verify journal, charges and the files of all releases, and the anchor in the journal."""
     verification = verify_records(facts.opened, anchor)
@@ -147,3 +136,58 @@ def guess_accuracy(epsilon: float, delta: float) -> str:
     wrong = (1 - delta) / (1 + math.exp(epsilon))
     digits = max(1, math.ceil(-math.log10(wrong)) - 1)
     return f"{math.ceil((1 - wrong) * 100 * 10**digits) / 10**digits:.{digits}f}%"
+
+
+# Days without a reconciliation after which something needs doing.
+_DAYS = 2
+
+
+@dataclass(frozen=True)
+class HookState:
+    """Counts of what waits and of dead letters, and what the worker did.
+
+    `overdue` says of each connector without a reconciliation for two days since when.
+    """
+
+    waiting: int
+    letters: int
+    worker: WorkerState
+    overdue: dict[str, str]
+
+    @classmethod
+    def read(cls, opened: OpenProject) -> Self | None:
+        """Read it; None for a project without a hook. Raises `LabelguardError` if it cannot."""
+        home = opened.project
+        inbox = Inbox.find(home.state, home.ledger_url, opened.keys)
+        worker = WorkerState.read(home.state)
+        if inbox is None:
+            return None
+        with contextlib.closing(inbox):
+            waiting, letters = inbox.waiting(), inbox.count_letters()
+        last = {name: one["since"] for name, one in worker.unreconciled.items()} | worker.reconciled
+        today = clock.parse_time(clock.now()).date()
+        overdue = {
+            name: f"none succeeded since {at}"
+            for name, at in sorted(last.items())
+            if name in home.connectors and (today - date.fromisoformat(at)).days >= _DAYS
+        }
+        return cls(waiting, letters, worker, overdue)
+
+    def reconciliations(self) -> Iterator[tuple[str, str]]:
+        """Yield connectors with the day of the last reconciliation, and since when they fail."""
+        done, failing = self.worker.reconciled, self.worker.unreconciled
+        for name in sorted({*done, *failing}):
+            fails = f" (attempts fail since {failing[name]['since']})" if name in failing else ""
+            yield name, f"{done.get(name, 'never')}{fails}"
+
+    def describe_troubles(self) -> Iterator[str]:
+        """Yield what needs doing, as sentences that hold no text of a tool."""
+        for name, why in self.overdue.items():
+            yield (
+                f"What the hook missed of {name} is not read from the tool, {why}: "
+                f"`labelguard connect reconcile {name}` says why."
+            )
+        if self.letters:
+            waits = "waits" if self.letters == 1 else "wait"
+            letters = pluralize(self.letters, "dead letter")
+            yield f"{letters} {waits}: `labelguard hook dead-letters list` says for which cause."

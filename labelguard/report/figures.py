@@ -15,9 +15,8 @@ from labelguard.accounting.blocks import block
 from labelguard.budget import events
 from labelguard.budget.event_kind import EventKind
 from labelguard.errors import LabelguardError
+from labelguard.project.attempts import JobRun, list_runs
 from labelguard.project.project import Project
-from labelguard.project.runs import JobRun
-from labelguard.project.runs import runs as read_runs
 from labelguard.release.sections import Chart, Mark, Section, Series
 from labelguard.report.facts import ReportFacts
 from labelguard.report.render import section
@@ -150,7 +149,7 @@ def _chart_label_error(flips: Mapping[int, float]) -> Chart:
 def describe_jobs(project: Project) -> Iterator[Section]:
     """Yield for each job its runs and how its newest model learnt; one section if unreadable."""
     try:
-        runs = read_runs(project)
+        runs = list_runs(project)
     except LabelguardError as error:
         yield section("jobs", error=str(error))
         return

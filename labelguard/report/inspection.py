@@ -18,7 +18,6 @@ from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, Reading, TableSchema
 from labelguard.inputs.formats import FormattedFile
-from labelguard.inputs.left_out import describe_counts
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons, read_texts
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, command_arguments
@@ -30,7 +29,7 @@ from labelguard.notebook import CardRows, card, several
 from labelguard.planner.advice import format_reading_options
 from labelguard.project.project import find
 from labelguard.spelling import suggest_keywords
-from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
+from labelguard.text import AUTO_FORMAT, Progress, describe_counts, no_progress, pluralize
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role", "inspect"]
 

@@ -25,14 +25,15 @@ from labelguard.ledger.people import Departure
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import policies
-from labelguard.project.opening import OpenProject, Where
-from labelguard.project.policy_facts import PolicyDetails
-from labelguard.project.verification import (
+from labelguard.project.opening import (
     FilesVerification,
+    OpenProject,
     Verification,
+    Where,
     release_fault,
     verify_records,
 )
+from labelguard.project.policy_facts import PolicyDetails
 from labelguard.storage import blocks
 from labelguard.storage.files import check_new_file
 
@@ -341,7 +342,7 @@ def card(release_id: str | None, project: Where) -> dict[str, Any]:
 def release_path(release_id: str | None, project: Where) -> Path:
     """Return the directory of a committed release, by default the newest."""
     opened = OpenProject.open(project)
-    return opened.project.releases / _find_committed(opened.ledger, release_id)[-1].id
+    return opened.project.releases / _choose_releases(opened.ledger, release_id)[-1].id
 
 
 def verify(project: Where, anchor: str | None = None) -> Verification:
@@ -363,7 +364,7 @@ def anchor(project: Where) -> AnchorLine:
 def verify_releases(release_id: str | None, project: Where) -> FilesVerification:
     """Check that the files of releases are what was committed; return the first fault, if any."""
     opened = OpenProject.open(project)
-    chosen = _find_committed(opened.ledger, release_id)
+    chosen = _choose_releases(opened.ledger, release_id)
     broken = release_fault(opened, chosen)
     return FilesVerification(broken is None, broken, len(chosen))
 
@@ -383,15 +384,12 @@ def simulate_to(path: Path, **options: Any) -> Simulated:
     return Simulated(str(path), table.num_rows, table.column_names)
 
 
-def _find_committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
-    records = [record for record in ledger.releases.all() if record.state == "committed"]
+def _choose_releases(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
+    """Return the committed release of an id, or all of them; raise `LedgerError` for none."""
     if release_id is not None:
-        records = [record for record in records if record.id.startswith(release_id)]
-        if len(records) > 1:
-            raise LedgerError(f"{release_id} names {len(records)} releases; give more of the id")
-    if not records:
-        which = f"release {release_id}" if release_id else "release"
-        raise LedgerError(f"no committed {which} in this project; see: labelguard release list")
+        return [ledger.releases.find_committed(release_id)]
+    if not (records := ledger.releases.list_committed()):
+        raise LedgerError("no committed release in this project; see: labelguard release list")
     return records
 
 

@@ -11,12 +11,11 @@ from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.records import ReleaseRecord
+from labelguard.project.opening import Verification
 from labelguard.project.project import Project
-from labelguard.project.verification import Verification
 from labelguard.release import card as cards
 from labelguard.release.sections import Section
-from labelguard.report.facts import ReportFacts, guess_accuracy, odds_factor
-from labelguard.report.hook import HookState
+from labelguard.report.facts import HookState, ReportFacts, guess_accuracy, odds_factor
 from labelguard.report.render import format_small, format_time, section
 from labelguard.text import DEFAULT_AGREEMENT, pluralize
 

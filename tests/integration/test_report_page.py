@@ -20,8 +20,8 @@ from labelguard.analysis.leaderboard import leaderboard
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.project import policies
+from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
-from labelguard.project.runs import HISTORY, JobRun
 from labelguard.report.page import write, write_leaderboard
 from labelguard.simulation import simulate
 

@@ -17,7 +17,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import gates, releases
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState, Models, RunInProgress
-from labelguard.project import runs
+from labelguard.project import attempts
 from labelguard.report import overview
 
 pytestmark = pytest.mark.usefixtures("same_in_every_process")
@@ -106,7 +106,7 @@ STEPS = {
     "release": (releases, "make_release"),
     "judge": (gates, "judge"),
     "promote": (Models, "promote"),
-    "history": (runs, "add"),
+    "history": (attempts, "add_run"),
     "forget": (JobState, "forget"),
 }
 

@@ -19,7 +19,7 @@ from labelguard.jobs import gates
 from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState
-from labelguard.project import erasure, policies, runs
+from labelguard.project import attempts, erasure, policies
 from labelguard.project.opening import OpenProject
 from labelguard.release.pairs_file import hold_out, item_keys
 
@@ -277,7 +277,7 @@ def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(sm
     retrain(small.job)
     for path in (small.state, small.state.parent):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    history = small.state / runs.HISTORY
+    history = small.state / attempts.HISTORY
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     with history.open("a") as file:
         file.write('{"job": "jo')

@@ -1,6 +1,6 @@
 """Projects that 0.3.0 made: every later version reads them, or brings them to tables of its own.
 
-`tests/frozen_projects/0.3.0.tar.xz` is one, with what 0.3.0 said of it. It is made once for a
+`tests/golden/project-0.3.0.tar.xz` is one, with what 0.3.0 said of it. It is made once for a
 version whose ledger is new: UPDATE_FROZEN_PROJECT=1 pytest tests/ledger/test_upgrade.py.
 """
 
@@ -26,7 +26,7 @@ from labelguard.project.opening import OpenProject, upgrade
 from labelguard.project.project import find
 from labelguard.report import overview
 
-FIXTURE = Path(__file__).parents[1] / "frozen_projects" / "0.3.0.tar.xz"
+FIXTURE = Path(__file__).parents[1] / "golden" / "project-0.3.0.tar.xz"
 USES, RELEASES = 5, 2
 
 

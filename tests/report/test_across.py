@@ -10,7 +10,7 @@ from support.leaving import WHO, labels_table
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project import erasure, linking
-from labelguard.report.across import add_up_spending
+from labelguard.report.person import add_up_spending
 
 COST: dict[str, Any] = {"delta": 1e-5, "mechanism": "rr"}
 

@@ -13,8 +13,8 @@ import labelguard as lg
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.project import erasure
 from labelguard.project.project import find
-from labelguard.report.letter import write_letter
 from labelguard.report.page import report
+from labelguard.report.person import write_letter
 from labelguard.report.render import html, markdown
 
 STATED = 'controller = "Clinic"\npurpose = """training\nan assistant"""\n'

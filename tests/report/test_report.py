@@ -23,9 +23,9 @@ from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.errors import LedgerError
 from labelguard.project import erasure, linking, policies
+from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
-from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section, Table
 from labelguard.report import overview
 from labelguard.report.facts import guess_accuracy
@@ -63,7 +63,7 @@ def test_an_empty_project_promises_nothing_yet(project):
     assert section(document, "releases").text == ("No release was made yet.",)
     for render in RENDERERS:
         assert render(document)
-    with pytest.raises(LedgerError, match=r"^r0001 names no release: none was committed yet"):
+    with pytest.raises(LedgerError, match=r"^'r0001' names 0 committed releases;"):
         report("r0001", project)
 
 

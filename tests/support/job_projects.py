@@ -12,7 +12,7 @@ import yaml
 from support.preferences import opinions, pairs, public
 
 import labelguard as lg
-from labelguard.project import policies, runs
+from labelguard.project import attempts, policies
 from labelguard.report import overview
 
 SETTINGS: Mapping[str, Any] = {
@@ -55,7 +55,7 @@ class Desk:
         pq.write_table(labels(batch, seed), self.path / "labels" / f"{batch}.parquet")
 
     def history(self):
-        return runs.runs(lg.find(self.path))
+        return attempts.list_runs(lg.find(self.path))
 
     def registry(self):
         found: list[dict[str, Any]] = json.loads((self.models / "registry.json").read_text())[

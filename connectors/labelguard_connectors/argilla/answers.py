@@ -14,7 +14,7 @@ from pydantic import AliasPath, Field
 
 from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError
-from labelguard.inputs.left_out import DRAFT, SKIP
+from labelguard.text import DRAFT, SKIP
 from labelguard_connectors import payloads
 from labelguard_connectors.payloads import Object, Payload, Text, TextOrNone, Time, Uuid, parse
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from labelguard.cli import serving
+from labelguard.cli import terminal
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
@@ -77,8 +77,8 @@ def serve(
             inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
             state = partial(attempts.read, opened.project)
             hooks[name] = Hook(endpoints[name].served, inbox, bounds, state, bodies, name)
-        listener = stack.enter_context(contextlib.closing(serving.listen(host, port)))
-        address = serving.address_of(listener)
+        listener = stack.enter_context(contextlib.closing(terminal.listen(host, port)))
+        address = terminal.address_of(listener)
         for name, each in endpoints.items():
             for connector, why in each.left_out.items():
                 log.warning("not served", connector=f"{name}/{connector}".lstrip("/"), why=why)
@@ -91,14 +91,14 @@ def serve(
         for name, opened in projects.items() if worker else ():
             own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
             stack.enter_context(_run_beside([*worker, *own], name))
-        serving.run_server(
+        terminal.run_server(
             app.application(hooks),
             listener,
             http=limits.protocol(bounds, bounds.within_files()),
             lifespan="on",
             proxy_headers=True,
             forwarded_allow_ips="127.0.0.1,::1",
-            backlog=serving.BACKLOG,
+            backlog=terminal.BACKLOG,
         )
         log.info("ended", address=address)
         totals = [hook.metrics.totals() for hook in hooks.values()]

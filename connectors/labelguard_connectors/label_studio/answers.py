@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError
-from labelguard.inputs.left_out import GROUND_TRUTH, SKIP
+from labelguard.text import GROUND_TRUTH, SKIP
 from labelguard_connectors import payloads
 from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference, Text, ZonedTime
 

@@ -18,8 +18,8 @@ from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.tasks import Task, find_fields
-from labelguard.inputs.left_out import DRAFT
 from labelguard.inputs.readers import identifier, literal
+from labelguard.text import DRAFT
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"

@@ -21,9 +21,9 @@ from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.scores import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
-from labelguard.inputs.left_out import DRAFT, GROUND_TRUTH
 from labelguard.inputs.readers import identifier, literal
 from labelguard.spelling import suggest
+from labelguard.text import DRAFT, GROUND_TRUTH
 
 _TOOL = "Label Studio"
 _WORDS = ("pairwise", "choices")

@@ -12,8 +12,8 @@ from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.tasks import SIDES, Task, find_fields
-from labelguard.inputs.left_out import MACHINE
 from labelguard.inputs.readers import identifier, literal
+from labelguard.text import MACHINE
 
 _TOOL = "Potato"
 _PEOPLE = ("user_id", "annotator")

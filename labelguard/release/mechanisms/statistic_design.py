@@ -29,9 +29,9 @@ from labelguard.mechanisms.noise import Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
 from labelguard.release import selection
-from labelguard.release.agreement import released_agreement
 from labelguard.release.head import FILE, Head
 from labelguard.release.mechanisms.options import StatisticOptions
+from labelguard.release.pairs_file import released_agreement
 from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
@@ -407,7 +407,6 @@ def statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
     """Return the committed releases of statistics of one part's labels, oldest first."""
     return [
         record
-        for record in ledger.releases.all()
-        if record.state == "committed"
-        and (record.event, record.part) == (STATISTIC_RELEASES.name, part)
+        for record in ledger.releases.list_committed()
+        if (record.event, record.part) == (STATISTIC_RELEASES.name, part)
     ]

@@ -13,7 +13,7 @@ from labelguard_trainer.gradient.records import Records, Sides
 from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm, uniforms
 from scipy import stats
 
-from labelguard.accounting import truncation
+from labelguard.accounting import gaussian
 from labelguard.keys import keyring
 
 CPU = torch.device("cpu")
@@ -112,7 +112,7 @@ def test_uniform_numbers_reach_as_far_as_is_charged():
 
     found = uniforms(words, further)
     assert asked == [6], "128 bits for each word below 2^32"
-    assert found[0] == 2.0**-truncation.BITS
+    assert found[0] == 2.0**-gaussian.BITS
     assert found[1:].tolist() == [
         5 * 2.0**-64,
         (2**32 - 1) * 2.0**-64,

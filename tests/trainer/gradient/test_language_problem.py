@@ -13,7 +13,7 @@ from support import dp_language
 from support.dp_language import LABELERS, LIMIT, LORA, PAIRS, RECORDS, labels, moved, records
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from labelguard.accounting import truncation
+from labelguard.accounting import gaussian
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
 
@@ -248,7 +248,7 @@ def test_the_identity_tells_how_the_model_learns(base):
 
 
 def test_a_model_of_more_parameters_than_runs_are_priced_for_is_refused(base, monkeypatch):
-    monkeypatch.setattr(truncation, "MOST_COORDINATES", 100)
+    monkeypatch.setattr(gaussian, "MOST_COORDINATES", 100)
     with pytest.raises(LabelguardError, match="100 parameters"):
         dp_language.problem("reward", base)
 

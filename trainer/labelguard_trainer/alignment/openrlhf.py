@@ -30,7 +30,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from labelguard.analysis.reward import ReleaseReward
-from labelguard.cli import serving
+from labelguard.cli import terminal
 from labelguard.cli.terminal import echo
 from labelguard.errors import LabelguardError
 from labelguard_trainer.alignment.rewards import compute_rewards
@@ -245,13 +245,13 @@ def serve(
     Raises `LabelguardError` where the address cannot be had, or the reward gives no number.
     """
     loopback = is_loopback(host)
-    with contextlib.closing(serving.listen(host, port)) as listener:
+    with contextlib.closing(terminal.listen(host, port)) as listener:
         service = RewardService(reward, template or PromptTemplate(), loopback=loopback)
-        address = serving.address_of(listener) + PATH
+        address = terminal.address_of(listener) + PATH
         echo(f"labelguard: rewards of {reward.__name__} are at {address}", err=True)
         if not loopback:
             echo("labelguard: note: whoever reaches it is answered, unencrypted", err=True)
-        serving.run_server(service.application(), listener, lifespan="off", proxy_headers=False)
+        terminal.run_server(service.application(), listener, lifespan="off", proxy_headers=False)
     return RewardServerSummary(address, reward.__name__, service.rewards, service.refusals)
 
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field
 
 from labelguard.configuration import loader
-from labelguard.configuration.loader import SettingsTable, Text
+from labelguard.configuration.loader import SettingsTable, Text, setting
 
 Method: TypeAlias = Literal["rloo", "grpo"]
 Config: TypeAlias = Mapping[str, Any]
@@ -33,45 +33,37 @@ Config: TypeAlias = Mapping[str, Any]
 class SftRecipe(SettingsTable):
     """Supervised fine-tuning on responses that show what is wanted."""
 
-    demonstrations: Text | None = Field(
-        default=None,
-        description="public file of prompt and response; by default what the release's rows chose",
+    demonstrations: Text | None = setting(
+        "public file of prompt and response; by default what the release's rows chose"
     )
-    config: Config = Field(default={}, description="fields of TRL's SFTConfig")
-    lora: Text | None = Field(default=None, description="r=N,alpha=N, as in train dpo")
+    config: Config = setting("fields of TRL's SFTConfig", {})
+    lora: Text | None = setting("r=N,alpha=N, as in train dpo")
 
 
 class RewardRecipe(SettingsTable):
     """The reward that a policy learns from."""
 
-    base: Text | None = Field(
-        default=None,
-        description="model to train a reward model from, on the release; by default its own head",
+    base: Text | None = setting(
+        "model to train a reward model from, on the release; by default its own head"
     )
-    loss: Literal["auto", "forward", "robust", "soft", "plain"] = Field(
-        default="auto", description="loss of that model, as in train reward"
+    loss: Literal["auto", "forward", "robust", "soft", "plain"] = setting(
+        "loss of that model, as in train reward", "auto"
     )
-    config: Config = Field(default={}, description="fields of TRL's RewardConfig")
-    lora: Text | None = Field(default=None, description="r=N,alpha=N, as in train reward")
-    mix: Mapping[str, float] = Field(
-        default={}, description="public rewards that are added, by weight"
-    )
+    config: Config = setting("fields of TRL's RewardConfig", {})
+    lora: Text | None = setting("r=N,alpha=N, as in train reward")
+    mix: Mapping[str, float] = setting("public rewards that are added, by weight", {})
 
 
 class RlRecipe(SettingsTable):
     """Reinforcement learning of a policy. TRL tells its KL as a mean over tokens."""
 
-    method: Method = Field(default="rloo", description="rloo or grpo, by TRL")
-    max_kl: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="stop at this KL from the model it began from, in nats a token"
+    method: Method = setting("rloo or grpo, by TRL", "rloo")
+    max_kl: Annotated[float, Field(gt=0)] | None = setting(
+        "stop at this KL from the model it began from, in nats a token"
     )
-    holdout: float = Field(
-        default=0.1, ge=0, lt=1, description="share of the prompts to evaluate on"
-    )
-    config: Config = Field(default={}, description="fields of TRL's RLOOConfig or GRPOConfig")
-    lora: Text | None = Field(
-        default=None, description="r=N,alpha=N: train an adapter, and merge it"
-    )
+    holdout: float = setting("share of the prompts to evaluate on", 0.1, ge=0, lt=1)
+    config: Config = setting("fields of TRL's RLOOConfig or GRPOConfig", {})
+    lora: Text | None = setting("r=N,alpha=N: train an adapter, and merge it")
 
 
 class Recipe(SettingsTable):
@@ -79,10 +71,8 @@ class Recipe(SettingsTable):
 
     release: Text = Field(description="id of a release in the project, or a directory with one")
     model: Text = Field(description="language model to begin from: a directory, or a hub's id")
-    prompts: Text | None = Field(
-        default=None, description="public file of prompts; by default those of the release"
-    )
-    sft: SftRecipe | None = Field(default=None, description="fine-tuning before; left out: none")
+    prompts: Text | None = setting("public file of prompts; by default those of the release")
+    sft: SftRecipe | None = setting("fine-tuning before; left out: none")
     reward: RewardRecipe = RewardRecipe()
     rl: RlRecipe = RlRecipe()
 

@@ -28,7 +28,6 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import Prior
 from labelguard.processes import require_one_process
 from labelguard.release import card as cards
-from labelguard.release.agreement import released_agreement
 from labelguard.release.mechanisms.props import HEAD, difference
 from labelguard.release.mechanisms.statistic import LabelNotes, note_labels
 from labelguard.release.mechanisms.statistic_design import (
@@ -37,6 +36,7 @@ from labelguard.release.mechanisms.statistic_design import (
     label_pairs,
     planned_comparisons,
 )
+from labelguard.release.pairs_file import released_agreement
 from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows

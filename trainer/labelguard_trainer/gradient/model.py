@@ -22,7 +22,7 @@ from peft import get_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
-from labelguard.accounting import truncation
+from labelguard.accounting import gaussian
 from labelguard.errors import LabelguardError
 from labelguard_trainer.gradient.records import Records, StepRecords
 from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm
@@ -128,9 +128,9 @@ class ModelProblem(ABC):
         for parameter in self._parameters:
             parameter.data = parameter.data.float()
         self.size = sum(parameter.numel() for parameter in self._parameters)
-        if self.size > truncation.MOST_COORDINATES:
+        if self.size > gaussian.MOST_COORDINATES:
             raise LabelguardError(
-                f"expected at most {truncation.MOST_COORDINATES:,} parameters, found {self.size:,}"
+                f"expected at most {gaussian.MOST_COORDINATES:,} parameters, found {self.size:,}"
             )
         self._steps = 0
         self._optimizer: Adam | Sgd = OPTIMIZERS[settings["optim"]](self.size, self._device)

@@ -6,7 +6,7 @@ neither vanish nor overflow in double precision: nothing has to be scaled.
 
 Noise is made of secret bytes. AES-256 in counter mode makes 64 bits for each uniform number, and
 192 for one below 2^-32, Box and Muller's transform the normals, in float64. What lies beyond the
-largest normal that can be drawn so is charged (`accounting.truncation`). That numbers in floating
+largest normal that can be drawn so is charged (`accounting.gaussian`). That numbers in floating
 point are discrete is the weakness of all floating-point DP-SGD, which no guarantee covers. Not
 torch's generators: on a CPU a seed of theirs has 32 bits, which can be tried out, and what they
 draw next can be computed from what they drew.

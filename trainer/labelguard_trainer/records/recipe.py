@@ -29,7 +29,7 @@ from labelguard.budget.event_kind import MOST_RECORDS, MOST_STEPS, MOST_UPDATES,
 from labelguard.budget.events import RECORDS
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.configuration import loader
-from labelguard.configuration.loader import SettingsTable, Text
+from labelguard.configuration.loader import SettingsTable, Text, setting
 from labelguard.errors import LabelguardError, PolicyError
 
 StageName: TypeAlias = Literal["sft", "reward", "rl"]
@@ -42,25 +42,25 @@ _AtLeast1: TypeAlias = Annotated[int, Field(ge=1, le=1 << 20)]
 class StageConfig(SettingsTable):
     """Settings by which a stage learns; its steps and cohorts are those of the policy."""
 
-    learning_rate: _Positive | None = Field(default=None, description="1e-3 with LoRA, else 1e-5")
-    max_grad_norm: _Positive = Field(default=0.1, description="clip norm of a user's gradient")
-    max_length: _AtLeast1 | None = Field(default=None, description="tokens of a record, at most")
-    optim: Literal["adamw_torch", "sgd"] = Field(default="adamw_torch", description="optimizer")
-    seed: int = Field(default=42, ge=0, description="of new weights")
-    bf16: bool | None = Field(default=None, description="arithmetic; by default where a GPU has it")
-    use_cpu: bool = Field(default=False, description="even where there is a GPU")
+    learning_rate: _Positive | None = setting("1e-3 with LoRA, else 1e-5")
+    max_grad_norm: _Positive = setting("clip norm of a user's gradient", 0.1)
+    max_length: _AtLeast1 | None = setting("tokens of a record, at most")
+    optim: Literal["adamw_torch", "sgd"] = setting("optimizer", "adamw_torch")
+    seed: int = setting("of new weights", 42, ge=0)
+    bf16: bool | None = setting("arithmetic; by default where a GPU has it")
+    use_cpu: bool = setting("even where there is a GPU", False)
 
 
 class PolicyConfig(StageConfig):
     """Settings by which a policy learns from responses that it draws."""
 
-    num_generations: int = Field(default=4, ge=2, le=256, description="responses to a prompt")
-    max_completion_length: _AtLeast1 = Field(default=64, description="tokens of a response")
-    beta: float = Field(default=0.05, ge=0, le=1e6, description="price of KL, in the reward")
+    num_generations: int = setting("responses to a prompt", 4, ge=2, le=256)
+    max_completion_length: _AtLeast1 = setting("tokens of a response", 64)
+    beta: float = setting("price of KL, in the reward", 0.05, ge=0, le=1e6)
 
 
 class StageRecipe(SettingsTable):
-    lora: Text | None = Field(default="r=16,alpha=32", description="adapters; null: whole model")
+    lora: Text | None = setting("adapters; null: whole model", "r=16,alpha=32")
 
 
 class SftStage(StageRecipe):
@@ -73,9 +73,9 @@ class SftStage(StageRecipe):
 class RewardStage(StageRecipe):
     """A reward model of preferences, or a public one."""
 
-    preferences: Text | None = Field(default=None, description="Parquet: id, prompt, sides")
-    public: Text | None = Field(default=None, description="a public reward model, in their place")
-    base: Text | None = Field(default=None, description="to begin from; by default as the policy")
+    preferences: Text | None = setting("Parquet: id, prompt, sides")
+    public: Text | None = setting("a public reward model, in their place")
+    base: Text | None = setting("to begin from; by default as the policy")
     config: StageConfig = StageConfig()
 
 
@@ -94,11 +94,11 @@ class RecordsRecipe(SettingsTable):
     model: Text = Field(description="public language model to begin from")
     epsilon: float = Field(gt=0, description="of each user or record, all stages together")
     delta: float = Field(gt=0, lt=1, description="likewise")
-    stages: int = Field(default=1, ge=1, le=_MOST_STAGES, description="that one may be in")
+    stages: int = setting("that one may be in", 1, ge=1, le=_MOST_STAGES)
     q: float = Field(ge=1e-6, le=1, description="probability of being in a step")
     steps: int = Field(ge=1, le=MOST_STEPS, description="of each stage")
-    updates: int = Field(default=1, ge=1, le=MOST_UPDATES, description="of a cohort, which is paid")
-    records_a_step: int = Field(default=8, ge=1, le=MOST_RECORDS, description="of one user")
+    updates: int = setting("of a cohort, which is paid", 1, ge=1, le=MOST_UPDATES)
+    records_a_step: int = setting("of one user", 8, ge=1, le=MOST_RECORDS)
     sft: SftStage | None = None
     reward: RewardStage | None = None
     rl: RlStage | None = None

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from labelguard import extras
+from labelguard.configuration.loader import SettingsTable, setting
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.processes import require_one_process
@@ -43,27 +43,14 @@ _SECONDS = 10.0
 _CURVE = ("step", "loss", "agreement", "eval_loss", "eval_agreement")
 
 
-@dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(SettingsTable):
     """Options of a job for a language model's training; as the options of `labelguard train`."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
-
-    model: Annotated[
-        str, Field(description="the model to begin from: a directory, or an id of the hub")
-    ]
-    train_config: Annotated[
-        str | None, Field(description="a YAML file with fields of the trainer's configuration")
-    ] = None
-    lora: Annotated[
-        str | None, Field(description="train a low-rank adapter, for example r=16,alpha=32")
-    ] = None
-    loss: Annotated[
-        PreferenceLoss, Field(description="the loss of rows; auto is what the release says")
-    ] = AUTO
-    holdout: Annotated[
-        float, Field(description="share of the items that the model does not learn from")
-    ] = 0.1
+    model: str = Field(description="the model to begin from: a directory, or an id of the hub")
+    train_config: str | None = setting("a YAML file with fields of the trainer's configuration")
+    lora: str | None = setting("train a low-rank adapter, for example r=16,alpha=32")
+    loss: PreferenceLoss = setting("the loss of rows; auto is what the release says", AUTO)
+    holdout: float = setting("share of the items that the model does not learn from", 0.1)
 
 
 class _TrainStep:
@@ -128,7 +115,7 @@ class _TrainStep:
 
         path = self._config_file
         files = {"model": models.identity(self._model), "train_config": path and sha256(path)}
-        return asdict(self.options) | files
+        return self.options.model_dump() | files
 
     def train(self, task: TrainingTask) -> TrainedModel:
         """As `labelguard train`; what was interrupted goes on at its last checkpoint."""
