@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from labelguard.budget.label_values import Ties
@@ -12,7 +13,6 @@ from labelguard.errors import PolicyError
 
 if TYPE_CHECKING:
     from labelguard.accounting.components import Component
-from dataclasses import dataclass
 
 MOST_STEPS = 100_000
 MOST_RECORDS = 10_000

@@ -6,8 +6,9 @@ Policies follow one another, and `total` is what all of them cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,13 +18,10 @@ from labelguard.budget import events
 from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Policy
 from labelguard.errors import PolicyError
+from labelguard.text import Budgeted
 
 if TYPE_CHECKING:
     from labelguard.accounting.components import Component
-from collections.abc import Iterable
-from fractions import Fraction
-
-from labelguard.text import Budgeted
 
 # For each kind of event, the price of a use by k (see `prices`).
 Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
