@@ -139,6 +139,9 @@ def simulated(systems: int, judges: int, family: str, seed: int) -> World:
     first = rng.random(len(gap)) < 1 / (1 + np.exp(-gap))
     # What all judges answer, of a tie one half each.
     every = _opinions(family, strength, axis, MANY, np.random.default_rng(0))
+    # Each with one of the opposite taste, so that this sample leans to no side.
+    other_taste = np.where(every.any(axis=1, keepdims=True), 2 * strength - every, 0)
+    every = np.concatenate([every, other_taste])
     gaps = every[:, one] - every[:, other]
     expected = ((1 - tie_probability(gaps, TIES)) * np.tanh(gaps / 2) / 2).mean(axis=0)
     true = fit_statistic(x, np.ones(len(x)), expected @ x.astype(float), 1e-6)

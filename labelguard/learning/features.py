@@ -57,6 +57,8 @@ Features: TypeAlias = NDArray[np.float32]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _SCALES, _WIDTHS = "scale", "width"
+# How parts begin that are what a public judge says.
+JUDGES = ("verdict:", "reward:")
 # Functions of any text, which are taken unasked: one that is 0 for all pairs is left out.
 _OF_TEXTS = frozenset({"length", "style", "minilm", "text"})
 

@@ -8,7 +8,10 @@ clipped like them, give the released statistic on average (method of simulated m
 
 Labelers differ: one's margin on z is z·θ, scaled so that z·θ is what all of them together answer,
 plus a taste of their own, z·δ_u. How far tastes differ is not known: θ is found for the middle of
-the range `TASTES`, and how far it would be off at the ends is part of its error. With
+the range `TASTES`, and how far it would be off at the ends is part of its error. Nor does one sum
+tell whether labelers fall into camps, whose shares in a sample scatter more than tastes of all
+kinds: labels are taken to scatter by the mean of what they do in the middle of the range and at its
+upper end, which serves camps of many labelers and is too wide for labelers of one mind. With
 Ω = Cov_θ of the clipped sum, N the noise's covariance, G = dm/dθ and a wide prior of precision Λ,
 
     B = (Gᵀ(Ω + N)⁻¹G + Λ)⁻¹,    θ̂ − θ = B Gᵀ(Ω + N)⁻¹ (scatter of labels + noise) + prior part.
@@ -43,7 +46,9 @@ _SEED = 20150807
 _WORLDS, _LAST_WORLDS = 16, 32
 _STEPS, _FURTHER_STEPS = 8, 4
 _FARTHEST = 1.0  # by which a step may change a typical margin
-_LOGISTIC = 16 * np.sqrt(3) / (15 * np.pi)  # σ(z) ≈ Φ(z · that): scales mixtures over tastes
+# Of mixtures over tastes: nodes, Newton's steps, and where margins and deviations are cut off.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+_MARGIN_STEPS, _LARGEST_MARGIN, _LARGEST_DEVIATION = 8, 60.0, 6.0
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,12 @@ def estimate(
     middle = solver.solve(np.zeros(len(metric)), (low + high) / 2, _STEPS)
     if low == high:
         return middle
-    ends = [solver.solve(middle.theta, taste, _FURTHER_STEPS).theta for taste in tastes]
-    return replace(middle, drift=(ends[1] - ends[0]) / 2)
+    least, most = (solver.solve(middle.theta, taste, _FURTHER_STEPS) for taste in tastes)
+    return replace(
+        middle,
+        scatter=(middle.scatter + most.scatter) / 2,
+        drift=(most.theta - least.theta) / 2,
+    )
 
 
 class _Solver:
@@ -174,9 +183,9 @@ class _Crowd:
         components = len(theta)
         sums, scores = np.zeros((2, self._units, components))
         squares, crossed = np.zeros((2, components, components))
-        own_square = (tastes[0] * self._metric[0]) ** 2 * self._x_squared
-        mixed = np.sqrt(1 + _LOGISTIC**2 * own_square)  # a mixture's z·θ is that much flatter
-        shared = (mixed * (self._z @ theta))[self._pair]
+        deviation = tastes[0] * self._metric[0] * np.sqrt(self._x_squared)
+        margin, slope = unmix(self._z @ theta, deviation)
+        shared, steeper = margin[self._pair], slope[self._pair][self._cell]
         for world in range(worlds):
             rng = np.random.default_rng([_SEED, window, world])
             taste = tastes * rng.standard_normal((self._units, components))
@@ -185,7 +194,7 @@ class _Crowd:
             surprise = (rng.random(self.rows) < chance) - chance
             part = self._sums(self._factor * (chance - 0.5 + self._spread * surprise))
             part = clip_rows(part, self._clip)
-            score = self._sums(surprise * mixed[self._pair][self._cell])
+            score = self._sums(surprise * steeper)
             sums += part
             scores += score
             squares += part.T @ part
@@ -202,6 +211,26 @@ class _Crowd:
         cells = np.bincount(self._cell, values, len(self._pair))
         shape = (self._units, len(self._z))
         return np.asarray(csr_array((cells, self._pair, self._starts), shape=shape) @ self._z)
+
+
+def unmix(together: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """Return margins m (n,) around which labelers differ, and dm / d`together`.
+
+    Labelers of margins N(m, `deviation`²), in log-odds, answer as often together as one of margin
+    `together`: the mean of σ is σ(`together`). Found by Newton's method on log-odds, which are
+    nearly linear in m. Margins are cut off at 60, and deviations at 6.
+    """
+    together = np.clip(together, -_LARGEST_MARGIN, _LARGEST_MARGIN)
+    deviation = np.minimum(deviation, _LARGEST_DEVIATION)
+    weights, steepest = _WEIGHTS / _WEIGHTS.sum(), np.sqrt(1 + deviation**2)
+    own, margin, slope = np.multiply.outer(deviation, _NODES), together, np.ones_like(together)
+    for _ in range(_MARGIN_STEPS):
+        each = margin[:, None] + own
+        first, second = (1 / (1 + np.exp(sign * each)) for sign in (-1, 1))
+        chance, other = first @ weights, second @ weights
+        slope = np.clip(chance * other / ((first * second) @ weights), 1, steepest)
+        margin = margin + (together - np.log(chance / other)) * slope
+    return margin, slope
 
 
 def _find_equal_rows(z: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

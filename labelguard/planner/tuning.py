@@ -27,7 +27,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
 from labelguard.planner.flips import Flips, TriedBound
-from labelguard.planner.outcomes import INDISTINCT, Forecast, Sizing, best
+from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, Sizing, best
 from labelguard.planner.prior import Prior
 from labelguard.planner.trials import Trial, Worlds
 from labelguard.text import Progress, no_progress
@@ -123,6 +123,25 @@ def recommend(
     if rr.accuracy.mean >= statistic.accuracy.mean - INDISTINCT:
         forecasts.append(flips.forecast_props(worlds, option.flips, rr))
     return Sizing.of(best(forecasts, epsilon), periods)
+
+
+def forecast_alone(
+    x: NDArray[np.float32],
+    rows: Rows,
+    epsilon: float,
+    delta: float,
+    prior: Prior | None = None,
+    *,
+    periods: int = 1,
+) -> Interval:
+    """Return the accuracy of a statistic on x (pairs, d) alone, some of the columns of a release.
+
+    Raises as `forecast`.
+    """
+    worlds = Worlds.of(x, rows, prior or Prior(), DRAWS)
+    noises = components.smaller_noise(epsilon, delta, periods)
+    shape = worlds.public.directions.shape(noises)
+    return worlds.statistic(epsilon, noises(shape.components), shape).accuracy
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from labelguard._version import __version__
 from labelguard.budget.policy import Policy
 from labelguard.inputs.staged import Staged
+from labelguard.learning.features import JUDGES
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.release import sections
 from labelguard.release.sections import triple
@@ -80,7 +81,7 @@ def common_card(
     further: int,
 ) -> dict[str, Any]:
     """Return the parts that cards of all mechanisms have; `further` pairs were labeled beside."""
-    forecast = release.settings.get("forecast")
+    forecast, judges = (release.settings.get(name) for name in ("forecast", "judges"))
     return {
         "release": release.id,
         "labelguard": __version__,
@@ -121,6 +122,7 @@ def common_card(
             **({} if policy.unit == "item" else {"unit_pairs": plan.unit_pairs}),
         },
         **({"forecast": forecast} if forecast else {}),
+        **({"judges": judges} if judges else {}),
         "train_with": "",
         "not_protected": not_protected(policy),
     }
@@ -185,7 +187,7 @@ def guarantee(card: Mapping[str, Any]) -> str:
 def _of_card(card: Mapping[str, Any]) -> dict[str, Any]:
     privacy = card["privacy"]
     features = str(card.get("head", {}).get("features", ""))
-    judges = [part for part in features.split("+") if part.startswith(("verdict:", "reward:"))]
+    judges = [part for part in features.split("+") if part.startswith(JUDGES)]
     parts = {"card": card, "privacy": privacy, "columns": privacy["public_columns"]}
     return parts | {"train_with": card["train_with"], "judges": judges}
 

@@ -343,6 +343,8 @@ class Run:
         if forecast := self.resolved.forecast:
             expected = {"accuracy": forecast.accuracy, "label_error": forecast.label_error}
             settings["forecast"] = {name: asdict(value) for name, value in expected.items()}
+        if judges := self.resolved.judges:
+            settings["judges"] = asdict(judges)
         charge = Charge(
             mechanism=self.mechanism.name,
             event=self.resolved.event,

@@ -23,7 +23,7 @@ from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.learning.columns import FeatureColumn, column_features
-from labelguard.learning.features import check_features
+from labelguard.learning.features import JUDGES, check_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
@@ -31,7 +31,7 @@ from labelguard.planner import components, tuning
 from labelguard.planner.advice import FEWEST, is_worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import choose_blocks
-from labelguard.planner.outcomes import Forecast, Sizing, best
+from labelguard.planner.outcomes import Forecast, Interval, Sizing, best
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
@@ -62,6 +62,7 @@ class ResolvedRequest:
     mechanism: Mechanism[Any] | None
     features: str | None
     forecast: Forecast | None = None
+    judges: Interval | None = None
     featured: Featured | None = None
 
     @property
@@ -268,6 +269,9 @@ def resolve_from_input(
                 resolved = replace(resolved, request=replace(request, max_labels_per_labeler=most))
     else:
         allowed |= _required_allowance(named, staged, resolved, periods)
+    if any(part.startswith(JUDGES) for part in options.features.split("+")):
+        alone = _forecast_judges(featured(), resolved.policy, options, periods)
+        resolved = replace(resolved, judges=alone)
     if resolved.is_first:
         # Of one statistic release the noise may be of a ball.
         if resolved.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
@@ -385,6 +389,21 @@ def _choose_size(
     if named is None and sizing.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
     return sizing
+
+
+def _forecast_judges(
+    featured: Featured, policy: Policy, options: FeatureOptions, periods: int
+) -> Interval:
+    """Return the accuracy to expect of what public judges say, alone.
+
+    Nothing is known of these judges: it is that of as few columns as theirs.
+    """
+    judges = [group for group in featured.provider.groups() if group.name.startswith(JUDGES)]
+    x = np.concatenate([featured.x[:, group.start : group.stop] for group in judges], axis=1)
+    return tuning.forecast_alone(
+        *(x, featured.compared, policy.epsilon, policy.delta, Prior(options.agreement)),
+        periods=periods,
+    )
 
 
 def _fewest_components(featured: Featured, policy: Policy, options: FeatureOptions) -> int | None:

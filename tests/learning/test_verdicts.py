@@ -1,5 +1,7 @@
 """The feature `verdict`: a public judge's preference, from columns or from a language model."""
 
+import json
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -104,10 +106,13 @@ def test_a_card_names_the_judge_and_its_column(tmp_path):
         tmp_path / "judged.parquet",
         project=tmp_path,
         mechanism="statistic",
-        features="verdict:judge",
+        features="length+verdict:judge",
         public_columns=["judge"],
         epsilon=3,
         uses=1,
     )
     text = (release.path / "CARD.md").read_text()
+    alone = json.loads((release.path / "card.json").read_text())["judges"]
+    assert 0.5 < alone["low"] < alone["mean"] < 0.8
+    assert f"agree with about {100 * alone['mean']:.0f} of 100 new labels" in text
     assert "**Public judge.** `verdict:judge`" in text and "`judge`: declared public" in text

@@ -124,6 +124,42 @@ def test_what_is_not_known_of_tastes_is_part_of_the_error():
     assert np.linalg.norm(found.drift) > 0.02 * np.linalg.norm(found.theta)
 
 
+def test_labels_scatter_by_the_mean_of_the_middle_and_the_most_tastes():
+    asked, metric, total = world(taste=0.5, bound=roomy)
+    found = moments.estimate([asked], metric, total, 0.0, tastes=(0.0, 1.6))
+    middle, most = (
+        np.trace(moments.estimate([asked], metric, total, 0.0, tastes=(t, t)).scatter)
+        for t in (0.8, 1.6)
+    )
+    assert np.trace(found.scatter) == pytest.approx((middle + most) / 2, rel=0.02)
+    assert middle < 0.93 * np.trace(found.scatter)  # the control
+
+
+@pytest.mark.parametrize("deviation", [0.0, 0.4, 0.8, 1.6, 3.0])
+def test_labelers_who_differ_answer_together_as_their_common_margin_says(deviation):
+    together, step = np.array([-8.0, -1.0, 0.0, 0.3, 2.5]), 1e-4
+    margin, slope = moments.unmix(together, np.full(5, deviation))
+    grid = np.linspace(-9, 9, 20_001)
+    weight = np.exp(-(grid**2) / 2) / np.exp(-(grid**2) / 2).sum()
+
+    def answers(margins):
+        mixed = margins[:, None] + deviation * grid
+        first, second = ((1 / (1 + np.exp(sign * mixed))) @ weight for sign in (-1, 1))
+        return np.log(first / second)
+
+    assert answers(margin) == pytest.approx(together, abs=2e-4)
+    change = (moments.unmix(together + step, np.full(5, deviation))[0] - margin) / step
+    assert slope == pytest.approx(change, rel=2e-3)
+    # A logistic curve taken for a normal one stretches scores by 3% at a deviation of .8.
+    usual = together * np.sqrt(1 + (16 * np.sqrt(3) / 15 / np.pi) ** 2 * deviation**2)
+    assert deviation < 0.8 or answers(usual)[3] < 0.975 * together[3]
+
+
+def test_margins_without_end_stay_finite():
+    margin, slope = moments.unmix(np.array([-1e9, 1e9, 0.0]), np.array([0.0, 1e9, 1e9]))
+    assert np.isfinite([margin, slope]).all() and (slope >= 1).all()
+
+
 def test_noise_without_end_leaves_the_prior():
     asked, metric, total = world()
     found = moments.estimate([asked], metric, total, 1e6)
