@@ -118,8 +118,8 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     rows, table = selected
     choices = BucketChoices.of_bucket(table, labelers=task.labelers) if task.choices else None
     drawn = {name: getattr(rows, name).copy() for name in _DRAWN}
-    new = np.flatnonzero(rows.new)
-    if len(new) and task.map_path:
+    new = rows.new
+    if new.any() and task.map_path:
         fresh, label = rows[new], buckets.column(table, "label").astype(np.uint8)
         for name, values in _draw(task, fresh, label, choices).items():
             drawn[name][new] = values
