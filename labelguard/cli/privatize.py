@@ -15,6 +15,7 @@ import click
 
 from labelguard.budget import events
 from labelguard.budget.request import EVERY, Horizon, PolicyRequest
+from labelguard.cli.loading import load_engines
 from labelguard.cli.options import (
     click_settings,
     declared_options,
@@ -374,8 +375,9 @@ def privatize(
     Example:
       labelguard privatize labels.parquet --epsilon 3 --once --yes -o release
     """
-    from labelguard.project import policies
-    from labelguard.release.privatize import privatize as release_labels
+    with load_engines():
+        from labelguard.project import policies
+        from labelguard.release.privatize import privatize as release_labels
 
     source = list(inputs) or None
     if dry_run:

@@ -18,13 +18,14 @@ and public columns alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.errors import LedgerError, ProjectError
@@ -44,6 +45,7 @@ from labelguard.release.protocol import (
 )
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.release.writer import (
+    PARQUET,
     Release,
     ReleaseWriter,
     deliver,
@@ -53,7 +55,7 @@ from labelguard.release.writer import (
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import find_changed_file, fresh_directory
+from labelguard.storage.files import attempt, find_changed_file, fresh_directory
 
 # Columns of released rows that a mechanism may give; NaN and absent ones become null.
 PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
@@ -73,15 +75,13 @@ def publish_release(
     questions = any(source.questions for source, _ in finished.outcomes)
     schema = output_schema(context.staged.content_type, questions=questions)
     sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
-    task = Outcomes(sources, schema)
+    project = context.opened.project
+    task = Outcomes(sources, schema, fresh_directory(project.work / "written", mode=0o700))
     drawn = sum(buckets.count_parts(directory) for _, directory in sources)
-    with ReleaseWriter(grant, context.opened.project.releases) as writer:
-        for table in context.over_buckets("writing", rows_of_bucket, task):
-            if table is not None:
-                writer.write(table)
+    with ReleaseWriter(grant, project.releases) as writer:
+        if finished.outcomes:
+            writer.write(_write_parts(context, task))
         buckets.check_seen(drawn, writer.rows)
-        if not writer.rows and finished.outcomes:
-            writer.write(schema.empty_table())
         common = card.common_card(
             context.staged, context.policy, plan, grant.release, writer.rows, finished.further
         )
@@ -93,19 +93,38 @@ def publish_release(
 
 @dataclass(frozen=True)
 class Outcomes:
-    """A task for `rows_of_bucket`: `sources` are directories of texts and of their released rows.
+    """A task for `write_rows`: `sources` are directories of texts and of their released rows.
 
     Released rows are buckets by item, in parts (`buckets.write_part`), with the columns row (of the
     staged input), key_hi and key_lo (a secret order within an item), value (0: the second side is
-    chosen, 1: the first) and any of `PROBABILITIES`.
+    chosen, 1: the first) and any of `PROBABILITIES`. What is published of them goes to `directory`.
     """
 
     sources: tuple[tuple[Path, Path], ...]
     schema: pa.Schema
+    directory: Path
+
+    def write(self, bucket: int, rows: pa.Table) -> Path:
+        """Write the rows of one bucket as published, and return where they are."""
+        path = self.directory / f"bucket={bucket:04d}.parquet"
+        with attempt(path) as temporary, pq.ParquetWriter(temporary, rows.schema, **PARQUET) as to:
+            to.write_table(rows)
+        return path
 
 
-def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
-    """Return the rows of one bucket of items as published, in their order; None without any."""
+def _write_parts(context: ReleaseContext, task: Outcomes) -> Iterator[Path]:
+    """Yield the files that `write_rows` writes, or one without rows."""
+    empty = True
+    for path in context.over_buckets("writing", write_rows, task):
+        if path is not None:
+            empty = False
+            yield path
+    if empty:
+        yield task.write(0, task.schema.empty_table())
+
+
+def write_rows(task: Outcomes, bucket: int) -> Path | None:
+    """Write the rows of one bucket of items as published, in their order; None without any."""
     parts = []
     for texts_directory, directory in task.sources:
         texts = buckets.read_bucket(texts_directory, bucket)
@@ -114,10 +133,11 @@ def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
         if texts is not None and outcomes is not None:
             parts.append(_ReleasedRows.of(texts, outcomes, task.schema))
     if len(parts) < 2:
-        return parts[0].table if parts else None
+        return task.write(bucket, parts[0].table) if parts else None
     items = np.concatenate([part.items for part in parts])
     keys = np.concatenate([part.keys for part in parts])
-    return pa.concat_tables([part.table for part in parts]).take(pa.array(_order(items, keys)))
+    rows = pa.concat_tables([part.table for part in parts])
+    return task.write(bucket, rows.take(pa.array(_order(items, keys))))
 
 
 @dataclass(frozen=True)

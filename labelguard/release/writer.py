@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -43,6 +43,7 @@ from labelguard.storage.files import (
     publish_directory,
     sums_text,
 )
+from labelguard.storage.row_groups import join_files
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -168,17 +169,12 @@ class ReleaseWriter:
             raise LabelguardError("a release writer is opened by a grant: charge before release")
         self.final = releases / grant.release.id
         self._temporary = fresh_directory(releases / f"{grant.release.id}.partial")
-        self._writer: pq.ParquetWriter | None = None
         self.rows = 0
         self.hashes: dict[str, str] = {}
 
-    def write(self, table: pa.Table) -> None:
-        """Append rows; each call becomes row groups of its own."""
-        if self._writer is None:
-            path = self._temporary / "data.parquet"
-            self._writer = pq.ParquetWriter(path, table.schema, **PARQUET)
-        self._writer.write_table(table)
-        self.rows += table.num_rows
+    def write(self, parts: Iterable[Path]) -> None:
+        """Put the rows together from Parquet files, which are removed: each its row groups."""
+        self.rows = join_files(parts, self._temporary / "data.parquet")
 
     def take(self, path: Path) -> None:
         """Move another public file or directory into the release, under its own name.
@@ -205,8 +201,6 @@ class ReleaseWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
         if error is None:
             self.hashes = hashes_of(self._temporary)
             (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
