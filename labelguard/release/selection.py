@@ -54,11 +54,10 @@ class SelectionTask:
 
     `staged` holds the input's rows in so many `buckets`, `released` the private maps, of which
     those of the releases `earlier` are known, each of so many files; selected rows go to
-    `selected`. `labelers`: rows say
-    whose they are; `choices`: they are pairs of choices, each of which is one label. Labels of
-    units who are not of the `part` are left where they are, as if they were not there. `again`:
-    every label is drawn anew as its next version. `released_only`: take no label but those that
-    were released (a release that was drawn is being finished).
+    `selected`. `labelers`: rows say whose they are; `choices`: they are pairs of choices, each of
+    which is one label. Labels of units who are not of the `part` are left where they are, as if
+    they were not there. `again`: every label is drawn anew as its next version. `released_only`:
+    take no label but those that were released (a release that was drawn is being finished).
     """
 
     staged: Path
@@ -252,8 +251,8 @@ class _Labels:
         latest = latest if task.choices else latest_rows(key)
         index = latest[of_part[latest]]
         units, unit = blocks.unique(whose[index])
-        author, item, group = author[index], item[index], item[index]
-        identity = identity[index]
+        author, item, identity = author[index], item[index], identity[index]
+        group = item
         if "group_hi" in table.column_names:
             group = buckets.blocks(table, "group")[index]
             identity = task.keys.identify(author, group)
@@ -343,8 +342,7 @@ def _fit(
 ) -> NDArray[np.bool_]:
     """Return True for `candidates`, (n,), that fit into what is `left` of labels, (units,)."""
     # Of most units all do.
-    wanted = np.bincount(labels.unit[candidates], minlength=len(left))
-    crowded = (wanted > left)[labels.unit]
+    crowded = (np.bincount(labels.unit[candidates], minlength=len(left)) > left)[labels.unit]
     rows, fits = np.flatnonzero(candidates & crowded), candidates & ~crowded
     if len(rows):
         rankings = number_rankings(labels.author[rows], labels.group[rows])
