@@ -70,6 +70,9 @@ class Coins:
         No number is likelier than another by more than 2^-112 of its probability.
         """
         high, low = self.draw(purpose, row_keys).T
+        if not (limits & (limits - np.uint64(1))).any():  # 2^64 is a multiple of each
+            bits: NDArray[np.uint64] = low & (limits - np.uint64(1))
+            return bits
         carry = (np.uint64(2**64 - 1) % limits + np.uint64(1)) % limits
         result: NDArray[np.uint64] = (high % limits * carry + low % limits) % limits
         return result

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import PAIR, block
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.storage.blocks import Blocks, distinct_rows, first_rows, order_within
 
@@ -46,8 +46,9 @@ class LabelBlocks:
 
         `letters` (n,) is how many letters each label is among.
         """
-        _, of = np.unique(number, return_inverse=True)
-        labels = np.bincount(of)
+        counts = np.bincount(number)
+        of = (np.cumsum(counts > 0) - 1)[number]
+        labels = counts[counts > 0]
         most = np.zeros(len(labels), np.int64)
         np.maximum.at(most, of, letters)
         return cls(of, np.full(len(labels), threshold, np.uint64), labels, most)
@@ -71,12 +72,15 @@ def randomize(
     label becomes each other letter of its block with equal probability, and one that it is not
     among becomes any of its own. Every row draws the same coins, whatever its label.
     """
-    own, among = letters.astype(np.uint64), blocks.letters.astype(np.uint64)[blocks.of]
+    own = letters.astype(np.uint64)
     fair = coins.draw_below(Purpose.TIE, row_keys, own)
-    step = coins.draw_below(Purpose.LETTER, row_keys, among - np.uint64(1)) + np.uint64(1)
-    other = coins.draw_below(Purpose.OTHER_LETTER, row_keys, own)
     true = np.where(labels < 0, fair, labels.astype(np.uint64))
     changed = _choose_changed(coins, row_keys, blocks)
+    if (blocks.letters == PAIR).all():  # of two letters there is one other
+        return (true ^ changed).astype(np.uint8)
+    among = blocks.letters.astype(np.uint64)[blocks.of]
+    step = coins.draw_below(Purpose.LETTER, row_keys, among - np.uint64(1)) + np.uint64(1)
+    other = coins.draw_below(Purpose.OTHER_LETTER, row_keys, own)
     letter = (true + np.where(changed, step, np.uint64(0))) % among
     return np.where(letter < own, letter, other).astype(np.uint8)
 

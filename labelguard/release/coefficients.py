@@ -19,9 +19,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.special import chdtri
 
 from labelguard.errors import ProjectError
 from labelguard.learning.features import Group, left_out_note
@@ -82,6 +79,8 @@ class UnreleasedDirections:
         """Return simulated errors along the directions, shape (DRAWS, n); always the same ones."""
         if not (self.share > NEGLIGIBLE).any():
             return np.zeros((DRAWS, self.rest.shape[1]))
+        from scipy.special import chdtri
+
         bound = float((self.known**2).sum()) / chdtri(len(self.known), LEVEL)
         variance = min(max(bound, LEAST_VARIANCE), WIDE**2)
         return normal_draws(variance * self.rest.T @ self.rest)
@@ -113,6 +112,9 @@ def islands(scores: SourceScores, group: Group) -> NDArray[np.intp]:
 
     Directly, or through other sources of the group.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     size = group.stop - group.start
     first, second, _ = group_edges(scores.edges, group)
     graph = coo_array((np.ones(len(first)), (first, second)), shape=(size, size))

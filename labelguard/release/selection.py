@@ -54,11 +54,10 @@ class SelectionTask:
 
     `staged` holds the input's rows in so many `buckets`, `released` the private maps, of which
     those of the releases `earlier` are known, each of so many files; selected rows go to
-    `selected`. `labelers`: rows say
-    whose they are; `choices`: they are pairs of choices, each of which is one label. Labels of
-    units who are not of the `part` are left where they are, as if they were not there. `again`:
-    every label is drawn anew as its next version. `released_only`: take no label but those that
-    were released (a release that was drawn is being finished).
+    `selected`. `labelers`: rows say whose they are; `choices`: they are pairs of choices, each of
+    which is one label. Labels of units who are not of the `part` are left where they are, as if
+    they were not there. `again`: every label is drawn anew as its next version. `released_only`:
+    take no label but those that were released (a release that was drawn is being finished).
     """
 
     staged: Path
@@ -104,6 +103,8 @@ class SelectedRows:
 
     def __getitem__(self, rows: NDArray[np.generic]) -> SelectedRows:
         """Return some of the rows, by mask or index."""
+        if rows.dtype == bool and rows.all():
+            return self
         return SelectedRows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def to_arrow(self) -> pa.Table:
@@ -173,7 +174,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
     capacity = np.where(capacity > 0, capacity, task.bound.allowed).astype(np.int64)
 
     new, taken = _candidates(task, labels, used)
-    order = task.keys.order(task.keys.identify(labels.author, labels.group))
+    order = task.keys.order(labels.identity)
     if task.bound.most_labels is not None:
         released = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
         room = np.maximum(task.bound.most_labels - released, 0)
@@ -210,8 +211,9 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
 class _Labels:
     """The latest submission of every label of a bucket, and where it stands in the private map.
 
-    Columns are (n,) or (n, 2); `unit` indexes `units`, `known` the rows of `released`, or is -1.
-    Of units of the other part it holds counts alone.
+    Columns are (n,) or (n, 2); `unit` indexes `units`, `known` the rows of `released`, or is -1;
+    `identity` is what rows of one author and item, or ranking (`group`), share. Of units of the
+    other part it holds counts alone.
     """
 
     index: NDArray[np.intp]
@@ -220,6 +222,7 @@ class _Labels:
     author: Blocks
     item: Blocks
     group: Blocks
+    identity: Blocks
     key: Blocks
     pair: NDArray[np.uint16]
     content: NDArray[np.uint64]
@@ -241,21 +244,27 @@ class _Labels:
             pair[latest] = choices.numbers()
             submissions[:] = 0
             submissions[latest] = choices.submissions
-        key = task.keys.keys(task.keys.identify(author, item), pair)
+        identity = task.keys.identify(author, item)
+        key = task.keys.keys(identity, pair)
         whose = buckets.blocks(table, "unit")
         of_part = task.parts.is_in(whose, task.part)
         latest = latest if task.choices else latest_rows(key)
         index = latest[of_part[latest]]
         units, unit = blocks.unique(whose[index])
-        ranked = "group_hi" in table.column_names
+        author, item, identity = author[index], item[index], identity[index]
+        group = item
+        if "group_hi" in table.column_names:
+            group = buckets.blocks(table, "group")[index]
+            identity = task.keys.identify(author, group)
         released = private_map.read_bucket(task.released, bucket, task.buckets, task.earlier)
         return cls(
             index,
             units,
             unit,
-            author[index],
-            item[index],
-            buckets.blocks(table, "group")[index] if ranked else item[index],
+            author,
+            item,
+            group,
+            identity,
             key[index],
             pair[index],
             _optional(table, "content")[index].astype(np.uint64),
@@ -332,7 +341,9 @@ def _fit(
     left: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """Return True for `candidates`, (n,), that fit into what is `left` of labels, (units,)."""
-    rows, fits = np.flatnonzero(candidates), np.zeros(len(candidates), bool)
+    # Of most units all do.
+    crowded = (np.bincount(labels.unit[candidates], minlength=len(left)) > left)[labels.unit]
+    rows, fits = np.flatnonzero(candidates & crowded), candidates & ~crowded
     if len(rows):
         rankings = number_rankings(labels.author[rows], labels.group[rows])
         fits[rows] = fit_groups(labels.unit[rows], rankings, order[rows], left)

@@ -268,6 +268,7 @@ HIDDEN: dict[str, Callable[[Any], Path]] = {
     "sort_bucket": lambda task: task.pieces[0][0],
     "select": lambda task: task.staged,
     "randomize_bucket": lambda task: task.selected,
+    "count_laws": lambda task: task,
     "rows_of_bucket": lambda task: task.sources[0][0],
 }
 

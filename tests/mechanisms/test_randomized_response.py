@@ -179,8 +179,9 @@ def test_numbers_are_compared_as_numbers_whatever_their_bytes(rows):
     assert found.tolist() == [sum(limit <= n for limit in numbers) for n in tried]
 
 
+@pytest.mark.parametrize("letters", [2, 3])
 @pytest.mark.parametrize("labels", [0, 1, NOTHING])
-def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, rows, monkeypatch):
+def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, letters, rows, monkeypatch):
     calls = []
     exact = Coins.draw
 
@@ -189,11 +190,13 @@ def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, rows, mon
         return exact(self, purpose, row_keys, counter)
 
     monkeypatch.setattr(Coins, "draw", draw)
-    rows.release_labels(constant(labels), 6)
-    words = range(-(-Block(THRESHOLD, 6).draw_bytes // 16))
-    each_row = (Purpose.TIE, Purpose.LETTER, Purpose.OTHER_LETTER, Purpose.ORDER)
-    expected = [(purpose, ROWS, 0) for purpose in each_row]
-    assert calls == [*expected, *((Purpose.CHANGES, ROWS // 6, word) for word in words)]
+    rows.release_labels(constant(labels), 6, letters=letters)
+    words = range(-(-Block(THRESHOLD, 6, letters).draw_bytes // 16))
+    expected = [(purpose, ROWS, 0) for purpose in (Purpose.TIE, Purpose.ORDER)]
+    expected += [(Purpose.CHANGES, ROWS // 6, word) for word in words]
+    if letters > 2:
+        expected += [(purpose, ROWS, 0) for purpose in (Purpose.LETTER, Purpose.OTHER_LETTER)]
+    assert calls == expected
 
 
 # --- coins ----------------------------------------------------------------------------------------

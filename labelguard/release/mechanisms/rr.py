@@ -118,8 +118,8 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     rows, table = selected
     choices = BucketChoices.of_bucket(table, labelers=task.labelers) if task.choices else None
     drawn = {name: getattr(rows, name).copy() for name in _DRAWN}
-    new = np.flatnonzero(rows.new)
-    if len(new) and task.map_path:
+    new = rows.new
+    if new.any() and task.map_path:
         fresh, label = rows[new], buckets.column(table, "label").astype(np.uint8)
         for name, values in _draw(task, fresh, label, choices).items():
             drawn[name][new] = values
@@ -178,17 +178,16 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     each of them how many labels were drawn together, and the mean of the product of two of them.
     """
     policy = context.policy
-    rows = buckets.read_parts(context.outcomes)
-    flips: NDArray[np.float64] = np.zeros(0)
-    laws: list[dict[str, float]] = []
-    if rows is not None:
-        flips = buckets.column(rows, "flip_probability").astype(np.float64)
-        distinct, law = blocks.distinct_rows(*(buckets.column(rows, name) for name in _DRAWN[1:]))
-        laws = [
-            _describe_block(block(*each), count)
-            for each, count in zip(distinct.T.tolist(), np.bincount(law).tolist(), strict=True)
-        ]
-    spread = card.spread(flips)
+    counted = np.hstack([*context.over_buckets("counting", count_laws, context.outcomes)])
+    distinct, law = blocks.distinct_rows(*counted[:-1])
+    counts = np.zeros(distinct.shape[1], np.int64)
+    np.add.at(counts, law, counted[-1].astype(np.int64))
+    buckets.check_seen(buckets.count_parts(context.outcomes), int(counts.sum()))
+    laws = [
+        _describe_block(block(*each), count)
+        for each, count in zip(distinct.T.tolist(), counts.tolist(), strict=True)
+    ]
+    spread = _spread_flips(np.array([law["flip_probability"] for law in laws]), counts)
     differ = spread and spread["min"] < spread["max"]
     return {
         "privacy": {
@@ -200,6 +199,29 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
         "train_with": "forward",
         "not_protected": [card.LINKABLE] if differ else [],
     }
+
+
+def count_laws(outcomes: Path, bucket: int) -> NDArray[np.uint64]:
+    """Return the distinct laws of one bucket's released rows, and of how many rows each is.
+
+    Shape (4, laws): threshold, labels, letters, rows.
+    """
+    rows = buckets.read_parts(outcomes, bucket)
+    if rows is None:
+        return np.zeros((4, 0), np.uint64)
+    distinct, law = blocks.distinct_rows(*(buckets.column(rows, name) for name in _DRAWN[1:]))
+    return np.vstack([distinct, np.bincount(law).astype(np.uint64)])
+
+
+def _spread_flips(flips: NDArray[np.float64], rows: NDArray[np.int64]) -> dict[str, float]:
+    """Return the spread of flip probabilities, each of which so many rows have."""
+    if not len(flips):
+        return {}
+    order = np.argsort(flips)
+    middle = np.searchsorted(
+        np.cumsum(rows[order]), [(rows.sum() - 1) // 2, rows.sum() // 2], "right"
+    )
+    return card.spread(flips[order][[0, *middle, -1]])
 
 
 def _describe_block(law: Block, rows: int) -> dict[str, Any]:
