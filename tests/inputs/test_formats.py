@@ -319,6 +319,28 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
     assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 
+def test_an_instruction_is_the_prompt_and_its_input_is_below_it(tmp_path):
+    texts = {"instruction": "Add up.", "chosen": "It is 5.", "rejected": "It is 6."}
+    for given, prompt in ((None, "Add up."), ("", "Add up."), ("2 + 3", "Add up.\n2 + 3")):
+        row = {"labeler_id": "w", **texts, "input": given}
+        for columns in ({}, {"prompt": "instruction"}):
+            table = read_pairs(as_jsonl([row], tmp_path / "a.jsonl"), columns=columns).table
+            assert table["prompt"].to_pylist() == [prompt]
+            assert table["first"].to_pylist() == ["It is 5."]
+    with pytest.raises(InvalidLabels, match="column input: expected text"):
+        read_pairs(as_table([{"labeler_id": "w", **texts, "input": 5}]))
+
+
+@pytest.mark.parametrize("name", ["question", "Query", "context", "input", "conversations"])
+def test_sides_are_no_whole_dialogues_where_another_column_is_evidently_the_prompt(name):
+    found = as_table(dialogues("It is 5.", "It is 6.", **{name: "2 + 3?"}))
+    with pytest.raises(InvalidLabels, match=f"column {name} may be the prompt: .* prompt={name}"):
+        read_pairs(found)
+    named = read_pairs(found, columns={"prompt": name}).table
+    assert named["prompt"].to_pylist() == ["2 + 3?"]
+    assert read_pairs(found, format="hh-rlhf").table["prompt"].to_pylist() == ["It is"]
+
+
 def test_a_format_that_is_named_must_fit(tmp_path):
     source = as_table(rows("pairs", ["a"]))
     with pytest.raises(InvalidLabels, match="table: not of format helpsteer"):

@@ -20,7 +20,14 @@ from labelguard.inputs.formats.arena import ARENA, KAGGLE, WINNERS
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
-from labelguard.inputs.formats.pairs import CHOICES, PAIRS, RANKINGS, TRANSCRIPTS, refuse_thumbs
+from labelguard.inputs.formats.pairs import (
+    ALPACA,
+    CHOICES,
+    PAIRS,
+    RANKINGS,
+    TRANSCRIPTS,
+    refuse_thumbs,
+)
 from labelguard.inputs.formats.potato import POTATO
 from labelguard.inputs.formats.scores import HELPSTEER, SCORES, ULTRAFEEDBACK
 from labelguard.inputs.layouts import Layout, find_layout
@@ -31,7 +38,8 @@ from labelguard.text import AUTO_FORMAT
 __all__ = ["FORMATS", "FormattedFile", "apply_format"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
-_SETS = (ULTRAFEEDBACK, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_PLAIN = (ALPACA, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_SETS = (ULTRAFEEDBACK, *_PLAIN)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
