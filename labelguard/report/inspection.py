@@ -22,7 +22,7 @@ from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_com
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.inputs.staged import Staged
-from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.inputs.staging import StagingOptions, check_declared, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.mechanisms import statistic
 from labelguard.notebook import CardRows, card, several
@@ -224,6 +224,7 @@ def inspect(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
+        check_declared(staged, reading.public_columns)
         roles = _read_columns(staged, reading, work / "look")
         return _inspection(source, reading, roles, staged)
 

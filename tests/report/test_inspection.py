@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,7 @@ from support.commands import FIRST, run
 from support.preferences import LAYOUTS, opinions, pairs, public
 
 import labelguard as lg
+from labelguard.errors import InvalidLabels
 from labelguard.report.inspection import Bar
 
 ASKED = public()
@@ -38,6 +40,29 @@ def test_labels_and_the_order_of_rows_do_not_matter(layout, suffix, tmp_path, mo
     assert len(seen) == 1
     ((text, _),) = seen
     assert "labelguard privatize" in text
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_column_declared_public_is_there_and_tells_no_label(suffix, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labels = pairs(ASKED, RANKS)
+    models = [["small"] * len(labels)] * 2
+    for end, column in zip(("_a", "_b"), models, strict=True):
+        labels = labels.append_column("model" + end, [column])
+    path = exports.write(tmp_path / f"labels{suffix}", labels.to_pylist())
+    lg.init("study")
+    told = {"modell": r"no column modell \(did you mean 'model'", "label": "column label tells"}
+    for name, message in told.items():
+        for call in (lg.inspect, partial(lg.privatize, project="study", mechanism="rr", epsilon=3)):
+            with pytest.raises(InvalidLabels, match=message):
+                call(path, public_columns=[name])
+    for name in ("model", "model_a"):
+        assert lg.inspect(path, public_columns=[name]).labels == len(ASKED)
+    battles = pa.Table.from_pylist(published.SHAPES["votes"].rows(["a", "b"]))
+    sides = pa.Table.from_pylist(published.SHAPES["mixed"].rows(["a", "b"]))
+    for table, name in ((battles, "winner"), (sides, "chosen")):
+        with pytest.raises(InvalidLabels, match=f"column {name} tells labels"):
+            lg.inspect(table, public_columns=[name])
 
 
 def test_standard_input_is_read_once(monkeypatch):
