@@ -65,6 +65,17 @@ def test_a_column_declared_public_is_there_and_tells_no_label(suffix, tmp_path, 
             lg.inspect(table, public_columns=[name])
 
 
+def test_two_spellings_of_one_labeler_are_told_as_a_release_refuses_them(tmp_path):
+    rows = pairs(ASKED, RANKS).to_pylist()
+    rows = [row | {"labeler_id": f"JUDGE_{row['labeler_id']}"} for row in rows]
+    assert not lg.inspect(pa.Table.from_pylist(rows)).notes
+    rows[0]["labeler_id"] = rows[0]["labeler_id"].lower()
+    table, study = pa.Table.from_pylist(rows), lg.init(tmp_path / "study")
+    with pytest.raises(InvalidLabels, match="differ only in how they are written") as refused:
+        lg.privatize(table, mechanism="rr", epsilon=3, project=study)
+    assert lg.inspect(table).notes == (f"a release refuses this: {refused.value}",)
+
+
 def test_standard_input_is_read_once(monkeypatch):
     rows = "".join(json.dumps(row) + "\n" for row in pairs(ASKED, RANKS).to_pylist())
     assert json.loads(run("inspect", "-", "--json", input=rows).stdout)["labels"] == len(ASKED)

@@ -74,11 +74,11 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
     Raises `InvalidLabels` where another column evidently holds it, unless the format was named.
     """
     free = schema.types.keys() - set(schema.reading.columns.values())
-    asked = sorted(name for name in free if name.lower() in _ASKED)
-    if asked and schema.reading.format == AUTO_FORMAT:
+    candidates = sorted(name for name in free if name.lower() in _ASKED)
+    if candidates and schema.reading.format == AUTO_FORMAT:
         raise schema.error(
-            f"column {' and '.join(asked)} may be the prompt: name the one that is, --columns "
-            f"prompt={asked[0]}; or if chosen and rejected hold whole dialogues, whose common "
+            f"column {' and '.join(candidates)} may be the prompt: name the one that is, --columns "
+            f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
             "beginning is the prompt, say --format hh-rlhf"
         )
     kinds = [schema.type(role) if schema.column(role) else SQLNULL for role in _CHOSEN]
