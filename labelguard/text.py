@@ -23,7 +23,7 @@ AUTO_FORMAT = "auto"
 # The formats of inputs that have a name (`labelguard.inputs.formats`).
 FORMAT_NAMES = (
     *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
-    "kaggle",
+    *("kaggle", "alpaca"),
     *("argilla", "label-studio", "potato"),
 )
 

@@ -319,6 +319,8 @@ def describe_ranks(standings: tuple[Standing, ...]) -> str:
 
 def _board_notes(boards: Sequence[Board]) -> Iterator[str]:
     """Yield the limits of boards, and what would help."""
+    if any(len({row.rank for row in one.standings}) < len(one.standings) for one in boards):
+        yield "sources that share a rank are in the order of their names"
     if any(all(row.rank == 1 for row in board.standings) for board in boards):
         yield (
             "distinguishing systems takes more labelers, a larger ε, or fewer systems with more "

@@ -37,6 +37,7 @@ from labelguard.text import format_budget, pluralize
 if TYPE_CHECKING:
     from labelguard.analysis.agreement import Agreement, Scored
     from labelguard.analysis.leaderboard import Leaderboard
+    from labelguard.mechanisms.agreement import AgreementEstimate
     from labelguard.project.opening import Abandoned, FilesVerification
     from labelguard.release.coefficients import Coefficients
     from labelguard.release.publication import Published
@@ -137,16 +138,16 @@ def release_show(
 ) -> Mapping[str, Any] | Coefficients:
     """The card of one release, or what its head decides by; by default the newest.
 
-    With --head, RELEASE may be a directory with a copy of a release.
+    RELEASE may be a directory with a copy of a release, without its project.
 
     \b
     Example:
       labelguard release show
     """
-    from labelguard.report import overview
+    from labelguard.release.writer import read_card
 
     if not head:
-        return overview.card(release_id, project)
+        return read_card(_release_directory(release_id, project))
     from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 
     return summarize_coefficients(load_summarized_head(_release_directory(release_id, project)))
@@ -184,10 +185,15 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 
 
 @release.command("verify", short_help="Check that files are as committed.")
-@click.argument("release_id", required=False, shell_complete=complete_releases)
+@click.argument(
+    "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_or_files
+)
 @prints(print_verification, code=verification_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerification:
     """Compare a release's files (by default every release's) with the hashes in the ledger.
+
+    RELEASE may be a directory with a copy of a release: without its project it is compared with its
+    own SHA256SUMS.
 
     \b
     Example:
@@ -195,6 +201,12 @@ def release_verify(release_id: str | None, project: Path | None) -> FilesVerific
     """
     from labelguard.report import overview
 
+    if release_id is not None and Path(release_id).is_dir():
+        value, by_ledger = overview.verify_copy(Path(release_id))
+        if not by_ledger:
+            note = "only its project can tell whether they are the files that were committed"
+            echo(f"labelguard: note: compared with its own SHA256SUMS; {note}", err=True)
+        return value
     return overview.verify_releases(release_id, project)
 
 
@@ -295,9 +307,15 @@ def leaderboard(
     return board
 
 
+def _shown_estimate(estimate: AgreementEstimate) -> str:
+    """Return an estimate; of one that is no share, or that could be any, that it is unknown."""
+    is_any = (estimate.low, estimate.high) == (0, 1)
+    return "unknown" if is_any or not 0 <= estimate.agreement <= 1 else f"{estimate.agreement:.3f}"
+
+
 def _print_agreement(value: Agreement) -> None:
     rows = [
-        (name, f"{e.agreement:.3f}", f"{e.low:.3f} – {e.high:.3f}", e.comparisons, e.items)
+        (name, _shown_estimate(e), f"{e.low:.3f} – {e.high:.3f}", e.comparisons, e.items)
         for name, e in (("labelers", value.between), ("gold items", value.gold))
         if e is not None
     ]

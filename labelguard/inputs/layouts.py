@@ -8,7 +8,7 @@ says whether the first is preferred.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -19,6 +19,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical, readers
 from labelguard.inputs.canonical import Content, NotContent, is_text
 from labelguard.inputs.columns import (
+    ANSWERS,
     FEATURE_SIDES,
     IDS,
     LAYOUTS,
@@ -40,6 +41,8 @@ INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 _NUMERIC = (*INTEGER, *canonical.FRACTIONS)
 # Units for which it must be known who gave a label.
 _BY_LABELER = ("labeler", "group")
+# Columns that usually say who gave a label.
+_PEOPLE = ("annotator", "annotator_id", "rater", "rater_id", "worker", "worker_id", "user_id")
 _NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
 _TYPED = {"number": "columns:", "source": "source:", "stratum": "by="}
 
@@ -78,12 +81,16 @@ def is_id(kind: DuckDBPyType) -> bool:
 
 
 def find_layout(
-    file: InputFile, connection: duckdb.DuckDBPyConnection, reading: Reading, labelers: str = ""
+    file: InputFile,
+    connection: duckdb.DuckDBPyConnection,
+    reading: Reading,
+    labelers: str = "",
+    listed: Sequence[str] = (),
 ) -> Layout:
     """Find each role's column in a file; raise `InvalidLabels` for what lacks or cannot be.
 
     In a sparse file a column is missing where no row has a value for it. `labelers` says which
-    export of the file's format names its labelers.
+    export of the file's format names its labelers; `listed` are the file's own columns.
     """
     schema = TableSchema(file.name, readers.read_columns(file, connection), reading, file.sparse)
     layouts = _possible_layouts(schema)
@@ -106,7 +113,7 @@ def find_layout(
             )
     columns = {role: column for role, column in columns.items() if role in used}
     if "labeler_id" not in columns and reading.unit in _BY_LABELER:
-        raise _missing_labeler(schema, labelers)
+        raise _missing_labeler(schema, labelers, listed or schema.shown_columns, columns.values())
     _check_roles(schema, columns, kind)
     _check_label_values(schema, kind)
     _check_types(schema, columns)
@@ -211,16 +218,20 @@ def _choose_layout(
     )
 
 
-def _missing_labeler(schema: TableSchema, labelers: str) -> InvalidLabels:
+def _missing_labeler(
+    schema: TableSchema, labelers: str, listed: Sequence[str], used: Collection[str]
+) -> InvalidLabels:
     """Return the error for a file of which no column tells whose labels these are."""
-    near = suggest("labeler_id", schema.shown_columns)
+    free = [name for name in listed if name not in {*used, *ANSWERS, "winner"}]
+    people = [name for name in free if name.lower() in _PEOPLE]
+    near = f" (did you mean {people[0]!r}?)" if people else suggest("labeler_id", free)
     export = f"{labelers} " if labelers else ""
     return schema.error(
         f"no column labeler_id{near}; name the one that says who gave each label: "
         f"--labeler-column NAME. {export}Without one, --unit item protects each pair that was "
         "compared instead of each person: whoever gave several labels is protected for each alone, "
         "and all of them together may tell about that person. Choose it only if nobody gave more "
-        f"than one label, or if that is enough; found: {', '.join(schema.shown_columns)}"
+        f"than one label, or if that is enough; found: {', '.join(listed)}"
     )
 
 

@@ -17,15 +17,15 @@ from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
 _MAX_RANKED = 256
 NO_ID = "expected an id, found null or an empty string"
-_NO_CONTENT = "expected text or chat messages, found null or a chat without messages"
+NO_CONTENT = "expected text or chat messages, found null or a chat without messages"
 # Roles and reasons of faults of public columns, by the number that the query gives them.
 PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     1: ("labeler_id", NO_ID),
-    2: ("prompt", _NO_CONTENT),
-    3: ("response_a", _NO_CONTENT),
-    4: ("response_b", _NO_CONTENT),
+    2: ("prompt", NO_CONTENT),
+    3: ("response_a", NO_CONTENT),
+    4: ("response_b", NO_CONTENT),
     # One message for both: naming the empty side would name the preferred one.
-    5: ("chosen or rejected", _NO_CONTENT),
+    5: ("chosen or rejected", NO_CONTENT),
     6: ("responses", "expected a list of texts or chats, found null, or a chat without messages"),
     7: ("responses", f"expected 2 to {_MAX_RANKED} responses"),
     8: ("item_id", NO_ID),
@@ -39,8 +39,9 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
 }
 # The same of labels, from `LABEL_FAULT` on.
 LABEL_FAULT = 100
+OUTSIDE = "found a value outside the domain"
 LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
-    100: ("label", "found a value outside the domain"),
+    100: ("label", OUTSIDE),
     101: ("tie", "contradicts the label"),
     102: ("tie", "expected true, false or nothing"),
     103: ("ranks", "expected one number for each response"),

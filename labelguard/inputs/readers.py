@@ -194,8 +194,9 @@ LONG_LINE = "line is longer than 32 MiB"
 NOT_UTF8 = "not UTF-8 text; convert it to UTF-8"
 # One fault for each kind of file: of two in one row, that of the chosen side may come first.
 CSV = (
-    "not CSV in UTF-8; every row needs as many fields as the header and the same line end, there "
-    "must be no empty line, and texts with line ends or quotes must be quoted"
+    "not CSV in UTF-8; text must be UTF-8 (else: iconv -f latin1 -t utf-8 FILE), every row needs "
+    "as many fields as the header and the same line end, there must be no empty line, and texts "
+    "with line ends or quotes must be quoted"
 )
 _JSON = "not JSON in UTF-8; every line, or element of an array, must be one object"
 _FAULTS = (

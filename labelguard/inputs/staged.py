@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.errors import InvalidLabels, OutsideDomain
 from labelguard.inputs.formats import FormattedFile
+from labelguard.inputs.query import OUTSIDE
 from labelguard.inputs.readers import InputFile
 from labelguard.keys.identities import Identities
 from labelguard.storage import blocks, buckets
@@ -130,9 +132,8 @@ class Staged:
         if not count:
             return
         more = f" ({count - 1} more bad rows)" if count > 1 else ""
-        raise InvalidLabels(
-            f"{faults[0]}{more}; mend the input or set such rows aside: --bad-rows quarantine"
-        )
+        rest = "" if count == self.rows_read else " or set such rows aside: --bad-rows quarantine"
+        raise InvalidLabels(f"{faults[0]}{more}; mend the input{rest}")
 
     def raise_for_labels(self) -> None:
         """Stop at labels outside their domain. Such rows cannot be set aside: that would tell what
@@ -142,13 +143,19 @@ class Staged:
             return
         more = self.label_fault_count - 1
         rest = f" ({more} more such rows)" if more else ""
+        known = {
+            str(entry.reading.values) or DEFAULT_TEXT
+            for entry in self.formatted
+            if entry.format in ("pairs", "arena") and self.label_fault.reason == OUTSIDE
+        }
+        allowed = f" (allowed: {'; '.join(sorted(known))})" if known else ""
         remedy = (
             "say beforehand how labels are coded: --label-values a-b, left-right, 1-2 or "
             "true-false, or every value: --label-values a=win,b=loss,tie=draw"
         )
         if self.own_values:  # whatever the label is
             remedy = f"name another --format than {', '.join(sorted(self.own_values))}"
-        raise OutsideDomain(f"{self.label_fault}{rest}; mend the input, or {remedy}")
+        raise OutsideDomain(f"{self.label_fault}{rest}; mend the input{allowed}, or {remedy}")
 
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")

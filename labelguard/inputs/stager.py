@@ -22,7 +22,7 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.quarantine import DepartedLabelers
-from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, PUBLIC_FAULTS
+from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, NO_CONTENT, PUBLIC_FAULTS
 from labelguard.inputs.staged import Fault, Received, Staged, sort_bucket
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
@@ -137,6 +137,7 @@ class Stager:
             setattr(staged, key, value)
         staged.layouts.add(layout.kind)
         self._names = {**layout.columns, **formatted.names, **_feature_names(layout)}
+        self._hint = formatted.hint
         self._file_rows = 0
         self._file_number += 1
         self._of_tool = formatted.file.answers is not None
@@ -323,6 +324,7 @@ class Stager:
     def _fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
         column = " or ".join(self._names.get(r, r) for r in role.split(" or "))
+        reason = self._hint if self._hint and reason == NO_CONTENT else reason
         return Fault(file, row + 1, column, reason)
 
     def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:

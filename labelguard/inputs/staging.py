@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,11 +22,13 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from labelguard.budget.label_values import declaring_names
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.canonical import Content
-from labelguard.inputs.columns import ANSWERS, Reading
-from labelguard.inputs.formats import FormattedFile, apply_format
+from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, Reading, TableSchema
+from labelguard.inputs.formats import FORMATS, FormattedFile, apply_format
+from labelguard.inputs.formats.arena import WINNERS
 from labelguard.inputs.layouts import Layout, merge_contents
 from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.readers import InputFile
@@ -34,13 +36,14 @@ from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_in
 from labelguard.inputs.staged import Received, Staged
 from labelguard.inputs.stager import Piece, Sink, Stager, StagingOptions
 from labelguard.keys.keyring import KeyRing
+from labelguard.spelling import suggest
 from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
 from labelguard.storage.executor import Executor, open_executor, over_buckets, read_ahead
 from labelguard.storage.files import fresh_directory
 from labelguard.text import describe_counts
 
-__all__ = ["StagingOptions", "canonical_rows", "stage"]
+__all__ = ["StagingOptions", "canonical_rows", "check_declared", "stage"]
 
 # Called with the name of a file and how many rows were read of all so far.
 Rows = Callable[[str, int], None]
@@ -115,6 +118,49 @@ def stage(
     staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
     staged.identities = stager.identities()
     return staged
+
+
+def check_declared(staged: Staged, declared: Sequence[str]) -> None:
+    """Raise `InvalidLabels` for a column declared public that tells labels, or is in no file.
+
+    By names of columns alone. Where columns lack because of labels, none of those is suggested.
+    """
+    missing = dict.fromkeys(declared)
+    free: dict[str, None] = {}
+    connection = readers.connect(staged.directory / "declared")
+    for file, entry in zip(staged.files, staged.formatted, strict=True):
+        if not missing:
+            return
+        types = readers.read_columns(file, connection)
+        answers = _columns_of_answers(entry, staged.layouts)
+        types |= readers.read_columns(entry.file, connection)
+        schema = TableSchema(file.name, types, entry.reading, file.sparse)
+        for column in {*types, *answers}:
+            for name in declaring_names(column):
+                if name in declared and column in answers:
+                    raise schema.error(
+                        f"column {column} tells labels, which are private: it cannot be declared "
+                        f"public (--public-column {name})"
+                    )
+        shown = [column for column in schema.shown_columns if column not in answers]
+        free |= dict.fromkeys(shown)
+        for name in {name for column in types for name in declaring_names(column)}:
+            missing.pop(name, None)
+    for name in missing:
+        near = suggest(name, {name for column in free for name in declaring_names(column)})
+        raise InvalidLabels(
+            f"{staged.files[0].name}: no column {name}{near} for --public-column; "
+            f"found: {', '.join(free)}"
+        )
+
+
+def _columns_of_answers(entry: FormattedFile, kinds: Collection[str]) -> set[str]:
+    """Return the columns that labels are read from, by what the file calls them."""
+    roles = {role for kind in kinds for role in LAYOUTS[kind] if role in ANSWERS}
+    roles |= {"tie"} if not {*kinds} & {*LISTED} else set()
+    named = {entry.reading.columns[role] for role in PRIVATE_ROLES if role in entry.reading.columns}
+    made = {entry.names.get(role) or entry.reading.name(role) for role in roles}
+    return {*made, *named, *FORMATS[entry.format].private, *WINNERS}
 
 
 def _can_travel(files: Sequence[InputFile], executor: Executor) -> bool:

@@ -93,7 +93,9 @@ def _read_header(path: Path, name: str) -> tuple[list[str], str]:
         delimiter = max(",\t;", key=line.count)
         names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
     except UnicodeDecodeError:
-        raise InvalidLabels(f"{name}: the header is not UTF-8 text") from None
+        raise InvalidLabels(
+            f"{name}: the header is not UTF-8 text (iconv -f latin1 -t utf-8 FILE)"
+        ) from None
     except csv.Error:
         names = []
     if not names or not all(names):

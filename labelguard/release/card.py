@@ -224,7 +224,7 @@ def span(privacy: Mapping[str, Any]) -> str:
     """Return for which releases the guarantee of a card holds; later policies add to it."""
     if "newly_charged" in privacy:
         return f"all releases of all policies up to {privacy['policy']}"
-    return f"all releases under policy {privacy['policy']}"
+    return f'all releases under policy "{privacy["policy"]}"'
 
 
 def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -312,6 +312,8 @@ def _save(tables: Iterator[pa.Table], path: Path) -> int:
     return written
 
 
+# What labels mean where each pair may stand several times.
+_WEIGHTED = ("soft", "posterior")
 _MEANINGS: Mapping[str, str] = {
     "columns": "each row says its own noise: label_probability, flip_probability",
     "plain": "each label is taken as it is",
@@ -319,6 +321,7 @@ _MEANINGS: Mapping[str, str] = {
     "soft": "each pair stands {copies} times, as often turned around as its probability says",
     "posterior": "each pair stands {copies} times, as often turned around as the head of another "
     "release, joined with the label, says",
+    "once": "each pair is written once, by its likelier side",
 }
 
 
@@ -333,11 +336,12 @@ def _readme(
 ) -> str:
     """Return three lines: what it is, what labels are, and the command; then what else to know."""
     privacy = card["privacy"]
+    meaning = "once" if rows.copies == 1 and mode in _WEIGHTED else mode
     where = "with DIR for this directory" if "DIR" in command else "in this directory"
     return (
         f"Release {card['release']} for {framework.title}: {format_budget(privacy)} for each "
         f"{privacy['unit']} (CARD.md).\n"
-        f"Labels: {_MEANINGS[mode].format(rate=rate, copies=rows.copies)}.\n"
+        f"Labels: {_MEANINGS[meaning].format(rate=rate, copies=rows.copies)}.\n"
         f"Train, {where}: `{command}`\n" + "".join(f"\n{note}\n" for note in notes)
     )
 
@@ -353,9 +357,9 @@ def _notes(rows: ReleaseRows, mode: str, framework: Framework) -> Iterator[str]:
             "learns the flips too. Label smoothing would shrink its targets a second time. "
             "labelguard_trainer, or --teacher RELEASE --copies 10, does better"
         )
-    if mode in ("soft", "posterior") and rows.copies == 1:
+    if mode in _WEIGHTED and rows.copies == 1:
         yield (
-            "each pair is written once, by its likelier side, and probabilities are lost: "
+            "probabilities are lost, as each pair is written once, by its likelier side: "
             "--copies 10 keeps them to within 0.05"
         )
     elif rows.copies > 1:

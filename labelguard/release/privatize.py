@@ -36,6 +36,7 @@ from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
+from labelguard.inputs.staging import check_declared
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts
@@ -241,6 +242,8 @@ class Run:
             self.executor,
             self.request.buckets,
         )
+        if resolved.is_first:  # later files may do without, or have more
+            check_declared(staged, policy.public_columns)
         ties = policy.ties_of(resolved.event)
         check_staged(staged, resolved.mechanism, ties, self.request.terms)
         self.notes += describe_input(staged)

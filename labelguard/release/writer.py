@@ -353,11 +353,18 @@ def committed_directory(release: Release | str | Path, project: Where = None) ->
     return directory
 
 
+def is_in_project(directory: Path) -> bool:
+    """Return whether a release lies among those of a project."""
+    path = directory.absolute()
+    return path.parent.name == "releases" and (path.parents[1] / CONFIG).is_file()
+
+
 def check_committed(directory: Path, file: str) -> None:
     """Raise, as `committed_directory` does, unless a release that holds `file` is as committed."""
-    state = directory.absolute().parents[1]
-    if directory.absolute().parent.name == "releases" and (state / CONFIG).is_file():
-        record = OpenProject.open(state).ledger.releases.get(directory.name)
+    if is_in_project(directory):
+        record = OpenProject.open(directory.absolute().parents[1]).ledger.releases.get(
+            directory.name
+        )
         if record is None or record.state != "committed":
             raise LedgerError(
                 f"{directory.name} is not committed; see: labelguard release list, and run its "

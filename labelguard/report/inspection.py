@@ -22,11 +22,14 @@ from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_com
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.inputs.staged import Staged
-from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.inputs.staging import StagingOptions, check_declared, stage
+from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.records import UnitGroups
 from labelguard.mechanisms import statistic
 from labelguard.notebook import CardRows, card, several
 from labelguard.planner.advice import format_reading_options
+from labelguard.project.linking import refuse_doubles
 from labelguard.project.project import find
 from labelguard.spelling import suggest_keywords
 from labelguard.text import AUTO_FORMAT, Progress, describe_counts, no_progress, pluralize
@@ -224,6 +227,7 @@ def inspect(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
+        check_declared(staged, reading.public_columns)
         roles = _read_columns(staged, reading, work / "look")
         return _inspection(source, reading, roles, staged)
 
@@ -312,7 +316,7 @@ def _inspection(
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         left_out=dict(staged.left_out),
-        notes=tuple(one.note for one in staged.formatted if one.note),
+        notes=(*(one.note for one in staged.formatted if one.note), *_doubles(staged)),
         identical_sides=staged.identical_sides,
         repeated=staged.rows - compared,
         answers=_answers(staged),
@@ -325,6 +329,23 @@ def _inspection(
         problems=columns.problems,
         next=tuple(_commands(source, reading, staged)) if pairs and not columns.problems else (),
     )
+
+
+def _doubles(staged: Staged) -> Iterator[str]:
+    """Yield why a release refuses two labelers of whom one may be the other, written otherwise.
+
+    Unless somebody said who they are, which is for the project to know.
+    """
+    nobody = np.zeros((0, 2), np.uint64)
+    try:
+        refuse_doubles(
+            staged.identities,
+            Identities(nobody, nobody),
+            UnitGroups(nobody, nobody),
+            (nobody, nobody),
+        )
+    except InvalidLabels as error:
+        yield f"a release refuses this: {error}"
 
 
 def _answers(staged: Staged) -> str:

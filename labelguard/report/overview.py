@@ -332,13 +332,6 @@ def releases(project: Where) -> list[ReleaseLine]:
     ]
 
 
-def card(release_id: str | None, project: Where) -> dict[str, Any]:
-    """Return the card of a committed release, by default the newest."""
-    from labelguard.release.writer import read_card
-
-    return read_card(release_path(release_id, project))
-
-
 def release_path(release_id: str | None, project: Where) -> Path:
     """Return the directory of a committed release, by default the newest."""
     opened = OpenProject.open(project)
@@ -367,6 +360,18 @@ def verify_releases(release_id: str | None, project: Where) -> FilesVerification
     chosen = _choose_releases(opened.ledger, release_id)
     broken = release_fault(opened, chosen)
     return FilesVerification(broken is None, broken, len(chosen))
+
+
+def verify_copy(directory: Path) -> tuple[FilesVerification, bool]:
+    """Check a copy of a release by its own sums, or its project's ledger; say whether by that."""
+    from labelguard.release.writer import check_committed, is_in_project
+
+    try:
+        check_committed(directory, "card.json")
+        broken = None
+    except LabelguardError as error:
+        broken = str(error)
+    return FilesVerification(broken is None, broken, 1), is_in_project(directory)
 
 
 def simulate_to(path: Path, **options: Any) -> Simulated:

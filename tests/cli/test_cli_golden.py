@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,9 @@ from support.commands import FIRST
 from support.pages import DOCS, script
 
 from labelguard.cli.main import main
+from labelguard.cli.release import _shown_estimate
 from labelguard.ledger.ledger import Ledger
+from labelguard.mechanisms.agreement import AgreementEstimate
 from labelguard.project.project import find
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -183,6 +186,28 @@ def test_a_file_that_was_altered_ends_verification_with_1(project):
         assert result.exit_code == 1
         assert "data.parquet was altered since the release was committed; put" in result.stderr
     assert project("doctor").exit_code == 1
+
+
+def test_a_copy_is_shown_and_verified_without_its_project(project, monkeypatch, tmp_path_factory):
+    path = next(Path(".labelguard/releases").iterdir())
+    copy = Path(shutil.copytree(path, tmp_path_factory.mktemp("elsewhere") / "copy"))
+    assert "compared" not in project("release", "verify", str(path)).stderr
+    shown = project("release", "show").stdout
+    monkeypatch.chdir(copy.parent)
+    assert project("release", "show", "copy").stdout == shown
+    result = project("release", "verify", "copy")
+    assert result.exit_code == 0 and "only its project can tell" in result.stderr
+    (copy / "CARD.md").write_text("mine")
+    result = project("release", "verify", "copy")
+    assert result.exit_code == 1 and "CARD.md was altered" in result.stderr
+
+
+def test_an_estimate_that_tells_nothing_is_unknown():
+    def shown(agreement, low, high):
+        return _shown_estimate(AgreementEstimate(agreement, low, high, 0.3, 0.6, 9, 3))
+
+    assert shown(0.7, 0.1, 1) == "0.700"
+    assert {shown(0.7, 0, 1), shown(1.678, 0, 1), shown(-0.1, 0, 0.5)} == {"unknown"}
 
 
 def test_a_map_of_an_unfinished_release_is_verified_too(project):

@@ -142,6 +142,7 @@ def test_a_label_outside_its_domain_is_named_but_not_shown(case, refusal):
     message = refusal(table(good(3)).set_column(label, "label", LABELS[case]))
     assert OUTSIDE in message
     assert "--label-values a-b" in message  # whatever the label is
+    assert "(allowed: a=1|true,b=0|false,tie=0.5)" in message
 
 
 def test_an_error_does_not_tell_whether_chosen_or_rejected_was_empty(refusal):

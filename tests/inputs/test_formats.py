@@ -18,6 +18,7 @@ from support.published import (
     user,
 )
 
+import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.formats import FORMATS
@@ -256,12 +257,49 @@ def test_conversations_in_csv_are_json_and_no_other_text_is_one(tmp_path):
     for text in ("", "hi", "[]", "{}", '["hi"]', '[{"role": "user"}]', written[0][names[0]][:-1]):
         wrong = pl.DataFrame([{**written[0], names[0]: text}, *written[1:]])
         wrong.write_csv(tmp_path / "wrong.csv")
-        with pytest.raises(InvalidLabels, match="row 1: column conversation_a"):
+        with pytest.raises(InvalidLabels, match=r"row 1: column conversation_a.*: not JSON"):
             read_pairs(tmp_path / "wrong.csv")
+    pl.DataFrame([row | {names[0]: "[{'role': 1}]"} for row in written]).write_csv(
+        tmp_path / "wrong.csv"
+    )
+    with pytest.raises(InvalidLabels, match=r"\(2 more bad rows\); mend the input$"):
+        read_pairs(tmp_path / "wrong.csv")
     numbers = json.dumps([{"role": "user", "content": 5}] * 2)
     pl.DataFrame([{**written[0], names[0]: numbers}]).write_csv(tmp_path / "wrong.csv")
     with pytest.raises(InvalidLabels):
         read_pairs(tmp_path / "wrong.csv")
+
+
+def test_a_winner_of_another_name_is_named(tmp_path):
+    battles = rows("arena", ["a", "b", "tie"])
+    renamed = [{("best" if k == "winner" else k): v for k, v in r.items()} for r in battles]
+    columns = {"winner": "best"}
+    for source in (as_table(renamed), as_jsonl(renamed, tmp_path / "battles.jsonl")):
+        found = read_pairs(source, columns=columns).table
+        assert found.to_pylist() == read_pairs(as_table(battles)).table.to_pylist()
+    roles = lg.inspect(as_table(renamed), columns=columns).roles
+    assert [role.column for role in roles if role.role == "label"] == ["best"]
+    told = ({"winner": "bets"}, r"no column 'bets' \(given for winner\) \(did you mean 'best'\?\)")
+    both = ({"winner": "judge", "labeler_id": "judge"}, "column judge is winner, which is private")
+    there = ({"winner": "language"}, "column winner is there beside language")
+    for (given, message), source in ((told, renamed), (both, renamed), (there, battles)):
+        with pytest.raises(InvalidLabels, match=message):
+            read_pairs(as_table(source), columns=given)
+    with pytest.raises(InvalidLabels, match="or name it: --columns winner=best"):
+        read_pairs(as_table(renamed), columns={"label": "best"})
+
+
+def test_who_labeled_is_asked_for_by_the_files_own_columns():
+    shown = "question_id, model_a, model_b, winner, anno, conversation_a, conversation_b"
+    for name, near in (("annotator", " (did you mean 'annotator'?)"), ("anno", "")):
+        battles = [
+            {(name if k == "judge" else k): v for k, v in row.items()}
+            for row in rows("arena", ["a", "b"])
+        ]
+        with pytest.raises(InvalidLabels) as refused:
+            read_pairs(as_table(battles))
+        assert f"no column labeler_id{near};" in str(refused.value)
+        assert f"found: {shown.replace('anno', name)}" in str(refused.value)
 
 
 def test_what_a_format_makes_cannot_be_named():
@@ -317,6 +355,28 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
     assert FORMATS[shape].labelers in message
     assert "--unit item protects each pair that was compared instead of each person" in message
     assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
+
+
+def test_an_instruction_is_the_prompt_and_its_input_is_below_it(tmp_path):
+    texts = {"instruction": "Add up.", "chosen": "It is 5.", "rejected": "It is 6."}
+    for given, prompt in ((None, "Add up."), ("", "Add up."), ("2 + 3", "Add up.\n2 + 3")):
+        row = {"labeler_id": "w", **texts, "input": given}
+        for columns in ({}, {"prompt": "instruction"}):
+            table = read_pairs(as_jsonl([row], tmp_path / "a.jsonl"), columns=columns).table
+            assert table["prompt"].to_pylist() == [prompt]
+            assert table["first"].to_pylist() == ["It is 5."]
+    with pytest.raises(InvalidLabels, match="column input: expected text"):
+        read_pairs(as_table([{"labeler_id": "w", **texts, "input": 5}]))
+
+
+@pytest.mark.parametrize("name", ["question", "Query", "context", "input", "conversations"])
+def test_sides_are_no_whole_dialogues_where_another_column_is_evidently_the_prompt(name):
+    found = as_table(dialogues("It is 5.", "It is 6.", **{name: "2 + 3?"}))
+    with pytest.raises(InvalidLabels, match=f"column {name} may be the prompt: .* prompt={name}"):
+        read_pairs(found)
+    named = read_pairs(found, columns={"prompt": name}).table
+    assert named["prompt"].to_pylist() == ["2 + 3?"]
+    assert read_pairs(found, format="hh-rlhf").table["prompt"].to_pylist() == ["It is"]
 
 
 def test_a_format_that_is_named_must_fit(tmp_path):

@@ -131,6 +131,9 @@ def test_once_a_pair_is_written_by_its_likelier_side_and_ties_are_left_out(copy,
     assert [is_turned(row) for row in read_export(tmp_path / "out")] == [False, True]
     assert [note for note in result.notes if "1 row of probability ½" in note]
     assert [note for note in result.notes if "--copies" in note]
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert "Labels: each pair is written once, by its likelier side.\n" in readme
+    assert "as often turned around" not in readme
 
 
 @pytest.mark.parametrize("to", ["llama-factory", "openrlhf", "open-instruct", "nemo-rl"])

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,7 @@ from support.commands import FIRST, run
 from support.preferences import LAYOUTS, opinions, pairs, public
 
 import labelguard as lg
+from labelguard.errors import InvalidLabels
 from labelguard.report.inspection import Bar
 
 ASKED = public()
@@ -38,6 +40,40 @@ def test_labels_and_the_order_of_rows_do_not_matter(layout, suffix, tmp_path, mo
     assert len(seen) == 1
     ((text, _),) = seen
     assert "labelguard privatize" in text
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_column_declared_public_is_there_and_tells_no_label(suffix, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labels = pairs(ASKED, RANKS)
+    models = [["small"] * len(labels)] * 2
+    for end, column in zip(("_a", "_b"), models, strict=True):
+        labels = labels.append_column("model" + end, [column])
+    path = exports.write(tmp_path / f"labels{suffix}", labels.to_pylist())
+    lg.init("study")
+    told = {"modell": r"no column modell \(did you mean 'model'", "label": "column label tells"}
+    for name, message in told.items():
+        for call in (lg.inspect, partial(lg.privatize, project="study", mechanism="rr", epsilon=3)):
+            with pytest.raises(InvalidLabels, match=message):
+                call(path, public_columns=[name])
+    for name in ("model", "model_a"):
+        assert lg.inspect(path, public_columns=[name]).labels == len(ASKED)
+    battles = pa.Table.from_pylist(published.SHAPES["votes"].rows(["a", "b"]))
+    sides = pa.Table.from_pylist(published.SHAPES["mixed"].rows(["a", "b"]))
+    for table, name in ((battles, "winner"), (sides, "chosen")):
+        with pytest.raises(InvalidLabels, match=f"column {name} tells labels"):
+            lg.inspect(table, public_columns=[name])
+
+
+def test_two_spellings_of_one_labeler_are_told_as_a_release_refuses_them(tmp_path):
+    rows = pairs(ASKED, RANKS).to_pylist()
+    rows = [row | {"labeler_id": f"JUDGE_{row['labeler_id']}"} for row in rows]
+    assert not lg.inspect(pa.Table.from_pylist(rows)).notes
+    rows[0]["labeler_id"] = rows[0]["labeler_id"].lower()
+    table, study = pa.Table.from_pylist(rows), lg.init(tmp_path / "study")
+    with pytest.raises(InvalidLabels, match="differ only in how they are written") as refused:
+        lg.privatize(table, mechanism="rr", epsilon=3, project=study)
+    assert lg.inspect(table).notes == (f"a release refuses this: {refused.value}",)
 
 
 def test_standard_input_is_read_once(monkeypatch):

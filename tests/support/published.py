@@ -172,6 +172,14 @@ def helpsteer2(n, p):
     }
 
 
+@each
+def alpaca(n, p):
+    """LLaMA-Factory's preferences: an instruction, whose input may be empty."""
+    chosen, rejected = by_position(n, p)
+    row = {"instruction": question(n), "input": "", "chosen": chosen, "rejected": rejected}
+    return {"labeler_id": who(n), **row, "tie": p == "tie"}
+
+
 MODELS = {"model_a": "one", "model_b": "other"}
 WINNERS = {"a": "model_a", "b": "model_b", "tie": "tie", None: None}
 
@@ -259,6 +267,7 @@ SHAPES = {
     "mt-bench": Shape(mt_bench, "arena", "judge"),
     "votes": Shape(votes, "arena", "judge_hash"),
     "kaggle": Shape(kaggle, "kaggle"),
+    "alpaca": Shape(alpaca, "alpaca", blank=False),
 }
 
 

@@ -20,21 +20,31 @@ from labelguard.inputs.formats.arena import ARENA, KAGGLE, WINNERS
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
-from labelguard.inputs.formats.pairs import CHOICES, PAIRS, RANKINGS, TRANSCRIPTS, refuse_thumbs
+from labelguard.inputs.formats.pairs import (
+    ALPACA,
+    CHOICES,
+    PAIRS,
+    RANKINGS,
+    TRANSCRIPTS,
+    refuse_thumbs,
+)
 from labelguard.inputs.formats.potato import POTATO
 from labelguard.inputs.formats.scores import HELPSTEER, SCORES, ULTRAFEEDBACK
 from labelguard.inputs.layouts import Layout, find_layout
-from labelguard.inputs.readers import InputFile
+from labelguard.inputs.readers import InputFile, identifier
 from labelguard.spelling import suggest
 from labelguard.text import AUTO_FORMAT
 
 __all__ = ["FORMATS", "FormattedFile", "apply_format"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
-_SETS = (ULTRAFEEDBACK, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_PLAIN = (ALPACA, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_SETS = (ULTRAFEEDBACK, *_PLAIN)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
+# Columns of labels that --columns may name by what their format calls them: winner=NAME.
+_LABELS = ("winner", "overall_preference", "preference_strength")
 # Directories that data is often divided by, about which nobody is asked.
 _USUAL = ("split", "date", "year", "month", "day", "hour")
 
@@ -45,7 +55,8 @@ class FormattedFile:
 
     `names` is what the file calls the roles that the format made, for messages, and `recorded` what
     the ledger keeps of them. `left_out` is SQL of how many answers it leaves out for which public
-    reason, `note` what to know of it.
+    reason, `note` what to know of it, and `hint` of prompts and responses that are none.
+    `listed` are its own columns that messages may list.
     """
 
     file: InputFile
@@ -57,10 +68,12 @@ class FormattedFile:
     has_own_values: bool = False
     left_out: str = ""
     note: str = ""
+    hint: str = ""
+    listed: tuple[str, ...] = ()
 
     def find_layout(self, connection: duckdb.DuckDBPyConnection) -> Layout:
         """Return its layout; raise `InvalidLabels` for what lacks."""
-        return find_layout(self.file, connection, self.reading, self.labelers)
+        return find_layout(self.file, connection, self.reading, self.labelers, self.listed)
 
 
 def apply_format(
@@ -73,45 +86,52 @@ def apply_format(
     it lacks.
     """
     sides = find_side_columns([*file.partitions, *reading.columns.values()], reading.columns)
-    answers = {*ANSWERS, *map(reading.name, ANSWERS), *sides, *WINNERS}
+    own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
+    answers = {*ANSWERS, *map(reading.name, ANSWERS), *sides, *WINNERS, *own.values()}
     _refuse_directories(file, {*answers, *filter(None, [reading.question])})
+    if own:
+        file, reading = _rename_labels(file, connection, reading, own)
     types = readers.read_columns(file, connection)
     select = partial(readers.read_rows, file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, select=select)
     form = _choose_format(schema)
     if form is None:
         refuse_thumbs(schema)
-        return FormattedFile(file, reading, PAIRS.name)
+        return FormattedFile(file, reading, PAIRS.name, listed=tuple(_listed_columns(schema)))
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
     _refuse_directories_of_answers(file, form, reading)
     _check_private_columns(form, schema)
-    query = form.adapt(schema)
+    query, listed = form.adapt(schema), tuple(_listed_columns(schema))
     if query is None and schema.private:
         query = FormatQuery(f"SELECT {schema.select_other().rstrip(', ')} FROM part", frozenset())
     if query is None:
-        return FormattedFile(file, reading, form.name, labelers=form.labelers)
+        return FormattedFile(file, reading, form.name, labelers=form.labelers, listed=listed)
     named = reading.columns
     if form.of_tool is None:  # else columns are within its objects
         _check_named(form, schema, query)
     for role in sorted(query.made & named.keys()):
         if query.names.get(role, named[role]) != named[role]:
+            label = query.names[role]
+            named_so = f", or name it: --columns {label}={named[role]}" if label in _LABELS else ""
             raise schema.error(
                 f"format {form.name} makes {role} of {query.names[role]}; leave "
-                f"{role} out of --columns, or name another --format"
+                f"{role} out of --columns{named_so}, or name another --format"
             )
     others = {role: name for role, name in named.items() if role not in query.made}
     return FormattedFile(
-        replace(file, open=lambda connection: _query(file.open(connection), query.query)),
+        replace(file, open=partial(_open_as, file, query.query)),
         replace(
             reading, columns={**query.columns, **others}, values=query.values or reading.values
         ),
         form.name,
-        query.names,
+        {role: own.get(name, name) for role, name in query.names.items()},
         {role: reading.name(role) for role in query.made},
         form.labelers,
         query.values is not None and not query.usual,
         query.left_out,
         query.note and f"{file.name}: {query.note}",
+        query.hint,
+        () if form.of_tool is not None else listed,
     )
 
 
@@ -120,6 +140,46 @@ def _query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRela
     result = relation.query("part as it is", f'WITH part AS (FROM "part as it is") {query}')
     assert result is not None  # None is for statements without a result
     return result
+
+
+def _rename_labels(
+    file: InputFile,
+    connection: duckdb.DuckDBPyConnection,
+    reading: Reading,
+    own: Mapping[str, str],
+) -> tuple[InputFile, Reading]:
+    """Return a file whose columns of labels are called as their format calls them.
+
+    A sparse file may lack one because of its labels: then nothing is said.
+    """
+    types = readers.read_columns(file, connection)
+    schema = TableSchema(file.name, types, reading, file.sparse)
+    others = {role: name for role, name in reading.columns.items() if role not in own}
+    for role, name in own.items():
+        if role in types and name != role:
+            raise schema.error(f"column {role} is there beside {name}, which is to be {role}")
+        if name in others.values():
+            raise schema.error(
+                f"column {name} is {role}, which is private, and can be nothing else"
+            )
+        if name not in types and not file.sparse:
+            listed = _listed_columns(schema)
+            raise schema.error(
+                f"no column {name!r} (given for {role}){suggest(name, listed)}; "
+                f"found: {', '.join(listed)}"
+            )
+    pairs = [(role, name) for role, name in own.items() if name in types and name != role]
+    renamed = ", ".join(f"{identifier(name)} AS {identifier(role)}" for role, name in pairs)
+    query = f"SELECT * RENAME ({renamed}) FROM part"
+    if pairs:
+        file = replace(file, open=partial(_open_as, file, query))
+    return file, replace(reading, columns=others)
+
+
+def _open_as(
+    file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
+) -> duckdb.DuckDBPyRelation:
+    return _query(file.open(connection), query)
 
 
 def _choose_format(schema: TableSchema) -> Format | None:
@@ -207,8 +267,14 @@ def _check_private_columns(form: Format, schema: TableSchema) -> None:
     if required and not form.has_label_columns(schema):
         raise schema.error(
             f"format {form.name} reads labels from column {' or '.join(form.private)}, which is "
-            f"not there; found: {', '.join(schema.types)}"
+            f"not there{_naming(form)}; found: {', '.join(schema.types)}"
         )
+
+
+def _naming(form: Format) -> str:
+    """Return how a column of labels is named by what its format calls it."""
+    own = next((name for name in form.private if name in _LABELS), "")
+    return own and f" (of another name: --columns {own}=NAME)"
 
 
 def _refuse_directories(file: InputFile, names: Collection[str]) -> None:

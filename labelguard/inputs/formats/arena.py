@@ -31,6 +31,7 @@ _WINNER_VALUES = LabelValues(
     tie=("tie", "tie (bothbad)", "both_bad", "both bad", "bothbad"),
     skip=(),
 )
+_NO_JSON = "not JSON (a Python repr? write it with json.dumps), or no list of messages"
 _JUDGES = ("judge", "judge_hash")
 _TURNS = tuple(identifier(f"labelguard: turns of {role}") for role in CONTENT_ROLES)
 _PLAIN = Content(chat=True, parts=False)
@@ -56,7 +57,8 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
     judge = next((name for name in _JUDGES if schema.column(name)), None)
     columns = {"labeler_id": judge} if judge and not schema.column("labeler_id") else {}
     made = frozenset((*CONTENT_ROLES, *names))
-    return FormatQuery(query, made, columns, _WINNER_VALUES, names)
+    hint = _NO_JSON if consumed and all(is_text(schema.type(name)) for name in consumed) else ""
+    return FormatQuery(query, made, columns, _WINNER_VALUES, names, hint=hint)
 
 
 def _read_conversations(schema: TableSchema) -> ContentSql:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from duckdb.sqltypes import SQLNULL
 
 from labelguard.inputs import canonical
-from labelguard.inputs.canonical import NotContent
-from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
+from labelguard.inputs.canonical import NotContent, is_text
+from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, PROMPTS, TableSchema
 from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
     SHARED,
@@ -23,6 +23,7 @@ from labelguard.inputs.formats.base import (
     split_dialogues,
 )
 from labelguard.inputs.readers import identifier, literal
+from labelguard.text import AUTO_FORMAT
 
 _CHOSEN = ("chosen", "rejected")
 # Where hh-rlhf lets a reply begin: the prompt ends with it.
@@ -31,6 +32,9 @@ _TURNS = identifier("labelguard: turns"), identifier("labelguard: other turns")
 _WORDS = identifier("labelguard: words"), identifier("labelguard: other words")
 _COUNT = identifier("labelguard: turns in common")
 _SINGLE = "completion"
+_INSTRUCTION = ("instruction", "input")
+# Columns that hold what was asked, whatever else is in a file: its sides are no whole dialogues.
+_ASKED = {*PROMPTS, "query", "input", "problem", "user_prompt", "conversations"}
 _COMPARED = {role for roles in LAYOUTS.values() for role in roles[1:]} - {*PRIVATE_ROLES}
 
 
@@ -44,8 +48,39 @@ def _adapt_pairs(schema: TableSchema) -> FormatQuery | None:
     return make_sides_agree(schema, *(CONTENT_ROLES[1:] if _is_labeled(schema) else _CHOSEN))
 
 
+def _is_alpaca(schema: TableSchema) -> bool:
+    instruction, text = _INSTRUCTION
+    is_free = text not in schema.reading.columns.values()
+    is_prompt = (schema.column("prompt") or instruction) == instruction
+    return has_sides(schema) and schema.has(instruction) and is_prompt and is_free
+
+
+def _adapt_alpaca(schema: TableSchema) -> FormatQuery:
+    """Read an instruction, and the input below it where there is one, as the prompt."""
+    present = [name for name in _INSTRUCTION if schema.has(name)]
+    for name in present:
+        if not is_text(schema.types[name]) and schema.types[name].id != "null":
+            raise schema.error(f"column {name}: expected text; name another --format than alpaca")
+    prompt, *others = map(identifier, present)
+    for other in others:
+        prompt += f"::VARCHAR || coalesce(chr(10) || nullif({other}::VARCHAR, ''), '')"
+    query = f"SELECT {schema.select_other('prompt')}{prompt} AS prompt FROM part"
+    return FormatQuery(query, frozenset(("prompt",)), names={"prompt": present[0]})
+
+
 def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
-    """Read chosen and rejected without a prompt: their common beginning is the prompt."""
+    """Read chosen and rejected without a prompt: their common beginning is the prompt.
+
+    Raises `InvalidLabels` where another column evidently holds it, unless the format was named.
+    """
+    free = schema.types.keys() - set(schema.reading.columns.values())
+    candidates = sorted(name for name in free if name.lower() in _ASKED)
+    if candidates and schema.reading.format == AUTO_FORMAT:
+        raise schema.error(
+            f"column {' and '.join(candidates)} may be the prompt: name the one that is, --columns "
+            f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
+            "beginning is the prompt, say --format hh-rlhf"
+        )
     kinds = [schema.type(role) if schema.column(role) else SQLNULL for role in _CHOSEN]
     one, other = (schema.sql(role) if schema.column(role) else "NULL" for role in _CHOSEN)
     try:
@@ -131,6 +166,12 @@ CHOICES = Format(
     "prompt, responses, choice (the number of the preferred response, from 0)",
     lambda schema: schema.has_all("prompt", "responses", "choice") and not schema.has_all("ranks"),
     accepts=lambda schema: schema.has_all("prompt", "responses"),
+)
+ALPACA = Format(
+    "alpaca",
+    "instruction (and below it input, where there is one) is the prompt; chosen, rejected",
+    _is_alpaca,
+    _adapt_alpaca,
 )
 TRANSCRIPTS = Format(
     "hh-rlhf",
