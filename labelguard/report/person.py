@@ -74,8 +74,10 @@ def write_letter(
     charged = {one.id: one.used for one in report.releases}
     again = _list_repeating(opened, report)
     rows = [
-        (one.id, format_time(one.created_at), one.settings["mechanism"], charged.get(one.id, 0))
-        + (one.state,)
+        (
+            *(one.id, format_time(one.created_at), one.settings["mechanism"]),
+            *(charged.get(one.id, 0), one.state),
+        )
         for one in opened.ledger.releases.all()
         if one.id in charged or one.id in again
     ]
@@ -151,7 +153,8 @@ class ProjectSpending:
     known: bool
     # how many budgets of theirs were charged: 1, or more where their ids are not linked
     budgets: int
-    # ε of all its policies, for each of these budgets; 0 where none was charged
+    # ε of all its policies, for each of these budgets; 0 where none was charged. Of whom has left,
+    # not of policies that were put into force later and never charged them
     epsilon: float
     # δ of them
     delta: float
@@ -171,8 +174,9 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
     """Return what the person with these ids, each `ID` or `SOURCE:ID`, has spent in the projects.
 
     Every id is looked up in every project. Whoever was charged in a project lost what all its
-    policies cost, used or not; ε and δ of projects add up. Of several units there is no sum, and
-    none where contents are the unit, whose charges are nobody's.
+    policies cost, used or not, but for those that came after they left; ε and δ of projects add up.
+    Of several units there is no sum, and none where contents are the unit, whose charges are
+    nobody's.
 
     Raises `LedgerError` for somebody whom no project knows, or whose id a project knows in another
     spelling only; `ProjectError` for a project that is named twice.
@@ -206,6 +210,7 @@ def _look_up(labeler_ids: Sequence[str], name: str, opened: OpenProject) -> Proj
                 "as the files of that project write it, with one --labeler more"
             )
     policies = ledger.policies.history()
-    cost = pricing.total(policies * len(charged))
+    spent = [one for unit in charged for one in ledger.people.policies_of(unit[np.newaxis])]
+    cost = pricing.total(spent)
     unit = policies[-1].unit if policies else None
     return ProjectSpending(name, unit, is_known, len(charged), cost.epsilon, cost.delta)
