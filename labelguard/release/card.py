@@ -30,7 +30,7 @@ NOT_PROTECTED = (
     "which annotations were discarded (they are not part of the input)",
     "prompts and responses, above all if they came from a model trained on raw labels; they are "
     "published as they are, with all personal data in them",
-    "one person labelling under several ids",
+    "one person who labels under several ids that nobody linked: each id is protected by itself",
     "a labeler's identity outside the project",
     "labelers whose labels are correlated with one another's",
     "anything against the curator, who sees raw labels, and whoever reads a running job's memory",
