@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Set
 from dataclasses import replace
+from typing import Any
 
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.configuration.project_file import OrganisationTable
@@ -36,7 +37,7 @@ def describe_actions(facts: ReportFacts, verification: Verification) -> Section:
     troubles = list(hook.describe_troubles()) if hook else []
     stated = state_organisation(facts.opened.project)
     missing = [name for name, value in stated.items() if value == NOT_STATED]
-    shown = {"facts": facts, "verification": verification, "troubles": troubles}
+    shown: dict[str, Any] = {"facts": facts, "verification": verification, "troubles": troubles}
     begun = facts.committed_releases or len(missing) < len(stated)
     part = section("to_do", missing=missing if begun else [], **shown)
     return part if part.points else replace(part, text=("Nothing to do.",))
@@ -143,11 +144,11 @@ def _describe_status(policy: Policy) -> str:
 
 def _describe_raises(facts: ReportFacts) -> str:
     """Return when the ceiling was raised, from what to what."""
-    told = [one for one in facts.opened.ledger.journal() if one.kind in CEILINGS]
-    ceilings = [Ceiling.from_journal(json.loads(one.body)) for one in told]
+    entries = [one for one in facts.opened.ledger.journal() if one.kind in CEILINGS]
+    ceilings = [Ceiling.from_journal(json.loads(one.body)) for one in entries]
     return "; ".join(
         f"{format_time(one.at)} UTC, from {before} to {after}"
-        for one, before, after in zip(told[1:], ceilings, ceilings[1:], strict=False)
+        for one, before, after in zip(entries[1:], ceilings, ceilings[1:], strict=False)
     )
 
 
