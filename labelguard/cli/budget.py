@@ -181,13 +181,20 @@ def _print_journal(entries: Sequence[JournalEntry]) -> None:
         body = {k: v for k, v in entry.body.items() if k not in (*_UNSEEN, "release")}
         # What is charged are uses; entries have had the key `labels` for ever.
         words = {"labels": "uses"} if entry.kind in ("charged", "refunded") else {}
-        details = ", ".join(f"{words.get(k, k)} {format_cell(value)}" for k, value in body.items())
+        details = ", ".join(f"{words.get(k, k)} {_format_detail(v)}" for k, v in body.items())
         release = entry.body.get("release", "")
         number, digest = str(entry.number), entry.digest[:12]
         return number, entry.at, entry.kind, release, details, digest
 
     names = ("no.", "at", "what", "release", "details", "digest")
     print_table(names, map(row, entries), right=["no."])
+
+
+def _format_detail(value: object) -> str:
+    """Return a value of an entry, of a map its names and values."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={_format_detail(each)}" for name, each in value.items()) or "–"
+    return format_cell(value)
 
 
 @budget.command("journal", short_help="Everything that was charged and committed.")

@@ -325,8 +325,9 @@ def _print_letter(value: LabelerLetter) -> None:
 @file_option("letter.md", help="File to write, which only you may read; default: print it.")
 @prints(_print_letter, project=True)
 def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -> LabelerLetter:
-    """Write a letter, in Markdown: what was recorded of a labeler, what was used by which releases,
-    what that means in words, what stays when they leave, and whom to write to.
+    """Write a letter: what was recorded of a labeler, what was used by which releases, what that
+    means in words, what stays when they leave, and whom to write to. It is Markdown, or a page
+    where the name of the file ends in .html.
 
     LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
     pseudonym. Names and addresses are those of `[organisation]` in labelguard.toml. Nothing is

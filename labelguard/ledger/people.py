@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from labelguard import clock
+from labelguard.budget.policy import Policy
 from labelguard.errors import PolicyError
 from labelguard.keys.identities import Identities
-from labelguard.ledger import charges, database, journal, schema, sources
+from labelguard.ledger import charges, database, journal, policies, schema, sources
 from labelguard.ledger.database import Repository, in_snapshot, in_transaction
 from labelguard.ledger.records import UnitGroups
 from labelguard.storage import blocks
@@ -263,6 +264,47 @@ def read_departures(connection: sa.Connection) -> list[Departure]:
     ]
 
 
+def read_policies_of(connection: sa.Connection, units: Blocks) -> list[Policy]:
+    """Return the policies that people who are charged as one of these units, (n, 2), may lose to.
+
+    Every policy that was or is in force. But once all of them have left, no label of theirs is
+    read: of later policies only those that charged the unit. The journal's order decides, no clock.
+    """
+    records = [one for one in policies.read(connection) if one.state != "draft"]
+    labelers, groups = read_members(connection)
+    unit_of = UnitGroups(labelers, groups)
+    theirs = labelers[blocks.positions(units, groups) >= 0]
+    alone = [unit for unit in units if not unit_of.is_group(unit[np.newaxis])]
+    everybody = {blocks.to_hex(one) for one in (*alone, *theirs)}
+    gone: dict[str, int] = {}
+    in_force: dict[int, int] = {}
+    own = schema.journal.c
+    kinds = ("retired", "erased", "policy", "activated")
+    query = sa.select(own.number, own.kind, own.body).where(own.kind.in_(kinds))
+    for number, kind, text in connection.execute(query.order_by(own.number)):
+        body = json.loads(text)
+        if kind in ("retired", "erased"):
+            gone.setdefault(body["labeler"], number)
+        elif body.get("state") != "draft":
+            in_force[body["policy"]] = number
+    # Contents are labelled by others as well, and whole records are not labels.
+    of_people = all(
+        one.policy.unit != "item" and one.policy.adjacency == "replace_labels" for one in records
+    )
+    if not (of_people and everybody <= gone.keys()):
+        return [one.policy for one in records]
+    left = max((gone[one] for one in everybody), default=0)
+    counters, allowances = schema.counters.c, schema.allowances.c
+    charged = set(
+        connection.scalars(
+            sa.select(allowances.policy_id)
+            .join_from(schema.counters, schema.allowances, allowances.id == counters.allowance_id)
+            .where(counters.labeler.in_(blocks.to_list(units)))
+        )
+    )
+    return [one.policy for one in records if in_force[one.id] < left or one.id in charged]
+
+
 def read_known(connection: sa.Connection) -> Identities:
     """Return whom releases met, and who was put into a group, linked, or left before any did."""
     unmet = np.concatenate([read_members(connection)[0], read_tombstones(connection)])
@@ -281,6 +323,7 @@ class PeopleRepository(Repository):
     known = in_snapshot(read_known)
     tombstones = in_snapshot(read_tombstones)
     departures = in_snapshot(read_departures)
+    policies_of = in_snapshot(read_policies_of)
     add_tombstone = in_transaction(add_tombstone)
     add_source = in_transaction(sources.add)
     sources = in_snapshot(sources.read)

@@ -32,7 +32,7 @@ from labelguard.text import format_budget
 # Name of the policy that the first `privatize` writes where none was made before.
 IMPLICIT = "first"
 # Journal entries that tell a ceiling; the newest is in force.
-_CEILINGS = ("created", "ceiling")
+CEILINGS = ("created", "ceiling")
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def read_ceiling(connection: sa.Connection) -> Ceiling:
     Raises `LedgerError` if the project did not write that entry.
     """
     own = schema.journal
-    query = sa.select(own).where(own.c.kind.in_(_CEILINGS))
+    query = sa.select(own).where(own.c.kind.in_(CEILINGS))
     row = connection.execute(query.order_by(own.c.number.desc()).limit(1)).one()
     entry = journal.Entry(*row)
     fault = journal.first_forged([entry], journal.mac(connection))

@@ -75,7 +75,8 @@ class RemovalReport:
     randomized_blocks: int
     # statistics that they were part of
     statistic_releases: int
-    # what all of that may have told of them, at most
+    # what all of that may have told of them, at most: the full price of every policy so far, but
+    # not of one that was put into force after they left and never charged them
     epsilon: float
     # and with which δ
     delta: float
@@ -255,7 +256,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
     before, uses = gone.get(leaver.pseudonym), leaver.charges
     kind = "erased" if before == "erased" else kind
     charged = [r for r in ledger.releases.all() if r.number in uses and r.state != "reserved"]
-    total = pricing.total(ledger.policies.history())
+    total = pricing.total(ledger.people.policies_of(leaver.units))
     private_map, maps = leaver.opened.private_map, leaver.opened.maps
     private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)

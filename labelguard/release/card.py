@@ -31,7 +31,7 @@ NOT_PROTECTED = (
     "which annotations were discarded (they are not part of the input)",
     "prompts and responses, above all if they came from a model trained on raw labels; they are "
     "published as they are, with all personal data in them",
-    "one person labelling under several ids",
+    "one person who labels under several ids that nobody linked: each id is protected by itself",
     "a labeler's identity outside the project",
     "labelers whose labels are correlated with one another's",
     "anything against the curator, who sees raw labels, and whoever reads a running job's memory",
@@ -259,7 +259,13 @@ def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "records", f"{counts['rows_read']:,}, of which none is released"
         yield "  newly charged", pluralize(counts["charged"], "stage")
         return
-    yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
+    in_training = "training" in card
+    if in_training or card["kind"] == "evaluation":
+        yield "labels", f"{counts['rows_read']:,} read, of which none is released"
+    else:
+        yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
+    if in_training:
+        yield "  pairs", f"{counts['rows']:,} (labeled by the model)"
     if (other := counts.get("of_other_part")) and other["labels"]:
         why = "not held out" if card["kind"] == "evaluation" else "held out"
         who = pluralize(other["units"], unit)
@@ -267,7 +273,8 @@ def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if counts["further_pairs"]:
         yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
     yield "  newly charged", pluralize(counts["charged"], "use")
-    yield "  released before", f"{counts['released_before']:,} (same value, no charge)"
+    if not in_training:
+        yield "  released before", f"{counts['released_before']:,} (same value, no charge)"
     beyond = counts.get("beyond_allowance", 0)
     yield "  dropped by the bound", f"{counts['dropped_by_bound'] - beyond:,}"
     if beyond:

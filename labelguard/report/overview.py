@@ -117,7 +117,8 @@ class LabelerBudget:
     departure: Departure | None
     # under every policy that charged them; none if they left before any did
     allowances: list[LabelerAllowance]
-    # what all policies, at their full price, may have told of them; 0 if nothing was charged
+    # what all policies, at their full price, may have told of them; 0 if nothing was charged. Of
+    # whom all ids have left: no policy that was put into force later and never charged them
     epsilon: float
     # and with which δ
     delta: float
@@ -296,7 +297,8 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
         raise LedgerError(
             f"no labeler {labeler_id!r} in this project has been charged, and none has left"
         )
-    spent = pricing.total(ledger.policies.history() if rows else ())
+    charged = blocks.unique(blocks.from_bytes(b"".join(row.labeler for row in rows)))[0]
+    spent = pricing.total(ledger.people.policies_of(charged) if rows else ())
     return LabelerBudget(
         rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
         gone,

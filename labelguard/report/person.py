@@ -15,17 +15,19 @@ from labelguard._version import __version__
 from labelguard.budget import events, pricing
 from labelguard.budget.policy import AnyUnit
 from labelguard.budget.pricing import Total
-from labelguard.errors import LedgerError, ProjectError
+from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.records import UnitGroups
 from labelguard.project import erasure, linking
 from labelguard.project.opening import OpenProject, Where
 from labelguard.report.facts import guess_accuracy, odds_factor
-from labelguard.report.render import Report, format_time, markdown, section
+from labelguard.report.render import Report, format_time, html, markdown, section
 from labelguard.report.sections import NOT_STATED, state_organisation
 from labelguard.storage import blocks
 from labelguard.storage.files import write_atomically
 
 _CONTACTS = ("controller", "contact", "purpose", "legal basis", "recipients", "retention")
+# Of the names of files that a letter is written to.
+_ENDINGS = ("", ".md", ".txt", ".html")
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,17 @@ def write_letter(
 ) -> LabelerLetter:
     """Return the letter to a labeler, by `ID`, `SOURCE:ID` or a pseudonym; write it to a file.
 
-    It has the id as it was given, counts and public settings; no label.
+    It has the id as it was given, counts and public settings; no label. A file is Markdown, or a
+    page where its name ends in .html.
 
-    Raises `LedgerError` for an id that was never seen.
+    Raises `LedgerError` for an id that was never seen, `LabelguardError` for a name of a file that
+    ends otherwise.
     """
+    if output and output.suffix not in _ENDINGS:
+        raise LabelguardError(
+            f"a letter is Markdown or a page: a name that ends in .md, .txt or .html; found "
+            f"{output.name}"
+        )
     report = erasure.preview(labeler_id, "erased", project, never_seen=True)
     if not (report.known or report.before):
         raise LedgerError(
@@ -62,12 +71,20 @@ def write_letter(
     used = Counter[str]()
     for release in report.releases:
         used[release.event] += release.used
+    charged = {one.id: one.used for one in report.releases}
+    again = _list_repeating(opened, report)
     rows = [
-        (one.id, format_time(one.created_at), one.mechanism, one.used, one.state)
-        for one in report.releases
+        (
+            *(one.id, format_time(one.created_at), one.settings["mechanism"]),
+            *(charged.get(one.id, 0), one.state),
+        )
+        for one in opened.ledger.releases.all()
+        if one.id in charged or one.id in again
     ]
     shown: dict[str, Any] = {
         "report": report,
+        "replaced": _count_replaced(opened, report.labeler),
+        "again": again,
         "of_contents": any(one.unit == "item" for one in opened.ledger.policies.history()),
         "used": events.describe_uses(used),
         "events": [name for name, number in used.items() if number],
@@ -84,9 +101,44 @@ def write_letter(
     document = Report(f"Your answers in {name}", clock.now(), __version__, True, summary, parts)
     text = markdown(document)
     if output:
-        write_atomically(output, text.encode(), mode=0o600)
+        page = html(document) if output.suffix == ".html" else text
+        write_atomically(output, page.encode(), mode=0o600)
     missing = [name for name in _CONTACTS if stated[name] == NOT_STATED]
     return LabelerLetter(report.labeler, text, str(output) if output else None, missing)
+
+
+def _count_replaced(opened: OpenProject, pseudonym: str) -> int:
+    """Return of how many answers of theirs a private file says what was published in their place.
+
+    An answer that a sum used as well counts once: nothing was published in its place there.
+    """
+    key, maps = blocks.from_bytes(bytes.fromhex(pseudonym)), opened.maps
+    records = opened.ledger.releases.all()
+    drawn = [r.id for r in records if r.id in maps and events.kind(r.event).keeps_values]
+    return len({row for release in drawn for row in opened.private_map.keys_of(release, key)})
+
+
+def _list_repeating(opened: OpenProject, report: erasure.RemovalReport) -> set[str]:
+    """Return releases that charged them nothing, and may have what was released of them before.
+
+    The ledger does not record whose released labels a release repeats. One of labels may, if it
+    repeats any and was begun before they left; a sum may be added to one that they are in.
+    """
+    charged = {one.id for one in report.releases}
+    departures = opened.ledger.people.departures()
+    left = next((r.retired_at or r.at for r in departures if r.pseudonym == report.labeler), None)
+    in_parts, repeating = set[tuple[str, str]](), set[str]()
+    for one in opened.ledger.releases.all():
+        if one.id in charged:
+            in_parts.add((one.event, one.part))
+        elif one.state == "committed" and (one.event, one.part) in in_parts:
+            repeats = one.settings.get("rows_planned", 0) > (one.drawn or 0)
+            if events.kind(one.event).keeps_values:
+                may = repeats and (left is None or one.created_at <= left)
+            else:
+                may = one.event == "statistic"
+            repeating |= {one.id} if may else set()
+    return repeating
 
 
 @dataclass(frozen=True)
@@ -101,7 +153,8 @@ class ProjectSpending:
     known: bool
     # how many budgets of theirs were charged: 1, or more where their ids are not linked
     budgets: int
-    # ε of all its policies, for each of these budgets; 0 where none was charged
+    # ε of all its policies, for each of these budgets; 0 where none was charged. Of whom has left,
+    # not of policies that were put into force later and never charged them
     epsilon: float
     # δ of them
     delta: float
@@ -121,8 +174,9 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
     """Return what the person with these ids, each `ID` or `SOURCE:ID`, has spent in the projects.
 
     Every id is looked up in every project. Whoever was charged in a project lost what all its
-    policies cost, used or not; ε and δ of projects add up. Of several units there is no sum, and
-    none where contents are the unit, whose charges are nobody's.
+    policies cost, used or not, but for those that came after they left; ε and δ of projects add up.
+    Of several units there is no sum, and none where contents are the unit, whose charges are
+    nobody's.
 
     Raises `LedgerError` for somebody whom no project knows, or whose id a project knows in another
     spelling only; `ProjectError` for a project that is named twice.
@@ -156,6 +210,7 @@ def _look_up(labeler_ids: Sequence[str], name: str, opened: OpenProject) -> Proj
                 "as the files of that project write it, with one --labeler more"
             )
     policies = ledger.policies.history()
-    cost = pricing.total(policies * len(charged))
+    spent = [one for unit in charged for one in ledger.people.policies_of(unit[np.newaxis])]
+    cost = pricing.total(spent)
     unit = policies[-1].unit if policies else None
     return ProjectSpending(name, unit, is_known, len(charged), cost.epsilon, cost.delta)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from collections.abc import Set
 from dataclasses import replace
+from typing import Any
 
-from labelguard.budget.policy import Allowance
+from labelguard.budget.policy import Allowance, Policy
 from labelguard.configuration.project_file import OrganisationTable
 from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
-from labelguard.ledger.records import ReleaseRecord
+from labelguard.ledger.policies import CEILINGS, Ceiling
+from labelguard.ledger.records import ReleaseRecord, UnitGroups
 from labelguard.project.opening import Verification
 from labelguard.project.project import Project
 from labelguard.release import card as cards
 from labelguard.release.sections import Section
 from labelguard.report.facts import HookState, ReportFacts, guess_accuracy, odds_factor
 from labelguard.report.render import format_small, format_time, section
+from labelguard.storage import blocks
 from labelguard.text import DEFAULT_AGREEMENT, pluralize
 
 _RELEASES = 60
@@ -30,7 +35,11 @@ def describe_actions(facts: ReportFacts, verification: Verification) -> Section:
     with contextlib.suppress(LabelguardError):  # which the hook's section tells
         hook = HookState.read(facts.opened)
     troubles = list(hook.describe_troubles()) if hook else []
-    part = section("to_do", facts=facts, verification=verification, troubles=troubles)
+    stated = state_organisation(facts.opened.project)
+    missing = [name for name, value in stated.items() if value == NOT_STATED]
+    shown: dict[str, Any] = {"facts": facts, "verification": verification, "troubles": troubles}
+    begun = facts.committed_releases or len(missing) < len(stated)
+    part = section("to_do", missing=missing if begun else [], **shown)
     return part if part.points else replace(part, text=("Nothing to do.",))
 
 
@@ -118,17 +127,28 @@ def describe_policies(facts: ReportFacts) -> Section:
                 f"{record.policy.epsilon:g}",
             ),
             *(format_small(record.policy.delta), record.policy.unit),
+            _describe_status(record.policy),
             ", ".join(map(_describe_allowance, record.policy.allowances)),
             "–" if record.state == "draft" else f"{record.policy.epsilon:g}",
         )
         for record in facts.policies
     )
-    raised = (one.at for one in facts.opened.ledger.journal() if one.kind == "ceiling")
-    return section(
-        "policies",
-        facts=facts,
-        raised=", ".join(f"{format_time(at)} UTC" for at in raised),
-        rows=rows,
+    return section("policies", facts=facts, raised=_describe_raises(facts), rows=rows)
+
+
+def _describe_status(policy: Policy) -> str:
+    """Return whether it is a secret who called a tie, and who gave no answer."""
+    ties = "public" if policy.tie_status_public else "protected"
+    return f"ties {ties}, skips {'public' if policy.skips == 'public' else 'protected'}"
+
+
+def _describe_raises(facts: ReportFacts) -> str:
+    """Return when the ceiling was raised, from what to what."""
+    entries = [one for one in facts.opened.ledger.journal() if one.kind in CEILINGS]
+    ceilings = [Ceiling.from_journal(json.loads(one.body)) for one in entries]
+    return "; ".join(
+        f"{format_time(one.at)} UTC, from {before} to {after}"
+        for one, before, after in zip(entries[1:], ceilings, ceilings[1:], strict=False)
     )
 
 
@@ -154,18 +174,37 @@ def describe_people(facts: ReportFacts) -> Section | None:
     ledger = facts.opened.ledger
     with ledger.snapshot() as connection:
         gone = leaving.read_departures(connection)
-    members, distinct = len(ledger.people.members()[0]), len(ledger.people.distinct()[0])
-    if not (gone or members or distinct):
+    labelers, units = ledger.people.members()
+    distinct = len(ledger.people.distinct()[0])
+    if not (gone or len(labelers) or distinct):
         return None
+    others = _find_active_ids(UnitGroups(labelers, units), {one.pseudonym for one in gone})
     kinds = [one.kind for one in gone]
     return section(
         "people",
-        rows=((one.pseudonym, one.kind, format_time(one.at)) for one in gone[: -_LEFT - 1 : -1]),
+        rows=(
+            (one.pseudonym, one.kind, format_time(one.at), ", ".join(others.get(one.pseudonym, [])))
+            for one in gone[: -_LEFT - 1 : -1]
+        ),
         retired=kinds.count("retired"),
         erased=kinds.count("erased"),
-        members=members,
+        members=len(labelers),
+        partly=len(others),
         distinct=distinct,
     )
+
+
+def _find_active_ids(groups: UnitGroups, gone: Set[str]) -> dict[str, list[str]]:
+    """Return of who left, by pseudonym, those of the same person that did not.
+
+    Members of a group are other people.
+    """
+    people: dict[bytes, list[str]] = {}
+    for name, unit in zip(groups.labelers, blocks.to_list(groups.units), strict=True):
+        people.setdefault(unit, []).append(blocks.to_hex(name))
+    linked = [ids for unit, ids in people.items() if unit.hex() in ids]
+    active = [(ids, [one for one in ids if one not in gone]) for ids in linked]
+    return {one: rest for ids, rest in active if rest for one in ids if one in gone}
 
 
 def describe_forecasts(facts: ReportFacts) -> Section | None:

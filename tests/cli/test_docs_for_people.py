@@ -79,6 +79,15 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch)
             assert ANCHOR.sub("anchor", plain(line, tmp_path)) in told, f"{command}\n{printed}"
 
 
+def test_the_accountant_that_the_page_asks_agrees_with_the_price():
+    from labelguard.accounting import subsampled
+
+    [(_, block)] = blocks("privacy-officer.md", "python")
+    [found] = _code(block, {})
+    assert float(found) == pytest.approx(1.0, rel=0.01)
+    assert float(found) == pytest.approx(subsampled.epsilon(14.92, 0.2, 100, 1e-5), rel=0.01)
+
+
 def test_every_variable_that_is_read_is_in_the_table():
     told = (DOCS / "cli.md").read_text(encoding="utf-8")
     sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]

@@ -51,6 +51,8 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     spent = overview.budget(project.state).allowances
     erasure.remove_labeler(WHO, kind, project)
     assert overview.budget(project.state).allowances == spent
+    shown = run("budget", "journal", project=project).stdout
+    assert first.id in shown.split("rewritten")[1] and "{" not in shown
 
     second = lg.privatize(table, project=project, **PRICE)
     assert notes(second) == [f"{len(THEIRS)} rows of 1 retired or erased labeler left out"]

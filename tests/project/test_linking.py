@@ -280,12 +280,14 @@ def test_it_holds_on_each_database(project_on_each):
 
 @pytest.mark.quick(
     "UPDATE identities SET met = zeroblob(32)-identities",
+    "UPDATE identities SET labelers = 99-identities",
     "DELETE FROM sources WHERE name = 'tool'-sources",
 )
 @pytest.mark.parametrize(
     ("statement", "what"),
     [
         ("UPDATE identities SET met = zeroblob(32)", "identities"),
+        ("UPDATE identities SET labelers = 99", "identities"),
         ("UPDATE sources SET columns = replace(columns, 'labeler_id', 'x')", "sources"),
         ("DELETE FROM sources WHERE name = 'tool'", "sources"),
         ("DELETE FROM distinct_people", "distinct"),

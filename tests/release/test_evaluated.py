@@ -230,7 +230,8 @@ def test_there_is_nothing_to_load_train_on_or_score_by(project, teacher, tmp_pat
     made = lg.privatize(RAW, project=project, head=teacher.path, output=output, **EVALUATION)
     assert {path.name for path in output.iterdir()} == {"CARD.md", "SHA256SUMS", "card.json", FILE}
     assert made.card["train_with"] == "nothing"
-    assert "data.parquet" not in (output / "CARD.md").read_text()
+    text = (output / "CARD.md").read_text()
+    assert "data.parquet" not in text and "read, of which none is released |" in text
     for refuses in (
         lambda: lg.load(made),
         lambda: lg.load(output),

@@ -10,6 +10,7 @@ from support.leaving import WHO, labels_table
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project import erasure, linking
+from labelguard.report import overview
 from labelguard.report.person import add_up_spending
 
 COST: dict[str, Any] = {"delta": 1e-5, "mechanism": "rr"}
@@ -51,6 +52,60 @@ def test_who_left_has_still_spent_it(two):
     erasure.remove_labeler(WHO, "erased", two[0])
     total = add_up_spending([WHO], two).total
     assert total and total.epsilon == 4.0
+
+
+def add_policy(project, name="later", unit="labeler"):
+    price = {"epsilon": 2, "delta": 1e-5, "allow": ["rr:uses=1"], "unit": unit}
+    lg.policies.new(name, **price, project=project)
+    lg.policies.activate(name, project)
+
+
+def spent_by(who, project):
+    """ε of a person, as all three places that tell it have it."""
+    across = add_up_spending([who], [project]).total
+    letter = erasure.preview(who, "erased", project, never_seen=True).epsilon
+    assert across and letter == overview.labeler(who, project).epsilon == across.epsilon
+    return letter
+
+
+@pytest.mark.parametrize("kind", ["retired", "erased"])
+def test_policies_that_came_after_they_left_cost_nobody_anything(kind, two):
+    erasure.remove_labeler(WHO, kind, two[0])
+    add_policy(two[0])
+    lg.privatize(labels_table(seed=2), project=two[0], exhausted="drop")
+    erasure.remove_labeler(WHO, "erased", two[0])  # who was retired left then, not now
+    assert spent_by(WHO, two[0]) == 3.0
+    assert spent_by("worker 1", two[0]) == 5.0
+
+
+def test_policies_that_were_in_force_before_they_left_cost_them_used_or_not(two):
+    add_policy(two[0])
+    erasure.remove_labeler(WHO, "retired", two[0])
+    assert spent_by(WHO, two[0]) == 5.0
+
+
+def test_who_left_under_one_of_two_ids_loses_to_later_policies_as_before(tmp_path):
+    project = lg.init(tmp_path / "linked")
+    lg.privatize(labels_table(), project=project, epsilon=3.0, uses=2, **COST)
+    linking.add_source("tool", "known", project)
+    linking.link(WHO, "tool:7", project)
+    erasure.remove_labeler(WHO, "erased", project)
+    add_policy(project)
+    assert spent_by(WHO, project) == 5.0
+    erasure.remove_labeler("tool:7", "erased", project)
+    assert spent_by(WHO, project) == 5.0  # it was in force while they could label
+    add_policy(project, "last")
+    assert spent_by(WHO, project) == 5.0
+
+
+def test_a_group_whose_members_label_on_loses_to_later_policies(tmp_path):
+    project = lg.init(tmp_path / "grouped")
+    (tmp_path / "groups.csv").write_text(f"labeler_id,group_id\n{WHO},team\nworker 1,team\n")
+    lg.policies.add_groups(tmp_path / "groups.csv", project)
+    lg.privatize(labels_table(), project=project, epsilon=3.0, unit="group", **COST)
+    erasure.remove_labeler(WHO, "erased", project)
+    add_policy(project, unit="group")
+    assert erasure.preview(WHO, "erased", project).epsilon == 5.0
 
 
 @pytest.mark.parametrize("again", ["link", "inside", "same"])

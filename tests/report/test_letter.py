@@ -2,6 +2,8 @@
 
 import json
 import re
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from support.commands import run
@@ -10,13 +12,15 @@ from support.preferences import ASKED, opinions, pairs
 from support.reports import HOSTILE, section
 
 import labelguard as lg
-from labelguard.errors import LedgerError, ProjectError
-from labelguard.project import erasure
+from labelguard import clock
+from labelguard.errors import LabelguardError, LedgerError, ProjectError
+from labelguard.project import erasure, policies
 from labelguard.project.project import find
 from labelguard.report.page import report
 from labelguard.report.person import write_letter
 from labelguard.report.render import html, markdown
 
+COST: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 STATED = 'controller = "Clinic"\npurpose = """training\nan assistant"""\n'
 
 
@@ -70,7 +74,41 @@ def test_a_letter_explains_the_releases_there_were_and_has_addresses_as_they_are
 
 def test_who_left_before_any_label_came_gets_a_letter_too(released):
     erasure.remove_labeler("somebody", "erased", released, never_seen=True)
-    assert "Nothing: no release has used" in write_letter("somebody", project=released).text
+    text = write_letter("somebody", project=released).text
+    assert "Nothing: no release has used" in text and "Which of two or more" not in text
+    assert "the project has no answer of yours, and used none" in text
+
+
+def test_an_answer_that_a_sum_used_as_well_counts_once_and_every_release_with_it_is_listed(project):
+    policies.new("both", allow=["rr:uses=1", "statistic:releases=2"], project=project, **COST)
+    policies.activate("both", project)
+    sums = {"mechanism": "statistic", "features": "length", "project": project}
+    first = lg.privatize(labels_table(), **sums)
+    assert "are known to be yours" not in write_letter(WHO, project=project).text
+    for mechanism in ("rr", "props"):
+        lg.privatize(labels_table(), mechanism=mechanism, project=project)
+    text = write_letter(WHO, project=project).text
+    assert "12 answers of yours are known" in text
+    uses = [line.split(" | ")[2:4] for line in text.splitlines() if line.startswith("| r0")]
+    assert uses == [["statistic", "1"], ["rr", "1"], ["props", "0"]]
+    assert "Where 0 uses stand" in text and first.id in text
+
+
+def test_a_release_after_they_left_that_repeats_labels_of_others_is_none_of_theirs(released):
+    erasure.remove_labeler(WHO, "retired", released)
+    with clock.simulate_time(datetime(2040, 1, 1, tzinfo=UTC)):
+        lg.privatize(labels_table(), project=released, mechanism="props")
+    text = write_letter(WHO, project=released).text
+    assert "props" not in text and "Where 0 uses stand" not in text
+
+
+def test_a_letter_is_a_page_or_markdown_as_the_name_of_the_file_says(released, tmp_path):
+    page = tmp_path / "letter.html"
+    write_letter(WHO, page, released)
+    assert page.read_text().startswith("<!doctype html>")
+    with pytest.raises(LabelguardError, match=r"\.md, \.txt or \.html; found letter\.pdf"):
+        write_letter(WHO, tmp_path / "letter.pdf", released)
+    assert not (tmp_path / "letter.pdf").exists()
 
 
 @pytest.mark.parametrize("unknown", ["Weatherwax", WHO.upper(), f" {WHO}", "0" * 32])

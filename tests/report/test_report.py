@@ -206,6 +206,41 @@ def test_who_left_is_told_by_pseudonym(project):
     assert "worker 1" not in words(document) and "worker 2" not in words(document)
 
 
+def test_who_left_under_one_of_two_ids_is_told_with_the_other(project):
+    lg.privatize(TABLE, project=project, **BUDGET)
+    linking.add_source("tool", "known", project)
+    linking.link("worker 1", "tool:7", project)
+    left = erasure.remove_labeler("worker 1", "erased", project)
+    gone = section(report(project=project), "people")
+    assert dict(gone.facts)["left with another id of theirs still active"] == "1"
+    assert gone.table and gone.table.rows[0][3] == left.linked[0]
+    erasure.remove_labeler("tool:7", "erased", project)
+    gone = section(report(project=project), "people")
+    assert dict(gone.facts)["left with another id of theirs still active"] == "0"
+    assert gone.table and {row[3] for row in gone.table.rows} == {""}
+
+
+def test_the_report_says_what_is_secret_and_from_what_to_what_the_ceiling_was_raised(project):
+    lg.privatize(TABLE, project=project, **BUDGET)
+    for ceiling in (20, 30):
+        run("project", "ceiling", "--raise", f"{ceiling},1e-4", "--yes", project=project)
+    part = section(report(project=project), "policies")
+    raised = dict(part.facts)["ceiling raised"]
+    assert "from ε = 10, δ = 0.0001 to ε = 20, δ = 0.0001; " in raised
+    assert raised.endswith("from ε = 20, δ = 0.0001 to ε = 30, δ = 0.0001")
+    assert part.table and "ties protected, skips public" in part.table.rows[0]
+
+
+def test_what_a_begun_record_of_processing_lacks_needs_doing(project):
+    with (project.state / "labelguard.toml").open("a") as file:
+        file.write('\n[organisation]\ncontroller = "Clinic"\nretention = "a year"\n')
+    [point] = section(report(project=find(project.state)), "to-do").points
+    assert point.endswith(
+        "not stated in labelguard.toml: contact, purpose, legal basis, recipients, transfers, "
+        "measures."
+    )
+
+
 @pytest.mark.parametrize("name", ["data.parquet", "card.json"])
 def test_a_fault_is_told_first_and_the_report_is_made(project, name, tmp_path):
     release = lg.privatize(TABLE, project=project, **BUDGET)
@@ -216,6 +251,7 @@ def test_a_fault_is_told_first_and_the_report_is_made(project, name, tmp_path):
     page = (tmp_path / "r.html").read_text()
     assert re.search(r'<p class="alert">FAULT: release r0001.* was altered', page)
     assert "<dt>verification</dt><dd>FAULT</dd>" in page and str(tmp_path) not in page
+    assert "labelguard-anchor:" not in page and "Keep the last anchor" in page
     document = report(release.id, project)
     assert not document.ok and document.sections[0].id == "fault"
     if name == "card.json":  # what somebody else wrote into it is repeated nowhere

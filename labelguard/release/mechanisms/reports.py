@@ -96,7 +96,12 @@ def _cells(stage: Mapping[str, Any]) -> tuple[int, int, str | None, str]:
 
 
 def _error(stage: Mapping[str, Any]) -> str:
-    """Return the estimated error of a stage's model, with its standard error."""
+    """Return the estimated error of a stage's model, with its standard error.
+
+    Where the 95% interval is as wide as all rates there are, it says nothing.
+    """
+    if 4 * stage["standard_error"] >= 1:
+        return "no usable estimate"
     return f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
 
 

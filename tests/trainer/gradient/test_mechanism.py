@@ -59,7 +59,11 @@ def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(mechanism, pro
     assert run["sampled"] == ("labels" if "els" in mechanism else "labelers")
     assert run["population"] == (480 if "els" in mechanism else 120)
     assert ("NOT PROVEN" in said["privacy"]["accounting"]) == (mechanism == "aup")
-    assert ("NOT PROVEN" in (release.path / "CARD.md").read_text()) == (mechanism == "aup")
+    text = (release.path / "CARD.md").read_text()
+    assert ("NOT PROVEN" in text) == (mechanism == "aup")
+    assert f"| labels | {survey().height:,} read, of which none is released |" in text
+    assert "labeled by a model" in text and "released before" not in text
+    assert "unless the ceiling is raised" in text
     again = run_mechanism(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
     assert again.reused and again.id == release.id
     assert not any(project.stages.glob(f"{release.id}*"))
