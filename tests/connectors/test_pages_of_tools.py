@@ -15,6 +15,7 @@ import yaml
 from dockerfile_parse import DockerfileParser
 from labelguard_connectors.hook.metrics import Metrics, metrics_page
 from labelguard_connectors.hook.schedule import Schedule
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Scheme
 from support.pages import DOCS, blocks, check_command, commands
 
@@ -66,8 +67,12 @@ def test_the_table_of_connectors_names_every_key():
     assert all(f"`{kind}`" in page for kind in kinds())
 
 
-def test_metrics_and_alarms_are_about_what_the_hook_counts():
-    counted = set(re.findall(r"(?m)^# TYPE (\w+)", metrics_page({"": Metrics()}).decode()))
+def test_metrics_and_alarms_are_about_what_the_hook_counts(project):
+    counted = set(
+        re.findall(
+            r"(?m)^# TYPE (\w+)", metrics_page({"": Metrics(ServedProject(project))}).decode()
+        )
+    )
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", page))
     assert documented == {name for name in counted if not name.endswith("_created")}
@@ -226,8 +231,8 @@ def test_every_alert_has_a_case_that_fires():
     assert set(alerts) == set(fired)
 
 
-def test_they_are_about_what_the_hook_measures():
-    metrics = Metrics()
+def test_they_are_about_what_the_hook_measures(project):
+    metrics = Metrics(ServedProject(project))
     metrics.deliveries.labels("label-studio", "200").inc()
     measured = set(NAME.findall(metrics_page({"": metrics}).decode()))
     assert set(NAME.findall(RULES.read_text())) <= measured

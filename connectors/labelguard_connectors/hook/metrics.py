@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from labelguard import clock
-from labelguard.project.attempts import REASONS, Attempts
+from labelguard.project.attempts import REASONS
+from labelguard_connectors.hook.served import ServedProject
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -21,9 +22,9 @@ _EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 class Metrics:
     """The numbers of one server, apart from those of any other in this process."""
 
-    def __init__(self, attempts: Callable[[], Attempts] = Attempts) -> None:
+    def __init__(self, project: ServedProject) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Releases(attempts))
+        self.registry.register(_Standing(project))
         own: dict[str, Any] = {"namespace": "labelguard_hook", "registry": self.registry}
         about = "Deliveries by connector and the status that they were answered with."
         self.deliveries = Counter("deliveries", about, ["connector", "status"], **own)
@@ -79,15 +80,15 @@ class _Several(Collector):
         yield from families.values()
 
 
-class _Releases(Collector):
+class _Standing(Collector):
     """Releases of the project, which other processes make: as its directory has them."""
 
-    def __init__(self, attempts: Callable[[], Attempts]) -> None:
-        self._attempts = attempts
+    def __init__(self, project: ServedProject) -> None:
+        self._project = project
 
     def collect(self) -> Iterator[Metric]:
         """Yield failures by reason, and when the last release succeeded, in seconds since 1970."""
-        known = self._attempts()
+        known = self._project.attempts()
         failed = CounterMetricFamily(
             "labelguard_releases_failed",
             "Attempts to release that failed, by the kind of error; never by a label.",

@@ -10,17 +10,16 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from labelguard.cli import terminal
 from labelguard.errors import ConnectorError, PolicyError
-from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import STATE
 from labelguard_connectors.hook import app, limits, logs
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.schedule import Schedule
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Endpoints
 
 _SWITCH_SECONDS = 0.0005
@@ -75,17 +74,17 @@ def serve(
         bodies, hooks = limits.Bodies(bounds), {}
         for name, opened in projects.items():
             inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
-            state = partial(attempts.read, opened.project)
-            hooks[name] = Hook(endpoints[name].served, inbox, bounds, state, bodies, name)
+            served = ServedProject(opened.project)
+            hooks[name] = Hook(endpoints[name].served, inbox, bounds, served, bodies, name)
         listener = stack.enter_context(contextlib.closing(terminal.listen(host, port)))
         address = terminal.address_of(listener)
         for name, each in endpoints.items():
             for connector, why in each.left_out.items():
                 log.warning("not served", connector=f"{name}/{connector}".lstrip("/"), why=why)
-        served = sorted(
+        paths = sorted(
             f"{name}/{one}".lstrip("/") for name, each in endpoints.items() for one in each.served
         )
-        log.info("serving", address=address, connectors=served)
+        log.info("serving", address=address, connectors=paths)
         if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
         for name, opened in projects.items() if worker else ():
@@ -102,7 +101,7 @@ def serve(
         )
         log.info("ended", address=address)
         totals = [hook.metrics.totals() for hook in hooks.values()]
-        return ServerSummary(address, served, *map(sum, zip(*totals, strict=True)))
+        return ServerSummary(address, paths, *map(sum, zip(*totals, strict=True)))
 
 
 def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
