@@ -269,10 +269,13 @@ class Hook:
         """Return how releases go, and how many events wait, or wait in vain; no error's message."""
         await self.count()
         known = self._project.attempts()
-        trouble = self._project.fault or known.failing
+        trouble, worker = self._project.fault or known.failing, self._project.worker_state()
         return {
             "releases": trouble or ("ok" if known.released_at else "none was tried"),
             "last_release": known.released_at or None,
+            "exhausted_labelers": worker.exhausted,
+            "reconciled": dict(worker.reconciliations()),
+            "worker": self._project.describe_worker(),
             "waiting_events": self._waiting,
             "dead_letters": self._letters,
         }

@@ -81,13 +81,15 @@ class _Several(Collector):
 
 
 class _Standing(Collector):
-    """Releases of the project, which other processes make: as its directory has them."""
+    """The worker, and what other processes do: as the project's directory has it."""
 
     def __init__(self, project: ServedProject) -> None:
         self._project = project
 
     def collect(self) -> Iterator[Metric]:
-        """Yield failures by reason, and when the last release succeeded, in seconds since 1970."""
+        """Yield failures by reason, and when releases and readings of tools succeeded last, in
+        seconds since 1970.
+        """
         known = self._project.attempts()
         failed = CounterMetricFamily(
             "labelguard_releases_failed",
@@ -104,3 +106,21 @@ class _Standing(Collector):
         at = clock.parse_time(known.released_at).timestamp() if known.released_at else 0
         last.add_metric([], at)
         yield last
+        up = GaugeMetricFamily(
+            "labelguard_hook_worker_up",
+            "1 while the worker beside the server runs; 0 from its end until it ran for a minute.",
+        )
+        if self._project.worker_ends is not None:
+            up.add_metric([], 0 if self._project.worker_ends else 1)
+        yield up
+        reconciled = GaugeMetricFamily(
+            "labelguard_hook_last_reconcile_timestamp",
+            "The day on which a worker last read all that a tool holds; 0 while it never could.",
+            labels=["connector"],
+        )
+        state = self._project.worker_state()
+        for name in sorted({*state.reconciled, *state.unreconciled}):
+            day = state.reconciled.get(name)
+            at = clock.parse_time(f"{day}T00:00:00Z").timestamp() if day else 0
+            reconciled.add_metric([name], at)
+        yield reconciled

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import contextlib
 
+from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.project import attempts
 from labelguard.project.attempts import Attempts
 from labelguard.project.project import CONFIG, Project, read_identity
+from labelguard.text import pluralize
 
 
 class ServedProject:
-    """The project directory as it was at the start."""
+    """The project directory as it was at the start, and the worker beside the server.
+
+    `worker_ends` is how often in a row that worker ended; None where there is none.
+    """
 
     def __init__(self, home: Project) -> None:
         self._home, self._identity = home, read_identity(home.state)
         self._attempts = Attempts()
+        self._worker_state = WorkerState()
+        self.worker_ends: int | None = None
 
     def check(self) -> None:
         """Raise `ConnectorError` unless the directory is still that of the start."""
@@ -46,3 +53,18 @@ class ServedProject:
         known = attempts.read(self._home)
         self._attempts = known if known != Attempts() else self._attempts
         return self._attempts
+
+    def worker_state(self) -> WorkerState:
+        """Return how far the worker is; as last known, where it cannot be read any more."""
+        with contextlib.suppress(LabelguardError):
+            known = WorkerState.read(self._home.state)
+            self._worker_state = known if known != WorkerState() else self._worker_state
+        return self._worker_state
+
+    def describe_worker(self) -> str:
+        """Say whether the worker beside the server runs."""
+        if self.worker_ends is None:
+            return "none (--no-worker)"
+        if not self.worker_ends:
+            return "runs"
+        return f"ended {pluralize(self.worker_ends, 'time')} in a row"

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ _SWITCH_SECONDS = 0.0005
 _WORKER_SECONDS = 60
 # How long to wait before a worker that ended is started again: at first, and at most.
 _RESTART_SECONDS = (1, 300)
+# How long one has to run to count as running, after another ended.
+_STEADY_SECONDS = 60
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -71,11 +74,12 @@ def serve(
     logs.configure()
     log = logs.logger()
     with contextlib.ExitStack() as stack:
-        bodies, hooks = limits.Bodies(bounds), {}
+        bodies, hooks, watched = limits.Bodies(bounds), {}, {}
         for name, opened in projects.items():
             inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
-            served = ServedProject(opened.project)
-            hooks[name] = Hook(endpoints[name].served, inbox, bounds, served, bodies, name)
+            watched[name] = ServedProject(opened.project)
+            served = endpoints[name].served
+            hooks[name] = Hook(served, inbox, bounds, watched[name], bodies, name)
         listener = stack.enter_context(contextlib.closing(terminal.listen(host, port)))
         address = terminal.address_of(listener)
         for name, each in endpoints.items():
@@ -89,7 +93,7 @@ def serve(
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
         for name, opened in projects.items() if worker else ():
             own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
-            stack.enter_context(_run_beside([*worker, *own], name))
+            stack.enter_context(_run_beside([*worker, *own], watched[name], name))
         terminal.run_server(
             app.application(hooks),
             listener,
@@ -138,10 +142,11 @@ def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
 
 
 @contextlib.contextmanager
-def _run_beside(command: Sequence[str], name: str) -> Iterator[None]:
+def _run_beside(command: Sequence[str], project: ServedProject, name: str) -> Iterator[None]:
     """Keep a worker running meanwhile: it ends with this process, however this ends."""
     ended = threading.Event()
-    arguments = (command, ended, logs.logger(name))
+    arguments = (command, ended, project, logs.logger(name))
+    project.worker_ends = 0
     keeper = threading.Thread(target=_keep_running, args=arguments, name="labelguard-worker")
     keeper.start()
     try:
@@ -151,22 +156,27 @@ def _run_beside(command: Sequence[str], name: str) -> Iterator[None]:
         keeper.join()
 
 
-def _keep_running(command: Sequence[str], ended: threading.Event, log: logs.Logger) -> None:
-    pause, most = _RESTART_SECONDS
+def _keep_running(
+    command: Sequence[str], ended: threading.Event, project: ServedProject, log: logs.Logger
+) -> None:
+    (first, most), ends = _RESTART_SECONDS, 0
     while not ended.is_set():
         # The worker ends when its standard input does, which this process alone holds open.
         # Ctrl-C is for the server, which tells it.
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=sys.stderr, start_new_session=True
         ) as worker:
+            began = time.monotonic()
             while not ended.wait(0.2) and worker.poll() is None:
-                pass
+                if time.monotonic() - began > _STEADY_SECONDS:
+                    project.worker_ends = ends = 0
             if ended.is_set():
                 worker.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.wait(_WORKER_SECONDS)
                 worker.kill()
                 return
+        pause = min(first * 2 ** min(ends, 16), most)
+        project.worker_ends = ends = ends + 1
         log.error("worker ended", code=worker.returncode, again_in_seconds=pause)
         ended.wait(pause)
-        pause = min(pause * 2, most)
