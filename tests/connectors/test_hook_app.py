@@ -5,6 +5,7 @@ import contextlib
 import json
 import sqlite3
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,6 +165,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
     ugly = [b"{", b"[]", b'{"answers": [{"id": "a7"}]}', hooks.body(1, answer={"version": "x"})]
     ugly += [hooks.body(1, answer={"id": ""}), hooks.body(1, answer={"version": 1 << 63})]
     ugly += [hooks.body(1, answer={"who": "\ud800"}), b"[" * 100_000]
+    ugly += [hooks.body(1, answer={"version": int((time.time() + 90_000) * 1e6)})]
     with client(made) as (tool, inbox):
         for content in [*ugly, *ugly]:
             assert tool.get("/readyz").status_code == 200
@@ -179,6 +181,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
     listed = " ".join(command(made, "list").split())  # whatever the width of the terminal
     assert "the event is not an object" in listed
     assert "KeyError" in listed
+    assert "its time is ahead of this machine's clock" in listed
     assert listed.count("is not an object") == 1  # those of one cause together
     assert hooks.LABEL not in listed and hooks.LABELER not in listed
 
