@@ -242,6 +242,7 @@ def credential(connector: str, kind: str) -> str:
         data = read_mounted(Path(name), ConnectorError)
         if value := data.decode(errors="replace").strip():
             return value
+        raise ConnectorError(f"connector {connector}: the file of its {kind} is empty: {name}")
     if find_spec("keyring"):
         import keyring
 

@@ -135,6 +135,15 @@ def test_a_ledger_of_one_project_serves_no_other(projects, tmp_path, monkeypatch
         server.serve(*projects.values(), port=0)
 
 
+def test_a_secret_file_that_is_empty_is_said_of_every_project(projects, tmp_path, monkeypatch):
+    (tmp_path / "secret").touch(mode=0o600)
+    for name in SECRETS:
+        monkeypatch.delenv(f"LABELGUARD_{name.upper()}_HOOK_SECRET")
+        monkeypatch.setenv(f"LABELGUARD_{name.upper()}_HOOK_SECRET_FILE", str(tmp_path / "secret"))
+    with pytest.raises(ConnectorError, match=r"^clinic: .* hook_secret is empty: .*; survey: .*"):
+        server.serve(*projects.values(), port=0)
+
+
 def test_settings_that_cannot_be_are_said_of_their_project(projects):
     with (projects["survey"].state / CONFIG).open("a") as file:
         file.write('\n[hook.release]\nmechanism = "magic"\n')

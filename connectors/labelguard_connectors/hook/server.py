@@ -63,7 +63,7 @@ def serve(
     # Else the thread that writes waits 5 ms for the interpreter whenever it comes back to it.
     sys.setswitchinterval(_SWITCH_SECONDS)
     bounds, projects = bounds or Limits(), _name_projects(places or (None,))
-    endpoints = {name: Endpoints.of(opened.project) for name, opened in projects.items()}
+    endpoints = _read_endpoints(projects)
     _check_secrets(endpoints)
     for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
@@ -126,6 +126,19 @@ def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
             raise ConnectorError(f"two projects are called {name}, or one is named twice")
         projects[name] = opened
     return projects
+
+
+def _read_endpoints(projects: Mapping[str, OpenProject]) -> dict[str, Endpoints]:
+    """Return the endpoints of projects; what is wrong is said of each."""
+    endpoints, wrong = dict[str, Endpoints](), list[str]()
+    for name, opened in projects.items():
+        try:
+            endpoints[name] = Endpoints.of(opened.project)
+        except ConnectorError as error:
+            wrong.append(f"{name}: {error}" if name else str(error))
+    if wrong:
+        raise ConnectorError("; ".join(wrong))
+    return endpoints
 
 
 def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
