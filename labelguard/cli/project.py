@@ -98,8 +98,8 @@ def _print_restored(value: Restored) -> None:
             facts.append((name, f"{', '.join(names)}{about}"))
     print_facts([*facts, ("anchor", value.anchor)])
     stop = (
-        "Stop all that worked in the lost project (hook, workers, jobs), and start it again here: "
-        "it knows the ledger and the inbox of before."
+        "Stop all that works in the lost project (labelguard serve, labelguard retrain), "
+        "and start it again: it knows the ledger of before."
     )
     last = "The keys belong to this project now: never let another one work with them."
     leavers = (

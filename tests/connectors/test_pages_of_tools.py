@@ -17,6 +17,7 @@ from labelguard_connectors.hook.metrics import Metrics, metrics_page
 from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Scheme
+from labelguard_connectors.label_studio import rest
 from support.pages import DOCS, blocks, check_command, commands
 
 from labelguard.answers.connector import Settings, connector, kinds
@@ -47,6 +48,13 @@ def test_tables_of_labelguard_toml_are_understood(block):
         Scheme.of(settings)
     period(told.get("ingest", {}))
     Schedule.of(told.get("hook", {}))
+
+
+def test_the_page_of_label_studio_quotes_what_is_said():
+    page = (DOCS / "label-studio.md").read_text(encoding="utf-8")
+    quoted = dict(re.findall(r"(?m)^\| `HTTP (\d+): (.*?)` \|", page))
+    assert len(quoted) == 2
+    assert all(rest._HINTS[int(code)].startswith(text) for code, text in quoted.items())
 
 
 @pytest.mark.parametrize("line", sorted(set(LINES)))

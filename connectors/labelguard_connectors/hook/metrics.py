@@ -24,7 +24,7 @@ class Metrics:
 
     def __init__(self, project: ServedProject) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Standing(project))
+        self.registry.register(_ProjectSeries(project))
         own: dict[str, Any] = {"namespace": "labelguard_hook", "registry": self.registry}
         about = "Deliveries by connector and the status that they were answered with."
         self.deliveries = Counter("deliveries", about, ["connector", "status"], **own)
@@ -80,7 +80,7 @@ class _Several(Collector):
         yield from families.values()
 
 
-class _Standing(Collector):
+class _ProjectSeries(Collector):
     """The worker, and what other processes do: as the project's directory has it."""
 
     def __init__(self, project: ServedProject) -> None:

@@ -41,7 +41,7 @@ class ServedProject:
 
     @property
     def fault(self) -> str | None:
-        """What `check` raises, or None."""
+        """The message of the error that `check` raises, or None."""
         try:
             self.check()
         except ConnectorError as error:
