@@ -1,6 +1,10 @@
 """A job (docs/retraining.md) every night at 02:30, as a DAG of Airflow 3. Edit the command's paths.
 
-Secrets: LABELGUARD_NOTIFY_SECRET_FILE and the like, in the environment of the worker.
+In the environment of the worker, where they are needed:
+# LABELGUARD_KEYS=/srv/labelguard-keys
+# LABELGUARD_LEDGER_URL=postgresql+psycopg://labelguard@host/labelguard?passfile=/srv/labelguard-pgpass
+# LABELGUARD_NOTIFY_SECRET_FILE=/srv/labelguard-secrets/notify_secret
+# LABELGUARD_LABEL_STUDIO_API_KEY_FILE=/srv/labelguard-secrets/label_studio_api_key
 """
 
 from datetime import datetime, timedelta

@@ -1,7 +1,11 @@
 """A job (docs/retraining.md) every night at 02:30, for Prefect 3. Edit the command's paths, and:
 python prefect_retrain.py
 
-Secrets: LABELGUARD_NOTIFY_SECRET_FILE and the like, in the environment of this process.
+In the environment of this process, where they are needed:
+# LABELGUARD_KEYS=/srv/labelguard-keys
+# LABELGUARD_LEDGER_URL=postgresql+psycopg://labelguard@host/labelguard?passfile=/srv/labelguard-pgpass
+# LABELGUARD_NOTIFY_SECRET_FILE=/srv/labelguard-secrets/notify_secret
+# LABELGUARD_LABEL_STUDIO_API_KEY_FILE=/srv/labelguard-secrets/label_studio_api_key
 """
 
 import subprocess

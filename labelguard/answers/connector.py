@@ -12,11 +12,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from labelguard import plugins
+from labelguard import clock, plugins
 from labelguard.configuration import project_file
 from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE
@@ -27,6 +28,10 @@ from labelguard.text import Progress
 DOOR = "labelguard.connectors"
 
 T = TypeVar("T")
+
+# Why an answer is not taken that would win over all that is said of it until its time has come.
+AHEAD = "its time is ahead of this machine's clock by more than a day: see which clock is wrong"
+_AHEAD = timedelta(days=1) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,11 @@ class Answer:
     def is_deleted(self) -> bool:
         """True if the answer is gone from the tool."""
         return not self.body
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if it is dated more than a day from now, by a clock that is wrong."""
+        return self.version > clock.parse_time(clock.now()).timestamp() * 1_000_000 + _AHEAD
 
 
 @dataclass(frozen=True)
@@ -232,6 +242,7 @@ def credential(connector: str, kind: str) -> str:
         data = read_mounted(Path(name), ConnectorError)
         if value := data.decode(errors="replace").strip():
             return value
+        raise ConnectorError(f"connector {connector}: the file of its {kind} is empty: {name}")
     if find_spec("keyring"):
         import keyring
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -212,7 +212,7 @@ class WorkerState:
     By source: the last segment that was released (`segments`), by which release (`releases`) and on
     which day (`days`). By connector: the day of its last reconciliation (`reconciled`), `since`
     which day they fail and `why` the last did (`unreconciled`), and the release that was published
-    last (`pushed`).
+    last (`pushed`). `exhausted`: labelers with nothing left after the last release.
     """
 
     segments: dict[str, int] = field(default_factory=dict)
@@ -221,6 +221,7 @@ class WorkerState:
     reconciled: dict[str, str] = field(default_factory=dict)
     pushed: dict[str, str] = field(default_factory=dict)
     unreconciled: dict[str, dict[str, str]] = field(default_factory=dict)
+    exhausted: int | None = None
 
     @classmethod
     def read(cls, state: Path) -> Self:
@@ -234,6 +235,13 @@ class WorkerState:
             raise ProjectError(
                 f"{path} is not what a worker wrote; remove it, nothing is lost by that"
             ) from None
+
+    def reconciliations(self) -> Iterator[tuple[str, str]]:
+        """Yield connectors with the day of the last reconciliation, and since when they fail."""
+        done, failing = self.reconciled, self.unreconciled
+        for name in sorted({*done, *failing}):
+            fails = f" (attempts fail since {failing[name]['since']})" if name in failing else ""
+            yield name, f"{done.get(name, 'never')}{fails}"
 
     def write(self, state: Path) -> None:
         """Write it, whole, or leave the file as it was."""

@@ -217,7 +217,7 @@ def simulate(output: Path, **options: Any) -> Simulated:
 def _print_checks(values: Sequence[Finding]) -> None:
     indent = max(len(value.name) for value in values)
     for value in values:
-        mark = "ok   " if value.ok else "FAULT"
+        mark = "FAULT" if not value.ok else "note " if value.notice else "ok   "
         echo(f"{mark}  {value.name:<{indent}}  {value.detail}")
 
 

@@ -97,6 +97,10 @@ def _print_restored(value: Restored) -> None:
         if names:
             facts.append((name, f"{', '.join(names)}{about}"))
     print_facts([*facts, ("anchor", value.anchor)])
+    stop = (
+        "Stop all that works in the lost project (labelguard serve, labelguard retrain), "
+        "and start it again: it knows the ledger of before."
+    )
     last = "The keys belong to this project now: never let another one work with them."
     leavers = (
         f"Repeat departures (labelguard labeler retire, erase) that came after {value.created_at}: "
@@ -107,7 +111,7 @@ def _print_restored(value: Restored) -> None:
         "backup does not contain: make it with its ε and δ (labelguard policy new), activate and "
         "close it."
     )
-    print_bullets([leavers, *(() if value.complete else (lost, *_AFTER_A_LOSS)), last])
+    print_bullets([stop, leavers, *(() if value.complete else (lost, *_AFTER_A_LOSS)), last])
 
 
 _AFTER_A_LOSS = (

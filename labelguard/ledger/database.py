@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -93,6 +94,23 @@ def connect(url: str) -> sa.Engine:
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
+
+
+def connect_existing(url: str) -> sa.Engine:
+    """Return the engine of a ledger that is there: whoever looks at one makes no file."""
+    engine = connect(url)
+    path = engine.url.database
+    if engine.dialect.name == "sqlite" and path and not Path(path).exists():
+        raise missing_ledger(address(engine.url))
+    return engine
+
+
+def missing_ledger(address: str) -> LedgerError:
+    """Return the error where there is no ledger."""
+    return LedgerError(
+        f"no ledger at {address}: a project without one has lost it; if it lives in "
+        "a database, set LABELGUARD_LEDGER_URL"
+    )
 
 
 def address(url: sa.URL) -> str:

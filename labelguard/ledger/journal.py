@@ -189,7 +189,8 @@ class Witness:
                 raise LedgerError(
                     f"the ledger at {address} is not what this project last saw (journal entry "
                     f"{seen[0]}, in {path}): it is an older copy, or was rewritten, and would "
-                    "forget what was spent; put the newest copy back"
+                    "forget what was spent: put the newest copy back; or it is another project's: "
+                    "check LABELGUARD_LEDGER_URL and LABELGUARD_KEYS"
                 )
 
     def entries(self) -> list[tuple[int, str]]:

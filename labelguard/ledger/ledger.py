@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Policy
-from labelguard.errors import LedgerError, PolicyError
+from labelguard.errors import KeyProblem, LedgerError, PolicyError
 from labelguard.ledger import (
     charges,
     database,
@@ -74,7 +74,7 @@ class Ledger:
         damaged, has the tables of another version, was written by others, or is older than what
         `witnesses` have seen.
         """
-        self._engine = self._snapshots = journal.add_signer(database.connect(url), keys)
+        self._engine = self._snapshots = journal.add_signer(database.connect_existing(url), keys)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
@@ -98,7 +98,13 @@ class Ledger:
             if schema.create(connection, keys):
                 body = ceiling.to_journal() | {"schema": schema.VERSION}
                 journal.append(connection, "created", body)
-        number, digest = cls(url, keys).head()
+        try:
+            number, digest = cls(url, keys).head()
+        except KeyProblem:
+            raise LedgerError(
+                f"{database.address(sa.make_url(url))} holds the ledger of another project; a new "
+                "one needs a database of its own: check LABELGUARD_LEDGER_URL"
+            ) from None
         if number == 1:  # nothing was charged: an earlier attempt may have crashed here
             Witness(witnesses).advance(number, digest)
         ledger = cls(url, keys, witnesses)
@@ -116,7 +122,8 @@ class Ledger:
 
         Return the number of the schema that was there. No job that began before can go on.
         """
-        engine, witness = journal.add_signer(database.connect(url), keys), Witness(witnesses)
+        engine = journal.add_signer(database.connect_existing(url), keys)
+        witness = Witness(witnesses)
         address = database.address(engine.url)
         with database.exclusive(engine, _JOB), database.begin_writing(engine) as connection:
             before = schema.upgrade(connection, keys, address)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from labelguard._version import __version__
 from labelguard.errors import KeyProblem, LedgerError
+from labelguard.ledger import database
 
 if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
@@ -210,13 +211,13 @@ def _find_steps(settings: Mapping[str, str], address: str) -> list[Callable[[sa.
 def _read_settings(connection: sa.Connection, keys: KeyRing, address: str) -> dict[str, str]:
     """Return what `meta` says of a ledger that these keys made."""
     if not sa.inspect(connection).has_table(meta.name):
-        raise LedgerError(
-            f"no ledger at {address}: a project without one has lost it; if it lives in "
-            "a database, set LABELGUARD_LEDGER_URL"
-        )
+        raise database.missing_ledger(address)
     settings = {row.name: row.value for row in connection.execute(sa.select(meta))}
     if settings["key_check"] != keys.check_value():
-        raise KeyProblem(f"the project key is not the one the ledger at {address} was made with")
+        raise KeyProblem(
+            f"the project key is not the one the ledger at {address} was made with: one of them is "
+            "another project's; check LABELGUARD_LEDGER_URL and LABELGUARD_KEYS"
+        )
     return settings
 
 

@@ -40,7 +40,7 @@ FILE = "attempts.json"
 # Why a release failed, in the words of metrics, and what they mean.
 REASONS: Mapping[str, str] = {
     "budget": "labelers lack allowance",
-    "policy": "the policy in force does not allow it",
+    "policy": "no policy in force allows it",
     "input": "the input cannot be read as configured",
     "tool": "the annotation tool or its settings",
     "ledger": "the ledger cannot be read or written, or does not hold",

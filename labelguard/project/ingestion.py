@@ -282,6 +282,13 @@ def _new_name() -> str:
     return keyring.random_bytes(16).hex()
 
 
+def _refuse_ahead(page: Page) -> Page:
+    """Return the page with answers from the future as unreadable ones."""
+    ahead = [Unreadable(one.record, connectors.AHEAD) for one in page.answers if one.is_ahead]
+    answers = [one for one in page.answers if not one.is_ahead]
+    return replace(page, answers=answers, unreadable=[*page.unreadable, *ahead])
+
+
 def _group(pages: Iterable[Page]) -> Iterator[Page]:
     """Put pages together, so that segments are not many and small."""
     answers, unreadable, cursor = list[Answer](), list[Unreadable](), None
@@ -337,7 +344,8 @@ class _Pull:
     def run(self, *, accept_deletions: bool) -> IngestionResult:
         """Read, store and forget."""
         count, name = 0, self.settings.name
-        for page in _group(connectors.connector(self.settings).pull(self.cursor)):
+        pages = connectors.connector(self.settings).pull(self.cursor)
+        for page in _group(map(_refuse_ahead, pages)):
             count += len(page.answers)
             self.progress(f"pulling {name}: {count:,} answers", None)
             self.unreadable += [f"answer {item.record}: {item.why}" for item in page.unreadable]

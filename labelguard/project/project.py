@@ -338,10 +338,17 @@ def register(state: Path, place: Path) -> None:
             file.write(f"{identity} {quote(os.fsencode(place.absolute()))}\n".encode())
 
 
+def read_identity(state: Path) -> bytes:
+    """Return the id of the project at `state`, of which a restored one has another; b"" if none."""
+    with contextlib.suppress(FileNotFoundError):
+        return read_own(state / _ID, ProjectError, secret=False).strip()
+    return b""
+
+
 def is_registered(state: Path) -> bool:
     """Return whether the project at `state` was made or restored here by this user."""
     try:
-        identity = read_own(state / _ID, ProjectError, secret=False).strip()
+        identity = read_identity(state)
         listed = read_own(_list(), ProjectError, secret=False).split()
     except (FileNotFoundError, RuntimeError):
         return False

@@ -132,15 +132,26 @@ def restore(
             request = hashlib.sha256(words).hexdigest()
             ready = _Ready.read(partial)
             if ready is None or ready.request != request or _is_outdated(ready, partial, state):
-                fresh_directory(partial, mode=0o700)
-                ready = _prepare(source, partial, newest, nothing_since, keys, request)
-                # Last of all: it says that all is there.
-                write_atomically(partial / _DONE, json.dumps(asdict(ready)).encode(), mode=0o600)
-            _publish(partial, state)
+                try:
+                    fresh_directory(partial, mode=0o700)
+                    ready = _prepare(source, partial, newest, nothing_since, keys, request)
+                    # Last of all: it says that all is there.
+                    done = json.dumps(asdict(ready)).encode()
+                    write_atomically(partial / _DONE, done, mode=0o600)
+                except (LabelguardError, OSError):
+                    shutil.rmtree(partial, ignore_errors=True)
+                    raise
+            try:
+                _publish(partial, state)
+            except LabelguardError as error:
+                raise type(error)(f"{error}; then run this again, or remove {partial}") from None
             return replace(ready.result, project=str(state))
     except OSError as error:
         why = error.strerror or str(error)
-        raise ProjectError(f"cannot restore into {home}: {why}; then run this again") from None
+        left = f", or remove {partial}" if partial.exists() else ""
+        raise ProjectError(
+            f"cannot restore into {home}: {why}; then run this again{left}"
+        ) from None
 
 
 def _is_outdated(ready: _Ready, partial: Path, state: Path) -> bool:

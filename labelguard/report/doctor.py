@@ -54,6 +54,8 @@ class Finding:
     ok: bool
     # what was found, or what to do
     detail: str
+    # whether it is well for now, and somebody should look
+    notice: bool = False
 
 
 def examine(project: Where) -> list[Finding]:
@@ -104,8 +106,9 @@ def _accounting() -> str:
 
 
 def _project_checks(project: Where) -> list[Finding]:
+    from labelguard.budget.events import kind
     from labelguard.project.opening import IGNORE
-    from labelguard.report.overview import verify
+    from labelguard.report import overview
 
     try:
         home = locate_project(project)
@@ -128,7 +131,7 @@ def _project_checks(project: Where) -> list[Finding]:
         return f"{home.keys}: present, private, and those of the ledger"
 
     def ledger() -> str:
-        verdict = verify(home)
+        verdict = overview.verify(home)
         if verdict.fault:
             raise LabelguardError(verdict.fault)
         entries = pluralize(verdict.journal_entries, "journal entry")
@@ -153,25 +156,42 @@ def _project_checks(project: Where) -> list[Finding]:
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
         return f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
 
-    def hook() -> str:
+    def hook() -> str | Finding:
         state = HookState.read(OpenProject.open(home))
         if state is None:
             return "none so far"
+        failing = state.worker.unreconciled
+        why = {name: one["why"] for name, one in failing.items() if name in home.connectors}
         if state.overdue:
-            why = {name: one["why"] for name, one in state.worker.unreconciled.items()}
             raise LabelguardError(
                 "; ".join(
                     f"reconciliation of {name}: {since}; {why.get(name, 'no worker runs')}"
                     for name, since in state.overdue.items()
                 )
             )
-        days = [f"{name} reconciled: {when}" for name, when in state.reconciliations()]
+        days = [f"{name} reconciled: {when}" for name, when in state.worker.reconciliations()]
         letters = pluralize(state.letters, "dead letter")
-        return "; ".join([*days, f"{letters} (labelguard hook dead-letters list)"])
+        lines = [*days, *why.values(), f"{letters} (labelguard hook dead-letters list)"]
+        return Finding("deliveries", True, "; ".join(lines), notice=bool(why))
+
+    def budget() -> str | Finding:
+        known = overview.budget(home)
+        if known.policy is None:
+            return "no policy is in force"
+        unit = known.policy.unit
+        lines = [
+            f"{pluralize(one.exhausted_labelers, unit)} with no {kind(one.event).noun} left: "
+            "their new labels are not released"
+            for one in known.allowances
+            if one.exhausted_labelers and unit != "item"  # contents are labelled once
+        ]
+        detail = "; ".join(lines) or f"policy {known.policy.name}: all have something left"
+        return Finding("budget", True, detail, notice=bool(lines))
 
     checks = (
         *(("project", writable), ("keys", keys), ("ledger", ledger)),
         *(("private maps", maps), ("ingested answers", answers), ("deliveries", hook)),
+        ("budget", budget),
     )
     return _report_once([_check(name, work) for name, work in checks])
 
@@ -187,9 +207,10 @@ def _report_once(findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def _check(name: str, work: Callable[[], str]) -> Finding:
+def _check(name: str, work: Callable[[], str | Finding]) -> Finding:
     try:
-        return Finding(name, True, work())
+        shown = work()
+        return Finding(name, True, shown) if isinstance(shown, str) else shown
     except LabelguardError as error:
         return Finding(name, False, str(error))
 

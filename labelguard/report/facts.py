@@ -173,13 +173,6 @@ class HookState:
         }
         return cls(waiting, letters, worker, overdue)
 
-    def reconciliations(self) -> Iterator[tuple[str, str]]:
-        """Yield connectors with the day of the last reconciliation, and since when they fail."""
-        done, failing = self.worker.reconciled, self.worker.unreconciled
-        for name in sorted({*done, *failing}):
-            fails = f" (attempts fail since {failing[name]['since']})" if name in failing else ""
-            yield name, f"{done.get(name, 'never')}{fails}"
-
     def describe_troubles(self) -> Iterator[str]:
         """Yield what needs doing, as sentences that hold no text of a tool."""
         for name, why in self.overdue.items():

@@ -5,6 +5,7 @@ import contextlib
 import json
 import sqlite3
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
@@ -24,9 +26,11 @@ from support.hostile import paths, replaced, without
 
 from labelguard.answers.inbox import FILE, Inbox
 from labelguard.errors import ConnectorError
-from labelguard.project import ingestion
+from labelguard.project import attempts, ingestion
+from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
+from labelguard.project.project import Project, find
+from labelguard.project.restore import restore
 
 
 @pytest.fixture
@@ -99,6 +103,32 @@ def _forbid(inbox, verb):
             raise sqlite3.OperationalError("database or disk is full")
 
 
+@pytest.mark.parametrize("fate", ["deleted", "restored"])
+def test_nothing_is_accepted_for_a_project_that_is_gone_or_was_restored(made, fate, tmp_path):
+    attempts.succeed(made)
+    attempts.fail(made, ConnectorError("the tool is away"))
+    moved = made.state.with_name("moved")
+    with client(made) as (tool, _):
+        assert post(tool, hooks.body(1))[0] == tool.get("/readyz").status_code == 200
+        assert "1 attempt failed" in tool.get("/status").json()["releases"]
+        backup(tmp_path / "backup.tar.zst", project=made)
+        made.state.rename(moved)
+        if fate == "restored":
+            restore(tmp_path / "backup.tar.zst", made.state.parent, keys=moved / "keys")
+        assert post(tool, hooks.body(2))[0] == post(tool, b"{")[0] == 503
+        assert "the project directory is gone" in tool.get("/status").json()["releases"]
+        assert 'labelguard_releases_failed_total{reason="tool"} 1.0' in tool.get("/metrics").text
+    with client(find(moved)) as (tool, inbox):
+        assert tool.get("/readyz").status_code == 200
+        assert (inbox.waiting(), inbox.letters()) == (1, [])
+
+
+def test_a_project_that_is_gone_is_not_ready(made):
+    with client(made) as (tool, _):
+        made.state.rename(made.state.with_name("moved"))
+        assert tool.get("/readyz").status_code == 503
+
+
 def test_more_than_may_wait_for_the_disk_is_503(made):
     class Slow:
         """An inbox whose disk does not answer."""
@@ -118,7 +148,7 @@ def test_more_than_may_wait_for_the_disk_is_503(made):
 
     slow = Slow()
     limits = Limits(commit_seconds=0.02)
-    hook = Hook(Endpoints.of(made).served, slow, limits)  # type: ignore[arg-type]
+    hook = Hook(Endpoints.of(made).served, slow, limits, ServedProject(made))  # type: ignore[arg-type]
     with TestClient(application({"": hook})) as tool:
         large = hooks.body(1, answer={"task": "x" * 1_900_000})
         found = [post(tool, large.replace(b"a1", b"a%d" % number))[0] for number in range(40)]
@@ -135,6 +165,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
     ugly = [b"{", b"[]", b'{"answers": [{"id": "a7"}]}', hooks.body(1, answer={"version": "x"})]
     ugly += [hooks.body(1, answer={"id": ""}), hooks.body(1, answer={"version": 1 << 63})]
     ugly += [hooks.body(1, answer={"who": "\ud800"}), b"[" * 100_000]
+    ugly += [hooks.body(1, answer={"version": int((time.time() + 90_000) * 1e6)})]
     with client(made) as (tool, inbox):
         for content in [*ugly, *ugly]:
             assert tool.get("/readyz").status_code == 200
@@ -150,6 +181,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
     listed = " ".join(command(made, "list").split())  # whatever the width of the terminal
     assert "the event is not an object" in listed
     assert "KeyError" in listed
+    assert "its time is ahead of this machine's clock" in listed
     assert listed.count("is not an object") == 1  # those of one cause together
     assert hooks.LABEL not in listed and hooks.LABELER not in listed
 
@@ -293,7 +325,9 @@ def running(tmp_path_factory):
         opened = OpenProject.open(made)
         inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
         loop = stack.enter_context(asyncio.Runner())
-        hook = Hook(Endpoints.of(made).served, inbox, Limits(body_bytes=20_000))
+        hook = Hook(
+            Endpoints.of(made).served, inbox, Limits(body_bytes=20_000), ServedProject(made)
+        )
 
         async def start():
             hook.writer.start()

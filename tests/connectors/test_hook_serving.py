@@ -27,6 +27,7 @@ from support import hooks, tools
 from labelguard.answers.connector import Settings
 from labelguard.errors import ConnectorError
 from labelguard.project import policies
+from labelguard.project.project import CONFIG
 from labelguard.report import overview
 
 RELEASE = """
@@ -93,6 +94,19 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(clinic, en
     assert "releases every 6 new answers by rr, under policy clinic" in lines
     for one in (hooks.SECRET, "worker 1", "prompt 1", '"left"'):
         assert one not in lines
+
+
+def test_a_worker_that_cannot_start_is_seen(clinic):
+    made, _ = clinic
+    with hooks.serving(made) as server:
+        assert httpx2.get(f"{server.url}/status").json()["worker"] == "runs"
+        with (made.state / CONFIG).open("a") as file:
+            file.write("\n[broken")
+        wait("no worker", 30, lambda: children(server.process.pid))
+        for worker in children(server.process.pid):
+            os.kill(worker, signal.SIGKILL)
+        wait("it runs", 60, lambda: "up 0.0" in httpx2.get(f"{server.url}/metrics").text)
+        assert "in a row" in httpx2.get(f"{server.url}/status").json()["worker"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import partial
 
 import httpx2
 import pytest
@@ -15,13 +14,13 @@ from labelguard_connectors.hook import server
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from support import hooks
 from support.pages import DOCS
 
 from labelguard.errors import ConnectorError, LabelguardError
-from labelguard.project import attempts
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
 
@@ -49,7 +48,7 @@ def client(projects):
         for name, made in projects.items():
             inbox = stack.enter_context(contextlib.closing(OpenProject.open(made).answers.inbox()))
             endpoints = Endpoints.of(made).served
-            served[name] = Hook(endpoints, inbox, Limits(), partial(attempts.read, made))
+            served[name] = Hook(endpoints, inbox, Limits(), ServedProject(made))
         yield stack.enter_context(TestClient(application(served)))
 
 
@@ -133,6 +132,15 @@ def test_projects_that_cannot_be_told_apart_are_refused(again, projects, tmp_pat
 def test_a_ledger_of_one_project_serves_no_other(projects, tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", f"sqlite:///{tmp_path / 'shared.sqlite3'}")
     with pytest.raises(LabelguardError):
+        server.serve(*projects.values(), port=0)
+
+
+def test_a_secret_file_that_is_empty_is_said_of_every_project(projects, tmp_path, monkeypatch):
+    (tmp_path / "secret").touch(mode=0o600)
+    for name in SECRETS:
+        monkeypatch.delenv(f"LABELGUARD_{name.upper()}_HOOK_SECRET")
+        monkeypatch.setenv(f"LABELGUARD_{name.upper()}_HOOK_SECRET_FILE", str(tmp_path / "secret"))
+    with pytest.raises(ConnectorError, match=r"^clinic: .* hook_secret is empty: .*; survey: .*"):
         server.serve(*projects.values(), port=0)
 
 

@@ -262,7 +262,7 @@ def read_pages(project):
     with client(project, serves=False) as (tool, _):
         lines = tool.get("/metrics").text.splitlines()
         status = tool.get("/status").json()
-    own = ("labelguard_releases", "labelguard_last")
+    own = ("labelguard_releases", "labelguard_last", "labelguard_hook_last")
     values = (line.rsplit(" ", 1) for line in lines if line.startswith(own))
     return {name: float(value) for name, value in values}, status
 
@@ -276,7 +276,10 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     assert len(Worker(project).turn().releases) == 1
     good, status = read_pages(project)
     assert set(good.values()) >= {0} and good["labelguard_last_release_timestamp"] > 1.7e9
-    assert status["releases"] == "ok"
+    assert (status["releases"], status["worker"]) == ("ok", "none (--no-worker)")
+    assert status["exhausted_labelers"] == 1
+    [budget] = [one for one in doctor.examine(project) if one.name == "budget"]
+    assert budget.ok and budget.notice and "1 labeler with no randomized block" in budget.detail
 
     tools.deliver(project, desk.answer("ann", 2, "left"))
     assert Worker(project).turn().failed
@@ -317,12 +320,21 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
         never = ("desk", "reconciled", "never (attempts fail since 2026-11-01)")
         assert shown["hook"].table and never in shown["hook"].table.rows
         assert any("missed of desk" in one for one in shown["to-do"].points) == overdue
-        assert checked.ok != overdue and ("no api_key" in checked.detail) == overdue
+        assert checked.ok != overdue and checked.notice != overdue
+        assert "no api_key" in checked.detail
+        lines, status = read_pages(clinic.project)
+        assert lines['labelguard_hook_last_reconcile_timestamp{connector="desk"}'] == 0
+        assert status["reconciled"] == {"desk": never[2]}
     clinic.day = 3
     clinic.worker().turn()
     with clock.simulate_time(datetime(2026, 11, 3, tzinfo=UTC)):
         checked = check(clinic)
-    assert checked.ok and "desk reconciled: 2026-11-03; 0 dead letters" in checked.detail
+    assert checked.ok and not checked.notice
+    assert "desk reconciled: 2026-11-03; 0 dead letters" in checked.detail
+    lines, status = read_pages(clinic.project)
+    day = datetime(2026, 11, 3, tzinfo=UTC).timestamp()
+    assert lines['labelguard_hook_last_reconcile_timestamp{connector="desk"}'] == day
+    assert status["reconciled"] == {"desk": "2026-11-03"}
 
 
 def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):

@@ -15,7 +15,9 @@ import yaml
 from dockerfile_parse import DockerfileParser
 from labelguard_connectors.hook.metrics import Metrics, metrics_page
 from labelguard_connectors.hook.schedule import Schedule
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Scheme
+from labelguard_connectors.label_studio import rest
 from support.pages import DOCS, blocks, check_command, commands
 
 from labelguard.answers.connector import Settings, connector, kinds
@@ -48,6 +50,13 @@ def test_tables_of_labelguard_toml_are_understood(block):
     Schedule.of(told.get("hook", {}))
 
 
+def test_the_page_of_label_studio_quotes_what_is_said():
+    page = (DOCS / "label-studio.md").read_text(encoding="utf-8")
+    quoted = dict(re.findall(r"(?m)^\| `HTTP (\d+): (.*?)` \|", page))
+    assert len(quoted) == 2
+    assert all(rest._HINTS[int(code)].startswith(text) for code, text in quoted.items())
+
+
 @pytest.mark.parametrize("line", sorted(set(LINES)))
 def test_commands_and_options_are_those_of_the_command_line(line):
     check_command(shlex.split(line)[1:])
@@ -66,8 +75,12 @@ def test_the_table_of_connectors_names_every_key():
     assert all(f"`{kind}`" in page for kind in kinds())
 
 
-def test_metrics_and_alarms_are_about_what_the_hook_counts():
-    counted = set(re.findall(r"(?m)^# TYPE (\w+)", metrics_page({"": Metrics()}).decode()))
+def test_metrics_and_alarms_are_about_what_the_hook_counts(project):
+    counted = set(
+        re.findall(
+            r"(?m)^# TYPE (\w+)", metrics_page({"": Metrics(ServedProject(project))}).decode()
+        )
+    )
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", page))
     assert documented == {name for name in counted if not name.endswith("_created")}
@@ -226,8 +239,8 @@ def test_every_alert_has_a_case_that_fires():
     assert set(alerts) == set(fired)
 
 
-def test_they_are_about_what_the_hook_measures():
-    metrics = Metrics()
+def test_they_are_about_what_the_hook_measures(project):
+    metrics = Metrics(ServedProject(project))
     metrics.deliveries.labels("label-studio", "200").inc()
     measured = set(NAME.findall(metrics_page({"": metrics}).decode()))
     assert set(NAME.findall(RULES.read_text())) <= measured

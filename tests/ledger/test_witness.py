@@ -11,14 +11,14 @@ from support.lives import PRICE, TABLE, first_release
 from support.preferences import files
 
 import labelguard as lg
-from labelguard.errors import LedgerError
+from labelguard.errors import KeyProblem, LedgerError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import journal, schema
 from labelguard.ledger.journal import Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import attempts, erasure, policies
 from labelguard.project.backup import backup
-from labelguard.project.opening import OpenProject, abandon
+from labelguard.project.opening import OpenProject, abandon, upgrade
 from labelguard.project.project import Project, find
 from labelguard.project.restore import restore
 from labelguard.report import overview
@@ -114,6 +114,27 @@ def test_a_server_that_was_restored_to_an_older_state_is_refused(tmp_path, monke
                 with pytest.raises(LedgerError, match=REFUSED):
                     act(home.state)
             assert databases.dump(older) == before
+
+
+def test_a_ledger_of_another_project_is_called_that(tmp_path, monkeypatch):
+    homes = [lg.init(tmp_path / f"p{number}", max_epsilon=number) for number in (3, 4)]
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", f"sqlite:///{homes[1].state / 'ledger.sqlite3'}")
+    with pytest.raises(KeyProblem, match="another project's; check LABELGUARD_LEDGER_URL"):
+        overview.verify(homes[0])
+    with pytest.raises(LedgerError, match="holds the ledger of another project"):
+        lg.init(tmp_path / "third")
+    monkeypatch.setenv("LABELGUARD_KEYS", str(homes[1].keys))
+    with pytest.raises(LedgerError, match="or it is another project's: check LABELGUARD_LEDGER"):
+        overview.verify(homes[0])
+
+
+def test_who_looks_at_a_ledger_that_is_missing_makes_none(project):
+    path = project.state / "ledger.sqlite3"
+    path.unlink()
+    for look in (overview.verify, overview.budget, upgrade):
+        with pytest.raises(LedgerError, match=r"no ledger at .* set LABELGUARD_LEDGER_URL"):
+            look(project)
+    assert not path.exists()
 
 
 def test_a_ledger_whose_end_was_rewritten_is_refused(project, tmp_path):

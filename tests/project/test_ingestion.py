@@ -1,6 +1,8 @@
 """Answers of tools come into a project once, and from there into releases as they are there."""
 
+import contextlib
 import json
+import time
 from collections import Counter
 from typing import Any
 
@@ -17,6 +19,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
 from labelguard.report import overview
 from labelguard.storage import blocks
+from labelguard.text import UNREADABLE
 
 # So much ε that no label is flipped, whatever the coins: what was answered is what is released.
 OPEN: dict[str, Any] = {
@@ -172,6 +175,21 @@ def test_a_tool_that_lists_little_of_what_it_had_deletes_nothing(tool):
     assert len(labelers(project)) == 31  # what is new was stored
     assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 25
     assert labelers(project) == ["maria"] * 5 + ["otto"]
+
+
+def test_an_answer_from_the_future_is_a_dead_letter_and_loses_to_its_correction(tool):
+    project, desk = tool
+    desk.clock = int((time.time() + 90_000) * 1e6)  # a clock that is wrong
+    told = desk.answer("maria", 1, "left")
+    done = ingestion.reconcile("desk", project)
+    assert (done.answers, done.left_out) == (0, {UNREADABLE: 1})
+    with contextlib.closing(OpenProject.open(project).answers.inbox()) as inbox:
+        assert ["ahead of this machine's clock" in one.why for one in inbox.letters()] == [True]
+        desk.clock = int(time.time() * 1e6)
+        desk.change(told["record"], "right")
+        assert ingestion.reconcile("desk", project).answers == 1
+        assert inbox.letters() == []
+    assert release_counts(project) == {("prompt 1", "right 1"): 1}
 
 
 def test_what_was_deleted_goes_also_where_a_crash_came_between(tool, monkeypatch):

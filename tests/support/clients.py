@@ -1,16 +1,15 @@
 """A client of the hook in this process, and the inbox behind it."""
 
 import contextlib
-from functools import partial
 
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from support import hooks
 
-from labelguard.project import attempts
 from labelguard.project.opening import OpenProject
 
 
@@ -26,7 +25,7 @@ def client(made, limits=None, *, serves=True):
     """A client of a project's hook, which may serve no connector, and its inbox."""
     with inbox_of(made) as inbox:
         served = Endpoints.of(made).served if serves else {}
-        hook = Hook(served, inbox, limits or Limits(), partial(attempts.read, made))
+        hook = Hook(served, inbox, limits or Limits(), ServedProject(made))
         with TestClient(application({"": hook})) as found:
             yield found, inbox
 

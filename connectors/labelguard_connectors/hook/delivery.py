@@ -25,10 +25,10 @@ from starlette.types import Receive, Scope, Send
 
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.errors import ConnectorError, LabelguardError
-from labelguard.project.attempts import Attempts
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.limits import Bodies, ErrorResponse, Limits
 from labelguard_connectors.hook.metrics import Metrics
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Endpoint, Refused, parse_delivery
 
 # The most that may wait for the disk; what comes then is to come again later.
@@ -46,10 +46,13 @@ class _WriterJob:
 
 
 class BatchWriter:
-    """Stores events for the coroutines of one event loop, in a thread of its own."""
+    """Stores events for the coroutines of one event loop, in a thread of its own.
 
-    def __init__(self, inbox: Inbox, metrics: Metrics) -> None:
-        self._inbox, self._metrics = inbox, metrics
+    What `check` raises keeps anything from being stored.
+    """
+
+    def __init__(self, inbox: Inbox, metrics: Metrics, check: Callable[[], None]) -> None:
+        self._inbox, self._metrics, self._check = inbox, metrics, check
         self._queue: queue.SimpleQueue[_WriterJob | None] = queue.SimpleQueue()
         self._waiting = self._bytes = 0
         self._thread = threading.Thread(target=self._write, name="labelguard-inbox", daemon=True)
@@ -105,11 +108,11 @@ class BatchWriter:
             jobs = [job for job in batch if job is not None]
             events = [job.work for job in jobs if isinstance(job.work, Event)]
             if events:
-                error = _attempt(partial(self._put, events))
+                error = self._attempt(partial(self._put, events))
                 self._settle([job for job in jobs if isinstance(job.work, Event)], error)
             for job in jobs:
                 if not isinstance(job.work, Event):
-                    self._settle([job], _attempt(job.work))
+                    self._settle([job], self._attempt(job.work))
 
     def _put(self, events: list[Event]) -> None:
         began = time.perf_counter()
@@ -132,16 +135,16 @@ class BatchWriter:
                 job.done.set_exception(error) if error else job.done.set_result(None)
         self._metrics.queued.set(self._waiting)
 
-
-def _attempt(act: Callable[[], None]) -> Exception | None:
-    """Do it; return what went wrong, for those who wait: it does not end the thread."""
-    try:
-        act()
-    except LabelguardError as error:
-        return error
-    except Exception as error:
-        return ConnectorError(f"the inbox cannot be used now: {type(error).__name__}")
-    return None
+    def _attempt(self, act: Callable[[], None]) -> Exception | None:
+        """Do it; return what went wrong, for those who wait: it does not end the thread."""
+        try:
+            self._check()
+            act()
+        except LabelguardError as error:
+            return error
+        except Exception as error:
+            return ConnectorError(f"the inbox cannot be used now: {type(error).__name__}")
+        return None
 
 
 PATH = "/hooks/"
@@ -174,14 +177,14 @@ class Hook:
         endpoints: Mapping[str, Endpoint],
         inbox: Inbox,
         limits: Limits,
-        attempts: Callable[[], Attempts] = Attempts,
+        project: ServedProject,
         bodies: Bodies | None = None,
         name: str = "",
     ) -> None:
         self._endpoints, self._inbox, self._limits = endpoints, inbox, limits
-        self._attempts, self._waiting, self._letters = attempts, 0, 0
-        self.metrics = Metrics(attempts)
-        self.writer = BatchWriter(inbox, self.metrics)
+        self._project, self._waiting, self._letters = project, 0, 0
+        self.metrics = Metrics(project)
+        self.writer = BatchWriter(inbox, self.metrics, project.check)
         self._bodies = bodies or Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(name), "refused", _QUIET_SECONDS)
         self._log = logs.logger(name)
@@ -265,10 +268,14 @@ class Hook:
     async def status(self) -> dict[str, Any]:
         """Return how releases go, and how many events wait, or wait in vain; no error's message."""
         await self.count()
-        known = self._attempts()
+        known = self._project.attempts()
+        trouble, worker = self._project.fault or known.failing, self._project.worker_state()
         return {
-            "releases": known.failing or ("ok" if known.released_at else "none was tried"),
+            "releases": trouble or ("ok" if known.released_at else "none was tried"),
             "last_release": known.released_at or None,
+            "exhausted_labelers": worker.exhausted,
+            "reconciled": dict(worker.reconciliations()),
+            "worker": self._project.describe_worker(),
             "waiting_events": self._waiting,
             "dead_letters": self._letters,
         }

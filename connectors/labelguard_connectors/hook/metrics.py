@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from labelguard import clock
-from labelguard.project.attempts import REASONS, Attempts
+from labelguard.project.attempts import REASONS
+from labelguard_connectors.hook.served import ServedProject
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -21,9 +22,9 @@ _EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 class Metrics:
     """The numbers of one server, apart from those of any other in this process."""
 
-    def __init__(self, attempts: Callable[[], Attempts] = Attempts) -> None:
+    def __init__(self, project: ServedProject) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Releases(attempts))
+        self.registry.register(_ProjectSeries(project))
         own: dict[str, Any] = {"namespace": "labelguard_hook", "registry": self.registry}
         about = "Deliveries by connector and the status that they were answered with."
         self.deliveries = Counter("deliveries", about, ["connector", "status"], **own)
@@ -79,15 +80,17 @@ class _Several(Collector):
         yield from families.values()
 
 
-class _Releases(Collector):
-    """Releases of the project, which other processes make: as its directory has them."""
+class _ProjectSeries(Collector):
+    """The worker, and what other processes do: as the project's directory has it."""
 
-    def __init__(self, attempts: Callable[[], Attempts]) -> None:
-        self._attempts = attempts
+    def __init__(self, project: ServedProject) -> None:
+        self._project = project
 
     def collect(self) -> Iterator[Metric]:
-        """Yield failures by reason, and when the last release succeeded, in seconds since 1970."""
-        known = self._attempts()
+        """Yield failures by reason, and when releases and readings of tools succeeded last, in
+        seconds since 1970.
+        """
+        known = self._project.attempts()
         failed = CounterMetricFamily(
             "labelguard_releases_failed",
             "Attempts to release that failed, by the kind of error; never by a label.",
@@ -103,3 +106,21 @@ class _Releases(Collector):
         at = clock.parse_time(known.released_at).timestamp() if known.released_at else 0
         last.add_metric([], at)
         yield last
+        up = GaugeMetricFamily(
+            "labelguard_hook_worker_up",
+            "1 while the worker beside the server runs; 0 from its end until it ran for a minute.",
+        )
+        if self._project.worker_ends is not None:
+            up.add_metric([], 0 if self._project.worker_ends else 1)
+        yield up
+        reconciled = GaugeMetricFamily(
+            "labelguard_hook_last_reconcile_timestamp",
+            "The day on which a worker last read all that a tool holds; 0 while it never could.",
+            labels=["connector"],
+        )
+        state = self._project.worker_state()
+        for name in sorted({*state.reconciled, *state.unreconciled}):
+            day = state.reconciled.get(name)
+            at = clock.parse_time(f"{day}T00:00:00Z").timestamp() if day else 0
+            reconciled.add_metric([name], at)
+        yield reconciled

@@ -8,25 +8,27 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from labelguard.cli import terminal
 from labelguard.errors import ConnectorError, PolicyError
-from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import STATE
 from labelguard_connectors.hook import app, limits, logs
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.schedule import Schedule
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Endpoints
 
 _SWITCH_SECONDS = 0.0005
 _WORKER_SECONDS = 60
 # How long to wait before a worker that ended is started again: at first, and at most.
 _RESTART_SECONDS = (1, 300)
+# How long one has to run to count as running, after another ended.
+_STEADY_SECONDS = 60
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -61,7 +63,7 @@ def serve(
     # Else the thread that writes waits 5 ms for the interpreter whenever it comes back to it.
     sys.setswitchinterval(_SWITCH_SECONDS)
     bounds, projects = bounds or Limits(), _name_projects(places or (None,))
-    endpoints = {name: Endpoints.of(opened.project) for name, opened in projects.items()}
+    endpoints = _read_endpoints(projects)
     _check_secrets(endpoints)
     for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
@@ -72,25 +74,26 @@ def serve(
     logs.configure()
     log = logs.logger()
     with contextlib.ExitStack() as stack:
-        bodies, hooks = limits.Bodies(bounds), {}
+        bodies, hooks, watched = limits.Bodies(bounds), {}, {}
         for name, opened in projects.items():
             inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
-            state = partial(attempts.read, opened.project)
-            hooks[name] = Hook(endpoints[name].served, inbox, bounds, state, bodies, name)
+            watched[name] = ServedProject(opened.project)
+            served = endpoints[name].served
+            hooks[name] = Hook(served, inbox, bounds, watched[name], bodies, name)
         listener = stack.enter_context(contextlib.closing(terminal.listen(host, port)))
         address = terminal.address_of(listener)
         for name, each in endpoints.items():
             for connector, why in each.left_out.items():
                 log.warning("not served", connector=f"{name}/{connector}".lstrip("/"), why=why)
-        served = sorted(
+        paths = sorted(
             f"{name}/{one}".lstrip("/") for name, each in endpoints.items() for one in each.served
         )
-        log.info("serving", address=address, connectors=served)
+        log.info("serving", address=address, connectors=paths)
         if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
         for name, opened in projects.items() if worker else ():
             own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
-            stack.enter_context(_run_beside([*worker, *own], name))
+            stack.enter_context(_run_beside([*worker, *own], watched[name], name))
         terminal.run_server(
             app.application(hooks),
             listener,
@@ -102,7 +105,7 @@ def serve(
         )
         log.info("ended", address=address)
         totals = [hook.metrics.totals() for hook in hooks.values()]
-        return ServerSummary(address, served, *map(sum, zip(*totals, strict=True)))
+        return ServerSummary(address, paths, *map(sum, zip(*totals, strict=True)))
 
 
 def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
@@ -125,6 +128,19 @@ def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
     return projects
 
 
+def _read_endpoints(projects: Mapping[str, OpenProject]) -> dict[str, Endpoints]:
+    """Return the endpoints of projects; what is wrong is said of each."""
+    endpoints, wrong = dict[str, Endpoints](), list[str]()
+    for name, opened in projects.items():
+        try:
+            endpoints[name] = Endpoints.of(opened.project)
+        except ConnectorError as error:
+            wrong.append(f"{name}: {error}" if name else str(error))
+    if wrong:
+        raise ConnectorError("; ".join(wrong))
+    return endpoints
+
+
 def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
     """Raise `ConnectorError` where what opens one project's hook would open another's."""
     owners: dict[str, str] = {}
@@ -139,10 +155,11 @@ def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
 
 
 @contextlib.contextmanager
-def _run_beside(command: Sequence[str], name: str) -> Iterator[None]:
+def _run_beside(command: Sequence[str], project: ServedProject, name: str) -> Iterator[None]:
     """Keep a worker running meanwhile: it ends with this process, however this ends."""
     ended = threading.Event()
-    arguments = (command, ended, logs.logger(name))
+    arguments = (command, ended, project, logs.logger(name))
+    project.worker_ends = 0
     keeper = threading.Thread(target=_keep_running, args=arguments, name="labelguard-worker")
     keeper.start()
     try:
@@ -152,22 +169,27 @@ def _run_beside(command: Sequence[str], name: str) -> Iterator[None]:
         keeper.join()
 
 
-def _keep_running(command: Sequence[str], ended: threading.Event, log: logs.Logger) -> None:
-    pause, most = _RESTART_SECONDS
+def _keep_running(
+    command: Sequence[str], ended: threading.Event, project: ServedProject, log: logs.Logger
+) -> None:
+    (first, most), ends = _RESTART_SECONDS, 0
     while not ended.is_set():
         # The worker ends when its standard input does, which this process alone holds open.
         # Ctrl-C is for the server, which tells it.
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=sys.stderr, start_new_session=True
         ) as worker:
+            began = time.monotonic()
             while not ended.wait(0.2) and worker.poll() is None:
-                pass
+                if time.monotonic() - began > _STEADY_SECONDS:
+                    project.worker_ends = ends = 0
             if ended.is_set():
                 worker.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.wait(_WORKER_SECONDS)
                 worker.kill()
                 return
+        pause = min(first * 2 ** min(ends, 16), most)
+        project.worker_ends = ends = ends + 1
         log.error("worker ended", code=worker.returncode, again_in_seconds=pause)
         ended.wait(pause)
-        pause = min(pause * 2, most)

@@ -237,6 +237,8 @@ def _check(answer: Answer) -> None:
         raise ConnectorError("an answer in it has no id, or one that is no text")
     if not isinstance(answer.version, int) or not -(1 << 63) <= answer.version < 1 << 63:
         raise ConnectorError("the time of an answer in it is not a number of microseconds")
+    if answer.is_ahead:
+        raise ConnectorError(connectors.AHEAD)
     try:
         for text in texts:
             text.encode()

@@ -170,6 +170,8 @@ class Worker:
         release = privatize(None, namespace=source, project=self._project, **options)
         progress.segments[source], progress.days[source] = last, self._today()
         progress.releases[source] = release.id
+        usages = overview.budget(self._project).allowances
+        progress.exhausted = max((one.exhausted_labelers for one in usages), default=None)
         progress.write(self._project.state)
         if not release.reused:
             turn.releases.append(release.id)

@@ -19,6 +19,7 @@ import pytest
 from labelguard_connectors.hook import delivery
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from support import hooks, tools
@@ -87,7 +88,7 @@ def create_project(directory, patch):
 def traces(made, tool, bodies):
     """What is to be seen of deliveries: answers, metrics but for times, rows and sizes of files."""
     with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
-        hook = delivery.Hook(Endpoints.of(made).served, inbox, Limits())
+        hook = delivery.Hook(Endpoints.of(made).served, inbox, Limits(), ServedProject(made))
         with TestClient(application({"": hook})) as client:
             answers = [
                 client.post(f"/hooks/{tool}", content=body, headers=proof(tool, body))
