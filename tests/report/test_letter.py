@@ -14,7 +14,7 @@ from support.reports import HOSTILE, section
 import labelguard as lg
 from labelguard import clock
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
-from labelguard.project import erasure, policies
+from labelguard.project import erasure, linking, policies
 from labelguard.project.project import find
 from labelguard.report.page import report
 from labelguard.report.person import write_letter
@@ -54,7 +54,10 @@ def test_a_letter_says_what_was_used_and_what_that_means(released):
 
 @pytest.mark.parametrize(
     ("leave", "words"),
-    [("retired", "nothing tells any more which"), ("erased", "raw answers that the project held")],
+    [
+        ("retired", "nothing tells any more which"),
+        ("erased", "raw answers of yours that the project held were removed"),
+    ],
 )
 def test_who_left_is_told_what_became_of_their_answers(leave, words, released):
     erasure.remove_labeler(WHO, leave, released)
@@ -181,3 +184,11 @@ def test_a_statement_that_is_markup_is_shown_and_never_obeyed(released):
 def test_a_statement_under_another_name_is_refused(released):
     with pytest.raises(ProjectError, match="organisation"):
         state(released, 'controler = "Clinic"\n')
+
+
+def test_who_left_under_one_of_two_ids_is_told_which_one_is_still_active(released):
+    linking.add_source("tool", "known", released)
+    linking.link(WHO, "tool:7", released)
+    [other] = erasure.remove_labeler(WHO, "erased", released).linked
+    text = write_letter(WHO, project=released).text
+    assert "no new answers under this id" in text and f"same budget: {other}." in text
