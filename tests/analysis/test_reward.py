@@ -61,7 +61,9 @@ def test_public_rewards_are_added_by_weight(release):
     texts = ["tea?", "tea?"], ["yes", "yes good sure"]
     plain, mixed = lg.reward(release), lg.reward(release, mix={"length": -0.5})
     length = np.log1p([len(text) for text in texts[1]])
-    np.testing.assert_allclose(plain.score(*texts) - 0.5 * length, mixed.score(*texts), rtol=1e-5)
+    np.testing.assert_allclose(
+        plain.score(*texts) - 0.5 * length, mixed.score(*texts), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_distance_is_about_1_for_labeled_responses_and_more_for_others(release):
