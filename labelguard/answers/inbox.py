@@ -409,7 +409,7 @@ def _engine(url: str) -> sa.Engine:
         def _configure(connection: Any, _: Any) -> None:
             # One fsync a commit, and readers do not stop writers.
             connection.execute("PRAGMA busy_timeout = 10000")
-            connection.execute("PRAGMA journal_mode = WAL")
+            database.write_ahead(connection, 10)
             connection.execute("PRAGMA synchronous = FULL")
 
         return engine.execution_options(schema_translate_map={"inbox": None})

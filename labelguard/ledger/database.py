@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -103,6 +105,23 @@ def connect_existing(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite" and path and not Path(path).exists():
         raise missing_ledger(address(engine.url))
     return engine
+
+
+def write_ahead(connection: Any, seconds: float) -> None:
+    """Let readers of an SQLite file not stop writers; wait so long for who does this just now.
+
+    SQLite's own wait (`busy_timeout`) does not cover this change, since two could wait for each
+    other.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def missing_ledger(address: str) -> LedgerError:

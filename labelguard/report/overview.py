@@ -446,6 +446,4 @@ def _to_json_value(name: str, value: Any) -> Any:
     if value is None or name not in _JSON:
         return value
     parsed = json.loads(value)
-    if name == "settings":
-        parsed.pop("request", None)
-    return parsed
+    return {n: v for n, v in parsed.items() if n != "request"} if name == "settings" else parsed
