@@ -13,7 +13,7 @@ from support.preferences import TABLE, opinions, pairs, public, write
 import labelguard as lg
 from labelguard.budget.policy import Policy
 from labelguard.cli.main import main
-from labelguard.errors import BudgetExceeded, KeyProblem, LedgerError, PolicyError
+from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.journal import Witness
 from labelguard.project.opening import OpenProject
@@ -327,5 +327,5 @@ def test_no_message_shows_the_password_of_the_ledger(url, project, tmp_path, mon
 def test_a_ledger_of_another_project_is_refused(postgres, tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
     lg.init(tmp_path / "one")
-    with pytest.raises(KeyProblem, match="is not the one the ledger"):
+    with pytest.raises(LedgerError, match="of another project"):
         lg.init(tmp_path / "two")
