@@ -43,7 +43,7 @@ class Answer:
     states of a record, the one with the greatest counts. `labeler` is the tool's id of who
     answered. `body` is a task with this one answer, as JSON in the tool's export format; it is
     empty where the answer was deleted, which no later state undoes. `left_out` is why no release
-    will count it, one of `labelguard.text`, for whoever pulls; it is not stored.
+    will count it (`SKIP`, `DRAFT`, … of `labelguard.text`), for whoever pulls; it is not stored.
     """
 
     record: str

@@ -21,7 +21,7 @@ from labelguard.cli.terminal import (
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
-    from labelguard.project.opening import FilesVerification, Verification
+    from labelguard.project.verification import FilesVerification, Verification
     from labelguard.report.overview import (
         AnchorLine,
         Budget,

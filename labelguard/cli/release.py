@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from labelguard.analysis.agreement import Agreement, Scored
     from labelguard.analysis.leaderboard import Leaderboard
     from labelguard.mechanisms.agreement import AgreementEstimate
-    from labelguard.project.opening import Abandoned, FilesVerification
+    from labelguard.project.opening import Abandoned
+    from labelguard.project.verification import FilesVerification
     from labelguard.release.coefficients import Coefficients
     from labelguard.release.publication import Published
     from labelguard.report.demonstration import Demonstration

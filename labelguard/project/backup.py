@@ -43,13 +43,8 @@ from labelguard.errors import LedgerError, ProjectError
 from labelguard.ledger import database, journal, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
-from labelguard.project.opening import (
-    OpenProject,
-    Where,
-    ledger_fault,
-    release_fault,
-    remove_leftovers,
-)
+from labelguard.project.opening import OpenProject, Where, remove_leftovers
+from labelguard.project.verification import ledger_fault, release_fault
 from labelguard.storage.files import PART, fsync_path, sha256
 
 FORMAT = 1

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project.opening import OpenProject, Where, release_fault
+from labelguard.project.opening import OpenProject, Where
+from labelguard.project.verification import release_fault
 from labelguard.release.writer import PARQUET, Release
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
 from labelguard.storage.files import SUMS, sha256, sums_text

@@ -19,7 +19,8 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import attempts
-from labelguard.project.opening import OpenProject, Verification, Where, verify_records
+from labelguard.project.opening import OpenProject, Where
+from labelguard.project.verification import Verification, verify_records
 from labelguard.report import overview
 from labelguard.report.overview import Budget
 from labelguard.text import pluralize

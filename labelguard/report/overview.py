@@ -25,15 +25,14 @@ from labelguard.ledger.people import Departure
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import policies
-from labelguard.project.opening import (
+from labelguard.project.opening import OpenProject, Where
+from labelguard.project.policy_facts import PolicyDetails
+from labelguard.project.verification import (
     FilesVerification,
-    OpenProject,
     Verification,
-    Where,
     release_fault,
     verify_records,
 )
-from labelguard.project.policy_facts import PolicyDetails
 from labelguard.storage import blocks
 from labelguard.storage.files import check_new_file
 

@@ -14,7 +14,8 @@ from labelguard.analysis.leaderboard import COLUMNS, MEAN, Board, Leaderboard, r
 from labelguard.budget import events
 from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
-from labelguard.project.opening import Verification, Where
+from labelguard.project.opening import Where
+from labelguard.project.verification import Verification
 from labelguard.release.sections import Chart, Mark, Section, Series, Table, sections_of_card
 from labelguard.report import charts, figures, sections
 from labelguard.report.facts import ReportFacts, verify_project

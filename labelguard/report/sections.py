@@ -15,8 +15,8 @@ from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import CEILINGS, Ceiling
 from labelguard.ledger.records import ReleaseRecord, UnitGroups
-from labelguard.project.opening import Verification
 from labelguard.project.project import Project
+from labelguard.project.verification import Verification
 from labelguard.release import card as cards
 from labelguard.release.sections import Section
 from labelguard.report.facts import HookState, ReportFacts, guess_accuracy, odds_factor

@@ -534,12 +534,12 @@ def draw(tmp_path, monkeypatch):
     """
     nonces, project = world.note_randomness(monkeypatch), lg.init(tmp_path)
 
-    def drawn(rows, **options):
+    def release_rows(rows, **options):
         options = {"mechanism": "rr", "epsilon": 9, "delta": 1e-5} | options
         release = lg.privatize(pa.Table.from_pylist(rows), project=project, **options)
         return release, Stored(project.state, nonces[-1])
 
-    return drawn
+    return release_rows
 
 
 class Stored:
