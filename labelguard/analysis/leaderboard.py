@@ -357,7 +357,7 @@ def _head_notes(head: Head, summary: HeadSummary, groups: list[Group]) -> Iterat
         yield unknown_sources_note(summary.unknown)
     if any(_has_unreleased_differences(head, summary, group) for group in groups):
         yield (
-            f"only {head.basis.projection.shape[1]} directions were released: what lies outside is "
+            f"only {head.basis.projection.shape[1]} components were released: what lies outside is "
             "held at 0, and intervals are wider for it: they take strengths along it to be spread "
             "as along those released, of which few say little; ask for more --components"
         )

@@ -108,11 +108,11 @@ def _print_card_or_head(value: Mapping[str, Any] | Coefficients) -> None:
 
 def _print_head(value: Coefficients) -> None:
     echo(f"{value.words}\n")
-    directions = f"{value.components:,} directions of {value.directions:,} columns"
-    facts = [("features", value.features), ("released", directions)]
+    components = f"{pluralize(value.components, 'component')} of {value.directions:,} columns"
+    facts = [("features", f"{value.features}, {components}")]
     for one in value.groups:
         columns = pluralize(one.columns, "column")
-        facts.append((f"  {one.group}", f"{one.share:z.0%} of it, {columns}"))
+        facts.append((f"  {one.group}", f"{one.share:z.0%} of the decision, {columns}"))
     print_facts(facts)
     if value.columns:
         from labelguard.release.coefficients import COLUMNS, rows
@@ -131,13 +131,13 @@ def _print_head(value: Coefficients) -> None:
 @click.option(
     "--head",
     is_flag=True,
-    help="Show what its head decides by: signed coefficients with intervals, of named columns.",
+    help="Show what its teacher, the head, decides by: signed coefficients with intervals, of named columns.",
 )
 @prints(_print_card_or_head, project=True)
 def release_show(
     release_id: str | None, head: bool, project: Path | None
 ) -> Mapping[str, Any] | Coefficients:
-    """The card of one release, or what its head decides by; by default the newest.
+    """The card of one release, or what its teacher decides by; by default the newest.
 
     RELEASE may be a directory with a copy of a release, without its project.
 

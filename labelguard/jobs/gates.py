@@ -324,7 +324,7 @@ def _measure_by_held_out(
     gate: GateSettings, models: list[Path], evaluation: Path, charged: int
 ) -> _Measurement:
     evaluated, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
-    values = [evaluated.likelihood(head) for head in heads]
+    values = [evaluated.likelihood(head)[0] for head in heads]
     chance = replace(heads[0], coefficients=0 * heads[0].coefficients)
     reference = heads[1] if len(heads) > 1 else chance
     return _Measurement(

@@ -271,7 +271,7 @@ def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         who = pluralize(other["units"], unit)
         yield "  left out", f"{other['labels']:,} of {who} ({why})"
     if counts["further_pairs"]:
-        yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
+        yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the teacher)"
     yield "  newly charged", pluralize(counts["charged"], "use")
     if not in_training:
         yield "  released before", f"{counts['released_before']:,} (same value, no charge)"

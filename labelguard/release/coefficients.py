@@ -32,6 +32,7 @@ from labelguard.release.head_summary import (
     half_widths,
     normal_draws,
 )
+from labelguard.text import pluralize
 
 # Of a coefficient along a principal axis, on features of mean squared norm 1.
 LEAST_VARIANCE = 1 / 3
@@ -40,7 +41,7 @@ NEGLIGIBLE = 1e-3
 # Columns that are listed; of more, those that carry most.
 MOST = 40
 # The headings of `rows`.
-COLUMNS = ("column", "log-odds", "interval", "whatever labels are", "share")
+COLUMNS = ("column", "log-odds", "interval", "whatever labels are", "of the decision")
 _IN_WORDS = 4
 # The preference where a coefficient is above 0, and below.
 _PHRASES = {
@@ -159,7 +160,7 @@ class Coefficients:
 
     # its features
     features: str
-    # directions that were released
+    # how many were released
     components: int
     # columns that there are; more than components: the rest is held at 0
     directions: int
@@ -339,7 +340,6 @@ def _notes(head: Head, summary: HeadSummary) -> Iterator[str]:
     components, columns = head.basis.projection.shape[1], len(head.coefficients)
     if components < columns:
         yield (
-            f"{components:,} directions of {columns:,} columns were released: columns that go "
-            "together share what is known of them, and intervals are wider for what was not "
-            "released"
+            f"{pluralize(components, 'component')} of {columns:,} columns: columns that go together "
+            "share what is known of them, and intervals are wider for what was not released"
         )

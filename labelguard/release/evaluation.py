@@ -96,13 +96,14 @@ class Evaluation:
         """The total weight of labels: their number, less the effect of bounds on labelers."""
         return float(self.weight.sum())
 
-    def likelihood(self, judged: Head) -> float:
-        """Return the mean log-likelihood per label under a head; unbiased, with noise.
+    def likelihood(self, judged: Head) -> tuple[float, float]:
+        """Return the mean log-likelihood per label under a head, and its standard error.
 
-        −log 2 is that of a head without an opinion. Raises `LabelguardError` for a head in other
-        coordinates.
+        −log 2 is that of a head without an opinion, without any error; the standard error is that
+        of the `difference` from it. Raises `LabelguardError` for a head in other coordinates.
         """
-        return self._log_likelihood(self._theta(judged)) / self.labels
+        theta = self._theta(judged)
+        return self._log_likelihood(theta) / self.labels, self._standard_error(theta)
 
     def difference(self, new: Head, old: Head) -> tuple[float, float]:
         """Return the gain of `new` in mean log-likelihood per label, and its standard error.
@@ -116,10 +117,8 @@ class Evaluation:
         Raises `LabelguardError` for heads in other coordinates.
         """
         after, before = self._theta(new), self._theta(old)
-        d = after - before
-        error = math.hypot(self.noise * float(np.linalg.norm(d)), self._scatter(d))
         gain = self._log_likelihood(after) - self._log_likelihood(before)
-        return gain / self.labels, error / self.labels
+        return gain / self.labels, self._standard_error(after - before)
 
     def reach(self, new: Head, old: Head, confidence: float) -> float:
         """Return the excess over the truth that `difference` has with probability 1 − `confidence`.
@@ -130,6 +129,11 @@ class Evaluation:
         d = self._theta(new) - self._theta(old)
         variance, length = self._scatter(d) ** 2, float(np.linalg.norm(d))
         return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
+
+    def _standard_error(self, d: Floats) -> float:
+        """Return at least the standard error of dᵀS̃ per label, the part that labels are in."""
+        noise = self.noise * float(np.linalg.norm(d))
+        return math.hypot(noise, self._scatter(d)) / self.labels
 
     def _scatter(self, d: Floats) -> float:
         """Return an upper bound of the standard deviation of dᵀS."""

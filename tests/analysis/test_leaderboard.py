@@ -78,7 +78,7 @@ def test_strata_have_boards_of_their_own(tmp_path):
     found = leaderboard(release.path)
     assert [board.stratum for board in found.boards] == ["de", "en"]
     notes = " ".join(found.notes)
-    assert "net of length" in notes and "only 6 directions were released" in notes
+    assert "net of length" in notes and "only 6 components were released" in notes
     assert leaderboard(release.path, "en").boards == found.boards[1:]
     with pytest.raises(LabelguardError, match="no stratum 'fr'; found: de, en"):
         leaderboard(release.path, "fr")

@@ -1,9 +1,12 @@
 """The teacher release: one charge, one noisy statistic, labels by the head fitted from it."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
 from support import held_out
+from support.commands import run
 from support.held_out import SHAPE, copy_release
 from support.preferences import notes, spent
 from support.surveys import survey
@@ -45,7 +48,22 @@ def test_every_row_of_the_input_comes_out_with_the_teachers_probability(release)
     assert released.unique(["prompt", "chosen", "label_probability"]).height == 200
     assert release.card["kind"] == "teacher" and release.card["train_with"] == "soft"
     assert release.card["statistic"]["components"] == 2
-    assert (release.path / "CARD.md").read_text().count("statistic release") >= 1
+    card = (release.path / "CARD.md").read_text()
+    assert card.count("statistic release") >= 1
+    # Its labels are nobody's, noised or not: the words of randomized labels do not fit it.
+    assert "labeled by a linear model, the teacher" in card and "Labels are\nthe teacher's" in card
+    assert "privatized" not in card and "labels were" not in card
+
+
+def test_the_card_and_the_head_are_shown_in_the_same_words(project, release):
+    card, head = (
+        run("release", "show", *flags, project=project).stdout for flags in ((), ("--head",))
+    )
+    [features] = re.findall(r"^features +(.+)$", card, re.MULTILINE)
+    assert f"{features} of 2 columns" in head and "2 components" in features
+    shares = re.findall(r"\S+% of the decision", card)
+    assert shares and shares == re.findall(r"\S+% of the decision", head)
+    assert "directions" not in head and "of it" not in head
 
 
 def test_a_labeler_pays_one_place_however_many_labels_they_gave(project):
