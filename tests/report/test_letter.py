@@ -72,6 +72,7 @@ def test_a_letter_explains_the_releases_there_were_and_has_addresses_as_they_are
     lg.privatize(labels_table(), project=project, **sums)
     text = write_letter(WHO, project=project).text
     assert "Each statistic release adds" in text and "randomized block" not in text
+    assert "published answers" not in text and "which answers of yours were used is removed" in text
     assert "privacy@clinic.example, or \\@clinic" in text
 
 
