@@ -198,6 +198,12 @@ def _describe_shortage(plan: PlannedRows, unit: str, noun: str) -> str:
     )
 
 
+# The note on an input, by its public columns, that has no label of any earlier release.
+EARLIER_LEFT_OUT = (
+    "no label that was released before is in this input: the rows of this release are those of "
+    "this input alone; for the rows of all labels so far give all files in one command: what was "
+    "released before costs nothing"
+)
 # Expected label error above which a release says that there may be better.
 TOO_MUCH = 0.4
 _BLOCK = ("block", "letters")

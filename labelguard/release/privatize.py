@@ -47,6 +47,7 @@ from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
 from labelguard.release.model_card import releases_of_settings
 from labelguard.release.plan import (
+    EARLIER_LEFT_OUT,
     Plan,
     Preview,
     check_plan,
@@ -283,6 +284,11 @@ class Run:
         begun = record if record and record.state != "committed" else None
         drawn = begun if begun and begun.state == "drawn" else None
         reuses_labels = events.kind(event).reuses_labels
+        earlier = [  # kinds of events do not know each other's labels
+            released
+            for released in self.ledger.releases.all()
+            if released.map and released.event == event and reuses_labels(released.state)
+        ]
         rows = selection.plan_rows(
             staged,
             self.project,
@@ -290,11 +296,7 @@ class Run:
             self.ledger.releases.labelers(event, excluding=None if drawn else begun),
             again=self.request.again,
             finished=drawn.id if drawn else None,
-            earlier=[  # kinds of events do not know each other's labels
-                released.id
-                for released in self.ledger.releases.all()
-                if released.map and released.event == event and reuses_labels(released.state)
-            ],
+            earlier=[released.id for released in earlier],
             bound=Bound.of(
                 policy,
                 event,
@@ -319,6 +321,9 @@ class Run:
             resumed=begun is not None,
             accept_delta=self.request.accept_delta,
         )
+        is_known = part == "training" and any(released.part == part for released in earlier)
+        if is_known and 0 < rows.drawn == rows.rows and not (drawn or self.request.again):
+            self.notes.append(EARLIER_LEFT_OUT)
         prices = self._prices()
         if record is None:
             self.mechanism.check(self.context)

@@ -11,6 +11,8 @@ from support.preferences import LAYOUTS, chosen, dump, opinions, pairs, public, 
 
 import labelguard as lg
 from labelguard.release import selection
+from labelguard.release.plan import EARLIER_LEFT_OUT
+from labelguard.release.privatize import plan
 from labelguard.storage import buckets
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses": 3}
@@ -128,6 +130,22 @@ def resubmit(ranks, later):
         )
     ]
     return pa.concat_tables(tables)
+
+
+@pytest.mark.parametrize("labels", [RANKS, RANKS[:, ::-1]], ids=["labels", "others"])
+def test_a_later_file_without_the_earlier_one_says_whose_rows_it_has(labels, project):
+    table = pairs(ASKED, labels)
+    first, second = table.slice(0, 40), table.slice(40)
+    assert EARLIER_LEFT_OUT not in privatize(project, first).notes
+    [preview, both] = (
+        plan(files, project=project, **PRICE).preview for files in (second, table)
+    )
+    assert EARLIER_LEFT_OUT in preview.notes and EARLIER_LEFT_OUT not in both.notes
+    alone = privatize(project, second)
+    assert EARLIER_LEFT_OUT in alone.notes and alone.card["counts"]["rows"] == 44
+    again = privatize(project, second, again=True)
+    assert EARLIER_LEFT_OUT not in again.notes
+    assert EARLIER_LEFT_OUT not in privatize(project, table).notes
 
 
 def test_a_label_that_was_changed_after_its_release_is_ignored(project):
