@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.commands import run
+from support.pages import DOCS, ROOT
 from support.preferences import STATISTIC, TABLE
 from support.reports import HOSTILE, section
 
@@ -26,6 +27,7 @@ from labelguard.project import erasure, linking, policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
+from labelguard.release.coefficients import COLUMNS
 from labelguard.release.sections import Section, Table
 from labelguard.report import overview
 from labelguard.report.facts import guess_accuracy
@@ -34,6 +36,11 @@ from labelguard.report.render import Report, html, json_text, markdown
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
 RENDERERS = (html, markdown, json_text)
+# Templates that have the columns of the report's tables, and a line of them that is of a letter.
+WORDS = [
+    ROOT / "labelguard" / name for name in ("report/words.j2", "release/mechanisms/sections.j2")
+]
+LETTER = "= Releases with answers of yours"
 
 
 @pytest.fixture
@@ -54,6 +61,15 @@ def words(document):
 
 
 # ---------------------------------------------------------------- what it says
+
+
+def test_the_page_on_releases_names_every_column_of_the_report():
+    page = (DOCS / "releases.md").read_text(encoding="utf-8").partition("## The report")[2]
+    words = "".join(path.read_text(encoding="utf-8") for path in WORDS)
+    captions = re.findall(r"^= (.+)$", words.replace(LETTER, ""), re.MULTILINE)
+    columns = {name for line in captions for name in line.split(" | ")[1:] if "{" not in name}
+    assert {"ties and skips", "other ids still active", "budget"} <= columns
+    assert [name for name in sorted({*columns, *COLUMNS}) if name not in page] == []
 
 
 def test_an_empty_project_promises_nothing_yet(project):
