@@ -22,7 +22,7 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.readers import identifier
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
-from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.inputs.staging import StagingOptions, check_declared, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import column_features, is_feature_column
 from labelguard.mechanisms.statistic import Rows
@@ -187,6 +187,7 @@ def read_pairs(
     public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
+    first: bool = False,
     progress: Progress = no_progress,
 ) -> Pairs:
     """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
@@ -195,10 +196,11 @@ def read_pairs(
     labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
     needed. One labeler's repeated comparisons of one pair count once. `question` is what all rows
     were asked; `format`, `split` and `public_columns` are those of `Reading`. `skip_bad` leaves
-    unusable rows out, and `skipped` counts them. What is read lies in a directory of its own in
+    unusable rows out, and `skipped` counts them. `first`: it is the first input of a project, which
+    has all columns that are declared public. What is read lies in a directory of its own in
     `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
 
-    Raises `InvalidLabels` like any reading of labels.
+    Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_declared`.
     """
     reading = Reading(
         columns or {},
@@ -221,6 +223,8 @@ def read_pairs(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
+        if first:
+            check_declared(staged, reading.public_columns)
         pairs = find_distinct_pairs(staged)
         rows = read_comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)

@@ -118,6 +118,7 @@ def plan(
         unit=unit,
         skip_bad=bad_rows == "quarantine",
         max_input_bytes=max_input_bytes,
+        first=True,
         progress=progress,
     )
     unusable: list[str] = []

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.commands import FIRST
+from support.commands import FIRST, PRIVATIZE, run
 
+import labelguard as lg
 from labelguard.budget.policy import usual_delta
 from labelguard.cli.main import Main, main
 from labelguard.cli.plan import plan as command
@@ -85,6 +86,15 @@ def test_without_named_features_those_that_tell_no_pair_apart_are_left_out(monke
         planner.plan(table, epsilons=(3,), features="length+text")
     with pytest.raises(InvalidLabels, match="--mechanism rr"):
         planner.plan(numbered(lambda _: "7", lambda _: "8"), epsilons=(3,))
+
+
+@pytest.mark.parametrize("column", ["label", "nothing", "prompts"])
+def test_a_plan_checks_public_columns_as_a_release_does(column, source, tmp_path):
+    read = (source, "--public-column", column)
+    released = run(*PRIVATIZE, *read, "--epsilon", "3", code=1, project=lg.init(tmp_path))
+    planned = call(*read, "--features", "length")
+    assert planned.exit_code == 1 and planned.stdout == ""
+    assert planned.stderr == released.stderr and "--public-column" in planned.stderr
 
 
 _FILES = ("plan.html", "accuracy.png", "plan.json")
