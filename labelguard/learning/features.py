@@ -156,9 +156,9 @@ def open_fitted(spec: str, pairs: pa.Table, progress: Progress) -> PairFeatures:
 
 def open_usable(
     spec: str, pairs: pa.Table, progress: Progress
-) -> tuple[str, PairFeatures, list[str]]:
+) -> tuple[str, PairFeatures | None, list[str]]:
     """Return the parts of `spec` that say something of these public pairs as a specification and
-    fitted on them, and the names of the others; raise as `open_fitted` where no part does.
+    fitted on them, and the names of the others; None where no part does.
     """
     try:
         return spec, open_fitted(spec, pairs, progress), []
@@ -171,12 +171,8 @@ def open_usable(
                 others.append(name)
             else:
                 usable.append(name)
-        if not usable:
-            raise InvalidLabels(
-                f"features {spec} cannot tell the two sides of any pair apart; choose other "
-                "features; labels can be released without any: --mechanism rr"
-            ) from None
-        return "+".join(usable), open_fitted("+".join(usable), pairs, progress), others
+        spec = "+".join(usable)
+        return spec, open_fitted(spec, pairs, progress) if usable else None, others
 
 
 def left_out_note(names: Iterable[str]) -> str:

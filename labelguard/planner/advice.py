@@ -39,7 +39,7 @@ class Recommendation:
     epsilon: float
     # rr, props, statistic or uls; null: nothing is recommended
     mechanism: str | None
-    # what `--mechanism auto` takes at this ε, recommended or not
+    # what `--mechanism auto` takes at this ε, recommended or not; empty: it needs other features
     automatic: str
     # its bound; null: all labels of a labeler
     max_labels_per_labeler: int | None
@@ -83,14 +83,14 @@ def describe_worth(epsilon: float | None, units: int | None, unit: str) -> Worth
 
 
 def sufficient_epsilon(
-    recommended: Sequence[Recommendation], forecasts: Mapping[float, Forecast]
+    recommended: Sequence[Recommendation], values: Mapping[float, float]
 ) -> float | None:
     """Return the ε to choose: the least at which a larger one gains less than 1 of 100 answers.
 
     It is not above the usual ε, unless only such a one serves: whether to go beyond is for people
-    to say. `forecasts` are those of what is recommended at each ε; None where nothing is.
+    to say. `values` are the shares of right answers at each ε; None where nothing is recommended.
     """
-    good = {e.epsilon: forecasts[e.epsilon].accuracy.mean for e in recommended if e.mechanism}
+    good = {e.epsilon: values[e.epsilon] for e in recommended if e.mechanism}
     usual = {e: good[e] for e in good if e <= max(USUAL_EPSILON, min(good))}
     return min((e for e in usual if good[e] > max(usual.values()) - GAIN), default=None)
 
@@ -103,18 +103,18 @@ def is_worth_it(forecast: Forecast, units: int) -> bool:
 def recommend(
     sizing: Sizing,
     automatic: str,
-    plain: Forecast,
+    plain: Forecast | None,
     units: int,
     unit: str,
     command: Callable[[Sizing], str],
 ) -> Recommendation:
     """Return what to say of the best mechanism at one ε.
 
-    `automatic` is what `--mechanism auto` takes, `plain` a head without privacy, `units` how many
-    of `unit` are protected, `command` what releases labels in this way.
+    `automatic` is what `--mechanism auto` takes, `plain` a head without privacy, or None where no
+    head can learn, `units` how many of `unit` are protected, `command` what releases labels so.
     """
     forecast = sizing.forecast
-    refusal = explain_refusal(forecast, units, unit)
+    refusal = explain_refusal(forecast if plain else None, units, unit)
     good = refusal is None
     words = refusal or _describe_expectation(forecast, plain, unit)
     return Recommendation(
@@ -159,12 +159,13 @@ def suggest_improvements(
     )
 
 
-def _describe_expectation(forecast: Forecast, plain: Forecast, unit: str) -> str:
-    words = (
-        f"{NAMES[forecast.mechanism]}; a model gains over a coin about "
-        f"{_describe_share(forecast, plain)} without privacy; about "
-        f"{_hundredths(forecast.label_error.mean)} released labels differ from what labelers said"
-    )
+def _describe_expectation(forecast: Forecast, plain: Forecast | None, unit: str) -> str:
+    words = NAMES[forecast.mechanism]
+    if plain:
+        share = _describe_share(forecast, plain)
+        words += f"; a model gains over a coin about {share} without privacy"
+    differ = _hundredths(forecast.label_error.mean)
+    words += f"; about {differ} released labels differ from what labelers said"
     if forecast.released < 1:
         bound = f"at most {forecast.max_labels_per_labeler} of each {_SINGULAR[unit]}"
         words += f"; {_hundredths(forecast.released)} labels are released ({bound})"
@@ -245,8 +246,8 @@ class Planned:
     adjacency: str
     # δ of each unit
     delta: float
-    # what heads learn from
-    features: str
+    # what heads learn from; null: no default feature tells a pair's sides apart
+    features: str | None
     # how often two labelers were taken to agree on a strict label; null: not known
     agreement: float | None
     # what is protected as a whole
@@ -255,7 +256,8 @@ class Planned:
     periods: int
     # what the input holds
     counts: PlanCounts
-    # first a head without privacy, then every mechanism at every ε
+    # first a head without privacy, then every mechanism at every ε; without features randomized
+    # response alone, of which a head's accuracy is a coin's
     forecasts: tuple[Forecast, ...]
     # what to do at every ε, from the least on
     recommended: tuple[Recommendation, ...]
@@ -291,8 +293,8 @@ def plan_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
         cells = (
             "–" if forecast.epsilon is None else f"{forecast.epsilon:g}",
             name_mechanism(forecast),
-            f"{forecast.accuracy.mean:.3f}",
-            f"{forecast.accuracy.low:.3f} to {forecast.accuracy.high:.3f}",
+            f"{forecast.accuracy.mean:.3f}" if plan.features else "–",
+            f"{forecast.accuracy.low:.3f} to {forecast.accuracy.high:.3f}" if plan.features else "–",
             f"{forecast.label_error.mean:.3f}",
             f"{forecast.released:.0%}",
             _number(forecast.twice_labelers),
@@ -310,7 +312,7 @@ def describe_input(plan: Planned) -> str:
     periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
     return (
         f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs; "
-        f"δ = {plan.delta:g} for each {plan.unit}{periods}; features {plan.features}"
+        f"δ = {plan.delta:g} for each {plan.unit}{periods}; features {plan.features or 'none'}"
     )
 
 
@@ -319,7 +321,7 @@ def summarize(plan: Planned) -> tuple[str, str]:
     choice = plan.choice
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
     words = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]
-    if choice and choice is not last:
+    if choice and choice is not last and plan.features:
         accuracy = {_key(one): one.accuracy.mean for one in plan.forecasts}
         more = accuracy[_key(last)] - accuracy[_key(choice)]
         gain = f"about {100 * more:.0f}" if more > GAIN else "less than 1"
@@ -378,7 +380,9 @@ def draw_accuracy(plan: Planned) -> bytes:
         label, color = "randomized response, all labels", _COLORS["rr"]
         means = [f.accuracy.mean for f in every]
         axes.plot([f.epsilon or 0.0 for f in every], means, "o:", color=color, label=label)
-    axes.axhline(plan.forecasts[0].accuracy.mean, color="#333", ls="--", label="no privacy")
+    if plan.features:
+        plain = plan.forecasts[0].accuracy.mean
+        axes.axhline(plain, color="#333", ls="--", label="no privacy")
     axes.axhline(0.5, color="#999", lw=0.8, ls=":")
     axes.set_xscale("log")
     ticks = [one.epsilon for one in plan.recommended]
@@ -400,7 +404,8 @@ def _best_forecasts(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
         of_it = [f for f in plan.forecasts if f.mechanism == mechanism]
         of_it.sort(key=lambda f: f.accuracy.mean)
         best = {f.epsilon: f for f in of_it}  # the last at each ε
-        yield sorted(best.values(), key=lambda f: f.epsilon or 0.0), color
+        if best:
+            yield sorted(best.values(), key=lambda f: f.epsilon or 0.0), color
 
 
 def _unbounded_forecasts(plan: Planned) -> list[Forecast]:

@@ -210,6 +210,29 @@ def forecast_rr(worlds: Worlds, epsilon: float, tried: TriedBound) -> Forecast:
     )
 
 
+def forecast_labels(
+    counts: Counts, epsilon: float, delta: float, bound: int | None, periods: int
+) -> Forecast:
+    """Randomized response under one bound, of pairs that no head can tell apart: it is a coin."""
+    most = math.inf if bound is None else bound
+    taken = np.minimum(counts, most).astype(np.int64)
+    uses, size = choose_blocks(taken, periods, epsilon, delta)
+    laws = _Laws.of(taken, periods, epsilon, delta, uses, size)
+    flip = (1 - laws.signal) / 2
+    error = float(np.average(flip, weights=laws.released))
+    return Forecast(
+        "rr",
+        epsilon,
+        Interval(0.5, 0.5, 0.5),
+        Interval(error, error, error),
+        flip_probability=Interval(error, float(flip.min()), float(flip.max())),
+        max_labels_per_labeler=bound,
+        uses=uses,
+        block=size,
+        released=float(laws.released.sum() / counts.sum()),
+    )
+
+
 def forecast_props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
     """Two stages, hard votes, on the labels of `rr`.
 

@@ -13,10 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
-from labelguard.errors import PolicyError
+from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input, command_arguments
-from labelguard.learning.features import default_features, left_out_note, open_fitted, open_usable
+from labelguard.learning.features import (
+    PairFeatures,
+    default_features,
+    left_out_note,
+    open_fitted,
+    open_usable,
+)
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, components, tuning
@@ -88,7 +94,7 @@ def plan(
     those of `privatize`; columns of labels may be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
-    tell no pair's sides apart. `agreement` is how often two labelers agree on a strict label, in
+    tell no pair's sides apart: where none does, randomized response alone is planned. `agreement` is how often two labelers agree on a strict label, in
     [0.55, 0.9]; without it a range is simulated.
     The budget is for `periods` releases, which each bring as many new labels of each labeler as the
     input holds.
@@ -121,12 +127,16 @@ def plan(
         first=True,
         progress=progress,
     )
+    provider: PairFeatures | None
     unusable: list[str] = []
     if named:
         provider = open_fitted(features, pairs.table, progress)
     else:
         features, provider, unusable = open_usable(features, pairs.table, progress)
-    x, rows = provider(pairs.table), pairs.rows
+    rows = pairs.rows
+    if provider is None and rows.choices:
+        raise InvalidLabels(_no_features_note(unusable, "no choice can be planned"))
+    x = provider(pairs.table) if provider else np.zeros((len(pairs.table), 0), np.float32)
     units = len(np.unique(rows.unit))
     delta = usual_delta(units) if delta is None else delta
     bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None
@@ -136,6 +146,7 @@ def plan(
     # A first release makes no policy of several runs of training.
     choose = worth_training if periods == 1 else best
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
+    right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
     read = advice.format_reading_options(columns, format, public_columns, question, split)
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
@@ -152,25 +163,41 @@ def plan(
     recommended = tuple(
         advice.recommend(
             Sizing.of(serving[epsilon], periods),
-            *(forecast.mechanism, forecasts[0], units, unit, command),
+            forecast.mechanism if provider else "",
+            forecasts[0] if provider else None,
+            *(units, unit, command),
         )
         for epsilon, forecast in good.items()
     )
     noises = {epsilon: components.smaller_noise(epsilon, delta, periods) for epsilon in budgets}
     left_out = [f"{pluralize(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
-    left_out += [left_out_note(names)] if (names := (*unusable, *provider.left_out())) else []
+    if provider is None:
+        left_out.append(_no_features_note(unusable, "only randomized response is planned"))
+    elif names := (*unusable, *provider.left_out()):
+        left_out.append(left_out_note(names))
     return PlanResult(
-        *("replace_labels", delta, features, agreement, unit, periods),
+        *("replace_labels", delta, features or None, agreement, unit, periods),
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
         recommended=recommended,
-        epsilon=advice.sufficient_epsilon(recommended, serving),
-        worth=setting.worth(recommended, budgets, progress),
+        epsilon=advice.sufficient_epsilon(recommended, right),
+        worth=setting.worth(recommended, budgets, progress) if provider else _UNKNOWN_WORTH,
         notes=(
             *left_out,
-            *components.describe_sources(x, rows, provider.groups(), noises),
+            *(components.describe_sources(x, rows, provider.groups(), noises) if provider else ()),
             *advice.suggest_improvements(recommended, good, units, unit),
         ),
+    )
+
+
+_UNKNOWN_WORTH = Worth(None, None, "not known: without features no accuracy is forecast")
+
+
+def _no_features_note(features: Sequence[str], consequence: str) -> str:
+    return (
+        f"none of the default features ({', '.join(features)}) tells any pair's sides apart, so "
+        f"that {consequence}: name features that do, such as --features columns:NAME or "
+        "hf:ID_OR_PATH"
     )
 
 

@@ -59,7 +59,7 @@ def forecast(
     Of randomized response there is one for each of the `bounds`, which are numbers of labels of
     each labeler, None being all of them: by default all, one and three. PROPS is forecast on the
     best of them. Of choices of the best of several responses there are the statistic and `uls`
-    alone.
+    alone, and without any column of x randomized response alone.
 
     (ε, δ) is for `periods` releases, which each bring as many new labels as there are now; what is
     forecast is one of them; `flips.choose_blocks` says whether randomized response flips labels
@@ -72,7 +72,11 @@ def forecast(
     prior = prior or Prior()
     parts = 3 if growth else 1
     progress("simulating labels", 0.0)
-    bounds = tuple(bounds or flips.bounds_for(np.bincount(rows.unit)))
+    counts = np.bincount(rows.unit)
+    bounds = tuple(bounds or flips.bounds_for(counts))
+    if not x.shape[1]:
+        every = ((epsilon, delta, bound, periods) for epsilon in epsilons for bound in bounds)
+        return tuple(flips.forecast_labels(counts[counts > 0], *terms) for terms in every)
     terms = _ForecastTerms(tuple(epsilons), delta, bounds, periods)
     share = _part(partial(progress, "simulating labels"), 0, parts)
     now = terms.forecasts(Worlds.of(x, rows, prior, draws), share)

@@ -84,8 +84,27 @@ def test_without_named_features_those_that_tell_no_pair_apart_are_left_out(monke
     assert "apart: text" in found.notes[0]
     with pytest.raises(InvalidLabels, match="no response holds a word"):
         planner.plan(table, epsilons=(3,), features="length+text")
-    with pytest.raises(InvalidLabels, match="--mechanism rr"):
-        planner.plan(numbered(lambda _: "7", lambda _: "8"), epsilons=(3,))
+
+
+def test_where_no_default_feature_tells_pairs_apart_randomized_response_is_planned(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(planner, "default_features", lambda: "length+text")
+    table, source = numbered(lambda _: "7", lambda _: "8"), tmp_path / "labels.parquet"
+    pq.write_table(table, source)
+    found = call(source, "--all", "-o", tmp_path / "plan")
+    assert found.exit_code == 0, found.output
+    assert "(length, text)" in found.stderr and "--features columns:NAME" in found.stderr
+    assert "features none" in found.stdout and "statistic" not in found.stdout
+    words = re.sub(r"\s+", " ", found.stdout)
+    assert "Recommended: ε = 3: randomized response; about 39 of 100 released" in words
+    assert "Not known: without features" in words and " *" not in words.partition("* what")[0]
+    [released] = re.findall("^Next: labelguard (.*)$", call(source).stdout, re.MULTILINE)
+    run(*shlex.split(released), "--yes", "--dry-run", project=lg.init(tmp_path / "project"))
+    choices = table.select(["labeler_id", "prompt"])
+    choices = choices.append_column("responses", pa.array([["7", "8", "9"]] * 900))
+    with pytest.raises(InvalidLabels, match="no choice can be planned: name features"):
+        planner.plan(choices.append_column("choice", pa.array([0] * 900)))
 
 
 @pytest.mark.parametrize("column", ["label", "nothing", "prompts"])

@@ -1,6 +1,8 @@
 """What tuning chooses and forecasts, from public pairs and simulated labels only."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, trials, tuning
 from labelguard.planner.flips import Flips, TriedBound
+from labelguard.planner.outcomes import Interval
 from labelguard.planner.prior import Population, Prior, explained_by
 
 DELTA = 1e-5
@@ -216,3 +219,14 @@ def test_pairs_without_features_or_labels_are_refused():
         tuning.forecast(np.zeros((5, 3), np.float32), asked(2, 3, 5), [1.0], DELTA)
     with pytest.raises(InvalidLabels, match="no labeled pair"):
         tuning.forecast(features(5), asked(2, 0, 5), [1.0], DELTA)
+
+
+@pytest.mark.parametrize("periods", [1, 4])
+def test_without_features_randomized_response_is_forecast_as_with_them_but_for_accuracy(periods):
+    x, rows = features(60), asked(labelers=30, each=8, pairs=60)
+    options: dict[str, Any] = {"draws": 2, "growth": False, "periods": periods}
+    every = tuning.forecast(x, rows, (1.0, 3.0), DELTA, **options)
+    alone = tuning.forecast(x[:, :0], rows, (1.0, 3.0), DELTA, **options)
+    coin = Interval(0.5, 0.5, 0.5)
+    same = [replace(one, accuracy=coin) for one in every if one.mechanism == "rr"]
+    assert list(alone) == same and len(alone) == 6
