@@ -38,7 +38,7 @@ STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
 _RAW_LABEL_STEPS = ("pull", "release", "evaluate")
 
 _QUEUE = "notices.json"
-_OUTCOMES = ("promoted", "kept", "failed")
+_OUTCOMES = ("promoted", "rejected", "failed")
 _TIMEOUT, _MAX_WAITING = 10.0, 100
 _MIN_KEY_BYTES = 16
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

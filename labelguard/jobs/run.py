@@ -45,7 +45,7 @@ class Retrained:
     run: int
     # whether it was begun before, and resumed
     resumed: bool
-    # promoted, kept (the model in use), unchanged (nothing new to learn from) or failed
+    # promoted, rejected (the candidate, by its gate), unchanged (nothing is new) or failed
     outcome: str
     # left, or exhausted: what waits cannot be released
     budget: str
@@ -195,7 +195,7 @@ class JobExecution:
             run.step("promote", lambda: self._promote(run, candidate, config))
         else:
             self.models.discard_candidates()
-        outcome, why = "promoted" if judged["promote"] else "kept", judged["why"]
+        outcome, why = "promoted" if judged["promote"] else "rejected", judged["why"]
         return finish.history_entry(self.job, run, outcome, why, training_key=key, config=config)
 
     def check_writable(self) -> None:

@@ -68,7 +68,7 @@ class JobState:
 
         `in_use` is the model in use.
         """
-        outcomes = ("promoted", "kept") if in_use else ("kept",)
+        outcomes = ("promoted", "rejected") if in_use else ("rejected",)
         return any(
             run.lesson == training_key for run in self.ended_runs() if run.outcome in outcomes
         )

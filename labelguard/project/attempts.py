@@ -170,7 +170,7 @@ class JobRun:
     started_at: str
     # when it ended, UTC
     ended_at: str
-    # promoted, kept, unchanged or failed
+    # promoted, rejected (the candidate, by its gate), unchanged or failed
     outcome: str
     # left, or exhausted: what waits cannot be released
     budget: str

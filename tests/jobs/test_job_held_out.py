@@ -61,7 +61,7 @@ def test_a_first_evaluation_promotes_by_its_whole_interval(tmp_path):
         tmp_path / "desk", ("rr:uses=3", BOTH[1]), 0.5, gate={"by": "held-out", "at_least": -0.6}
     )
     first = retrain(small.job)
-    assert (first.outcome, first.model) == ("kept", None) and first.judgement
+    assert (first.outcome, first.model) == ("rejected", None) and first.judgement
     low, high = first.judgement["interval"]
     assert low < -0.6 < first.judgement["candidate"] < high < 0
 
@@ -140,7 +140,7 @@ def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the
     """Kept out by the gate, or gone with a restored backup: the next is judged all the same."""
     gate = GATE if lost else GATE | {"at_least": 9.0}
     small = desk(tmp_path / "desk", BOTH, 0.5, gate=gate, train={"options": AXES})
-    assert retrain(small.job).outcome == ("promoted" if lost else "kept")
+    assert retrain(small.job).outcome == ("promoted" if lost else "rejected")
     for name in lost:
         shutil.rmtree(small.path / name)
     small.label(2)

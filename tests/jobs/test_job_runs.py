@@ -70,7 +70,7 @@ def test_a_gate_keeps_the_model_in_use_and_the_candidate_goes(small):
     small.label(2)
     small.asks(gate={"by": "released", "at_least": 1e6})
     done = retrain(small.job)
-    assert (done.outcome, done.model) == ("kept", "0001") and done.judgement
+    assert (done.outcome, done.model) == ("rejected", "0001") and done.judgement
     assert done.judgement["cost"] == "nothing" and not done.judgement["promote"]
     names = sorted(path.name for path in small.models.iterdir())
     assert names == [".lock", "0001", "current", "registry.json"]

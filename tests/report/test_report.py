@@ -373,12 +373,12 @@ def test_the_name_of_the_file_says_the_format(project, tmp_path):
 
 def test_jobs_and_how_their_models_learnt(tmp_path):
     project = lg.init(tmp_path)
-    runs = [ran(1), ran(2, outcome="kept", model=None), ran(3, outcome="failed", why="disk full")]
+    runs = [ran(1), ran(2, outcome="rejected", model=None), ran(3, outcome="failed", why="disk full")]
     remember(project, *runs)
     document = {one.id: one for one in report(project=project).sections}
     job, curve = document["job-nightly"], document["curve-nightly"]
     assert job.alert == "The newest run of nightly failed: disk full"
-    assert [row[2] for row in job.table.rows] == ["failed", "kept", "promoted"]  # type: ignore[union-attr]
+    assert [row[2] for row in job.table.rows] == ["failed", "rejected", "promoted"]  # type: ignore[union-attr]
     assert job.chart and job.chart.series[0].values == (0.61, 0.62, 0.63)
     assert curve.chart and curve.chart.series[0].values == (0.69, 0.5)
     assert curve.chart.message == "loss goes from 0.69 to 0.5 in 2 points."
