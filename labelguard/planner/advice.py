@@ -294,7 +294,9 @@ def plan_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
             "–" if forecast.epsilon is None else f"{forecast.epsilon:g}",
             name_mechanism(forecast),
             f"{forecast.accuracy.mean:.3f}" if plan.features else "–",
-            f"{forecast.accuracy.low:.3f} to {forecast.accuracy.high:.3f}" if plan.features else "–",
+            f"{forecast.accuracy.low:.3f} to {forecast.accuracy.high:.3f}"
+            if plan.features
+            else "–",
             f"{forecast.label_error.mean:.3f}",
             f"{forecast.released:.0%}",
             _number(forecast.twice_labelers),

@@ -199,7 +199,14 @@ REFUSED: dict[str, tuple[Export, dict[str, Any]]] = {
         {},
     ),
     r"no question 'preferences' \(did you mean": (FLAT, {"question": "preferences"}),
-    r"several control tags; pick one with": (exports.label_studio_rows(STRICT), {}),
+    r"several control tags \(external_id, preference\); pick": (
+        exports.label_studio_rows(STRICT),
+        {},
+    ),
+    r"no control tag 'preferences' \(did you mean 'preference'\?\); found: external_id, pr": (
+        exports.label_studio_rows(STRICT),
+        {"question": "preferences"},
+    ),
     "names labeler_id, which an export of": (FLAT, {"columns": {"labeler_id": "source"}}),
     r"fields \(answer1, answer2\) or \(reply_a, reply_b\) may": ([r | SPARE for r in REPLIES], {}),
     "exports of Potato name instances without their texts": (

@@ -137,9 +137,7 @@ def test_a_later_file_without_the_earlier_one_says_whose_rows_it_has(labels, pro
     table = pairs(ASKED, labels)
     first, second = table.slice(0, 40), table.slice(40)
     assert EARLIER_LEFT_OUT not in privatize(project, first).notes
-    [preview, both] = (
-        plan(files, project=project, **PRICE).preview for files in (second, table)
-    )
+    [preview, both] = (plan(files, project=project, **PRICE).preview for files in (second, table))
     assert EARLIER_LEFT_OUT in preview.notes and EARLIER_LEFT_OUT not in both.notes
     alone = privatize(project, second)
     assert EARLIER_LEFT_OUT in alone.notes and alone.card["counts"]["rows"] == 44

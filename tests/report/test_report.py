@@ -373,7 +373,11 @@ def test_the_name_of_the_file_says_the_format(project, tmp_path):
 
 def test_jobs_and_how_their_models_learnt(tmp_path):
     project = lg.init(tmp_path)
-    runs = [ran(1), ran(2, outcome="rejected", model=None), ran(3, outcome="failed", why="disk full")]
+    runs = [
+        ran(1),
+        ran(2, outcome="rejected", model=None),
+        ran(3, outcome="failed", why="disk full"),
+    ]
     remember(project, *runs)
     document = {one.id: one for one in report(project=project).sections}
     job, curve = document["job-nightly"], document["curve-nightly"]

@@ -199,8 +199,10 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     reading = schema.reading
     taken = {fields.prompt, *fields.responses, "id", *reading.columns.values()}
     taken |= {*reading.all_feature_columns()}
-    tags = [name for name in task.fields if name not in taken]
-    tag = tasks.choose_answered(schema, lambda: tags, "control tag", all_there=not schema.sparse)
+    tags = sorted(name for name in task.fields if name not in taken)
+    shared = partial(_shared_tags, schema, tags)
+    all_there = not schema.sparse
+    tag = tasks.choose_answered(schema, lambda: tags, "control tag", shared, all_there=all_there)
     tasks.refuse_lists(schema, fields, "the left and the right one")
     answer = "NULL::VARCHAR"  # a sparse file may lack the column
     if schema.has(tag):
@@ -222,6 +224,15 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     names = fields.names(label=tag, submitted_at="updated_at", labeler_id="annotator")
     meaning = tasks.label_values(schema, fields, _LEFT, _RIGHT)
     return tasks.answer_query(query, "label", names, _TOOL_ROLES, meaning)
+
+
+def _shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
+    """Return the columns that two annotators have: no account alone has a name of its own shown."""
+    columns = (
+        f"count(DISTINCT annotator) FILTER ({identifier(tag)} IS NOT NULL) > 1" for tag in tags
+    )
+    [[shared]] = schema.select(f"SELECT [{', '.join(columns)}] FROM part")
+    return [tag for tag, is_shared in zip(tags, shared, strict=True) if is_shared]
 
 
 def _is_answer(question: str | None, role: str, name: str) -> bool:

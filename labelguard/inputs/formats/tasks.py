@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from labelguard.budget.label_values import DEFAULT, LabelValues
 from labelguard.errors import NotAnswered
@@ -124,30 +124,36 @@ def refuse_answers(schema: TableSchema, tool: str, is_answer: Callable[[str, str
             )
 
 
+# Finds names of questions.
+Names: TypeAlias = Callable[[], Sequence[str]]
+
+
 def choose_question(
-    schema: TableSchema, names: Sequence[str], noun: str = "question", *, columns: bool = True
+    schema: TableSchema, names: Sequence[str], noun: str = "question", shown: Names | None = None
 ) -> str:
     """Return the question that is read: the one there is, or that `--question` picks.
 
-    Raises `NotAnswered` if there is none of that name, or none at all. Names are shown where they
-    are those of `columns`. Others stand in answers, into which an account writes what it likes.
+    Raises `NotAnswered` if there is none of that name, or none at all. Of names that stand in
+    answers, into which an account writes what it likes, only those that are `shown` are printed.
     """
     question = schema.reading.question
     if question is not None and question not in names:
-        known = f"{suggest(question, tuple(names))}; found: {', '.join(names)}"
+        listed = names if shown is None else shown()
+        known = f"{suggest(question, tuple(listed))}; found: {', '.join(listed)}"
         raise NotAnswered(
-            f"{schema.name}: no {noun} {question!r}{known if columns else ' was answered'}"
+            f"{schema.name}: no {noun} {question!r}{known if listed else ' was answered'}"
         )
     if question is None and len(names) != 1:
         if not names:
             raise NotAnswered(f"{schema.name}: no {noun} was answered in it")
-        known = f" ({', '.join(names)})" if columns else ""
+        listed = names if shown is None else shown()
+        known = f" ({', '.join(listed)})" if listed else ""
         raise schema.error(f"several {noun}s{known}; pick one with --question NAME")
     return question or names[0]
 
 
 def choose_answered(
-    schema: TableSchema, names: Callable[[], Sequence[str]], noun: str, *, all_there: bool = False
+    schema: TableSchema, names: Names, noun: str, shown: Names = list, *, all_there: bool = False
 ) -> str:
     """Return the question that is read, where `names` finds those that were answered.
 
@@ -155,7 +161,7 @@ def choose_answered(
     it, and nothing is looked for; but for columns that are `all_there`, answered or not.
     """
     if all_there or not schema.has_private_blanks:
-        return choose_question(schema, names(), noun, columns=all_there)
+        return choose_question(schema, names(), noun, None if all_there else shown)
     if schema.reading.question is None:
         raise schema.error(
             f"with --skips tie, which {noun}s were answered is private and is not "

@@ -51,6 +51,13 @@ def with_tag(**changed):
     return tasks
 
 
+def row_with_tag(name):
+    """Label Studio, JSON_MIN: the first labeler answers one control tag more."""
+    rows = exports.label_studio_rows(ROWS)
+    rows[0][name] = "left"
+    return rows
+
+
 def ratings(**changed):
     """Label Studio: ratings of each response, and a region more."""
     tasks = exports.label_studio(ROWS)
@@ -82,6 +89,8 @@ def answer_schema(name):
 CASES: dict[str, tuple[Callable[[], Export], dict[str, Any]]] = {
     "another control tag": (lambda: with_tag(from_name=MARK), {}),
     "no such control tag": (lambda: with_tag(from_name=MARK), {"question": MARK[:-1] + "?"}),
+    "another control tag of a row": (lambda: row_with_tag(MARK), {}),
+    "no such control tag of a row": (lambda: row_with_tag(MARK), {"question": MARK[:-1] + "?"}),
     "another object": (lambda: with_tag(to_name=MARK), {}),
     "another rating": (lambda: ratings(from_name=MARK), {}),
     "a bucket": (lambda: ranker({MARK: list(ITEMS), "best": []}), {}),
