@@ -131,7 +131,7 @@ def _print_head(value: Coefficients) -> None:
 @click.option(
     "--head",
     is_flag=True,
-    help="Show what its teacher, the head, decides by: signed coefficients with intervals, of named columns.",
+    help="Show what its teacher decides by: signed coefficients with intervals, of named columns.",
 )
 @prints(_print_card_or_head, project=True)
 def release_show(

@@ -94,8 +94,9 @@ def plan(
     those of `privatize`; columns of labels may be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
-    tell no pair's sides apart: where none does, randomized response alone is planned. `agreement` is how often two labelers agree on a strict label, in
-    [0.55, 0.9]; without it a range is simulated.
+    tell no pair's sides apart: where none does, randomized response alone is planned. `agreement`
+    is how often two labelers agree on a strict label, in [0.55, 0.9]; without it a range is
+    simulated.
     The budget is for `periods` releases, which each bring as many new labels of each labeler as the
     input holds.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.

@@ -340,6 +340,6 @@ def _notes(head: Head, summary: HeadSummary) -> Iterator[str]:
     components, columns = head.basis.projection.shape[1], len(head.coefficients)
     if components < columns:
         yield (
-            f"{pluralize(components, 'component')} of {columns:,} columns: columns that go together "
+            f"{pluralize(components, 'component')} of {columns:,} columns: those that go together "
             "share what is known of them, and intervals are wider for what was not released"
         )

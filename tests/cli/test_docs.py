@@ -362,6 +362,17 @@ def test_commands_in_running_text_and_their_options_exist(page):
                 assert word.partition("=")[0] in known, f"{word} in {line}"
 
 
+VERSION = re.compile(r"\b[Mm]easured with \d+\.\d+\.\d+")
+
+
+def test_every_page_of_results_says_at_its_head_with_which_version_it_was_measured():
+    pages = sorted((ROOT / "docs/results").glob("*.md"))
+    heads = {page.name: page.read_text("utf-8").splitlines()[:10] for page in pages}
+    assert len(heads) > 3
+    assert [name for name, head in heads.items() if not VERSION.search(" ".join(head))] == []
+    assert not VERSION.search("measured with the current version")
+
+
 def test_anchors_that_the_code_names_are_headings():
     rooms = ("labelguard", "trainer", "connectors")
     texts = (path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
