@@ -1,0 +1,49 @@
+"""The rows of a release on disk: one file or, of a release in many buckets, one for each of them.
+
+The parts of 128 buckets are `data-00000-of-00128.parquet` and so on, as large data sets of the Hub
+are called. Behind one another they are what `data.parquet` would be. How many there are follows
+from the number of buckets, which rows are in which from their items: both are public.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from labelguard.errors import ProjectError
+
+ROWS = "data.parquet"
+_PART = re.compile(r"data-\d{5}-of-(?P<count>\d{5})\.parquet")
+
+
+def part_name(number: int | None, count: int) -> str:
+    """Return the name of a part, numbered from 0; without a number the pattern of all of them."""
+    return f"data-{'?????' if number is None else f'{number:05d}'}-of-{count:05d}.parquet"
+
+
+def rows_path(directory: Path) -> Path:
+    """Return the file of a release's rows, or the pattern of its parts, which DuckDB and Polars
+    read as one file.
+
+    Raises `ProjectError` where there are none, or where a part is missing.
+    """
+    path = directory / ROWS
+    if path.is_file():
+        return path
+    for part in map(_PART.fullmatch, (path.name for path in directory.glob("data-*.parquet"))):
+        if part is None:
+            continue
+        count = int(part["count"])
+        pattern = directory / part_name(None, count)
+        for number in range(count):
+            if not (directory / part_name(number, count)).is_file():
+                raise ProjectError(
+                    f"{directory / part_name(number, count)} is missing; copy the release again"
+                )
+        return pattern
+    raise ProjectError(f"{directory} holds no labelguard release (no {ROWS})")
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return the files that a path of rows stands for (`rows_path`), in the order of the rows."""
+    return [path] if path.is_file() else sorted(path.parent.glob(path.name))
