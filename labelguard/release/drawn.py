@@ -43,7 +43,7 @@ from labelguard.release.protocol import (
     ReleaseContext,
     TrainingInputs,
 )
-from labelguard.release.rows import part_name
+from labelguard.release.rows import MOST_IN_ONE_FILE, part_name
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.release.writer import (
     PARQUET,
@@ -84,9 +84,8 @@ def publish_release(
     drawn = sum(buckets.count_parts(directory) for _, directory in sources)
     with ReleaseWriter(grant, context.opened.project.releases) as writer:
         task = Outcomes(sources, schema, writer.directory, context.staged.buckets)
-        if sources and task.count > buckets.FEW:
-            # All of a large release would be too much for one process, and its network.
-            for part in context.over_buckets("writing", write_part, task):
+        if sources and task.count > MOST_IN_ONE_FILE:
+            for part in context.over_buckets("writing", publish_bucket, task):
                 writer.add_part(part)
         elif sources:
             for table in context.over_buckets("writing", rows_of_bucket, task):
@@ -108,7 +107,7 @@ def publish_release(
 class Outcomes:
     """A task for `rows_of_bucket`: `sources` are directories of texts and of their released rows.
 
-    `write_part` writes them into `directory`, one of `count` parts.
+    `publish_bucket` writes them into `directory`, one of `count` parts.
 
     Released rows are buckets by item, in parts (`buckets.write_part`), with the columns row (of the
     staged input), key_hi and key_lo (a secret order within an item), value (0: the second side is
@@ -121,7 +120,7 @@ class Outcomes:
     count: int
 
 
-def write_part(task: Outcomes, bucket: int) -> RowsPart:
+def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
     """Write the rows of one bucket of items as a part of the release, which may have none."""
     table, rows = rows_of_bucket(task, bucket), 0
     final = task.directory / part_name(bucket, task.count)

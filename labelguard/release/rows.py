@@ -1,8 +1,8 @@
 """The rows of a release on disk: one file or, of a release in many buckets, one for each of them.
 
 The parts of 128 buckets are `data-00000-of-00128.parquet` and so on, as large data sets of the Hub
-are called. Behind one another they are what `data.parquet` would be. How many there are follows
-from the number of buckets, which rows are in which from their items: both are public.
+are called. One after the other they hold the rows of `data.parquet`, in its order. How many there
+are follows from the number of buckets, which rows are in which from their items: both are public.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from labelguard.errors import ProjectError
 
 ROWS = "data.parquet"
+# The most buckets whose rows are in one file: more of them are too much for one process.
+MOST_IN_ONE_FILE = 64
 _PART = re.compile(r"data-\d{5}-of-(?P<count>\d{5})\.parquet")
 
 

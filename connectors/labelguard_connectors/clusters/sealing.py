@@ -72,8 +72,10 @@ def run_sealed(sealed: bytes, key: bytes, bucket: int) -> bytes:
     except LabelguardError as error:
         return seal(key, error)
     except FileNotFoundError as error:
+        # An error of Arrow has the name in its text alone.
+        missing = error.filename or str(error).partition("'")[2].partition("'")[0]
         message = (
-            f"worker {host} does not find {error.filename}; an engine needs the project and its "
+            f"worker {host} does not find {missing}; an engine needs the project and its "
             "inputs on a file system that every worker sees under the same path"
         )
         return seal(key, LabelguardError(message))
