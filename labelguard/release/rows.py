@@ -18,9 +18,9 @@ MOST_IN_ONE_FILE = 64
 _PART = re.compile(r"data-\d{5}-of-(?P<count>\d{5})\.parquet")
 
 
-def part_name(number: int | None, count: int) -> str:
-    """Return the name of a part, numbered from 0; without a number the pattern of all of them."""
-    return f"data-{'?????' if number is None else f'{number:05d}'}-of-{count:05d}.parquet"
+def part_name(number: int, count: int) -> str:
+    """Return the name of a part, numbered from 0."""
+    return f"data-{number:05d}-of-{count:05d}.parquet"
 
 
 def rows_path(directory: Path) -> Path:
@@ -36,13 +36,12 @@ def rows_path(directory: Path) -> Path:
         if part is None:
             continue
         count = int(part["count"])
-        pattern = directory / part_name(None, count)
         for number in range(count):
             if not (directory / part_name(number, count)).is_file():
                 raise ProjectError(
                     f"{directory / part_name(number, count)} is missing; copy the release again"
                 )
-        return pattern
+        return directory / f"data-?????-of-{count:05d}.parquet"
     raise ProjectError(f"{directory} holds no labelguard release (no {ROWS})")
 
 

@@ -223,7 +223,8 @@ class ReleaseWriter:
         if self._writer is not None:
             self._writer.close()
         if error is None:
-            self.hashes = hashes_of(self._temporary, self._parts)
+            # Where a listing is behind, parts are those that were counted.
+            self.hashes = self._parts | hashes_of(self._temporary, self._parts)
             (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
             finish_directory(self._temporary, self.final)
 
