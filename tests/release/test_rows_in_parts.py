@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import polars as pl
 import pytest
 from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
@@ -69,6 +70,13 @@ def test_every_reader_reads_parts_as_it_reads_one_file(kind, releases, tmp_path,
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
     parts, whole = (pl.DataFrame(_columns(lg.load(path, kind))) for path in releases)
     assert parts.equals(whole) and parts.columns == lg.load(releases[0]).columns
+
+
+def test_load_dataset_finds_the_parts_by_the_card(copy, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (copy / "CARD.md").rename(copy / "README.md")  # as it is at the Hub
+    rows = datasets.load_dataset(str(copy), split="train")
+    assert rows["item_id"][:] == lg.load(copy)["item_id"].to_list()
 
 
 def _columns(table: Any) -> Any:
