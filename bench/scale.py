@@ -55,7 +55,7 @@ def case(
         run = measure(run_command, *words, "--accept-little-use")
         idle = measure(start, engine, workers)["seconds"]
         local = run["seconds"] if local is None else local
-        released = (out / "data.parquet").stat().st_size
+        released = sum(path.stat().st_size for path in out.glob("data*.parquet"))
         private = sum(path.stat().st_size for path in project.rglob("bucket=*.parquet"))
         ratio = round(run["seconds"] / local, 2)
         per_row = [round(size / total) for size in (taken, released, private)]

@@ -225,7 +225,8 @@ class RunOptions:
     )
     buckets: int = option(
         "Parts that labels are split into, a power of 2: memory is bounded by one of them for each "
-        "worker. May change from release to release.",
+        "worker. May change from release to release. With more than 64 the rows of a release are "
+        "in as many files.",
         metavar="N",
         default=16,
         in_jobs=True,

@@ -38,6 +38,7 @@ from labelguard.release.pairs_file import (
     usable_agreement,
     why_unknown,
 )
+from labelguard.release.rows import rows_path
 from labelguard.release.writer import Release, directory_of, read_card, split_by_preference
 from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_new_file
@@ -72,7 +73,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     card = read_card(release)
     if reason := why_unknown(card):
         return Agreement(card["release"], None, None, None, (reason,))
-    data = release / "data.parquet"
+    data = rows_path(release)
     between = estimate_between(data, card)
     notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("two labels of one item", between)]
     by_gold = None

@@ -32,6 +32,7 @@ from labelguard.project.opening import Where
 from labelguard.release.head import FILE, Head
 from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
 from labelguard.release.pairs_file import PAIRS, scan_pairs
+from labelguard.release.rows import rows_path
 from labelguard.release.writer import Release, committed_directory, directory_of, read_card
 from labelguard.storage.files import SUMS, sha256
 from labelguard.text import no_progress
@@ -234,7 +235,7 @@ class _LabeledResponses:
     @cached_property
     def _measures(self) -> tuple[PairFeatures, Floats, Floats]:
         """Return the features, and their mean and standard deviation, (d,), over labeled texts."""
-        pairs = scan_pairs(self.release / "data.parquet").select(PAIRS).head(_ROWS).collect()
+        pairs = scan_pairs(rows_path(self.release)).select(PAIRS).head(_ROWS).collect()
         prompt, chosen, rejected = (pairs.to_arrow()[name].combine_chunks() for name in PAIRS)
         provider = self.provider
         if provider is None:

@@ -38,6 +38,7 @@ from labelguard.release.pairs_file import (
     length_margins,
     read_preferred,
 )
+from labelguard.release.rows import rows_path
 from labelguard.release.writer import read_card
 from labelguard.text import Progress
 
@@ -264,7 +265,7 @@ def judge(
 def _measure_by_released(
     gate: GateSettings, step: Step, models: list[Path], release: Path, unlearned: float
 ) -> _Measurement:
-    file = release / "data.parquet"
+    file = rows_path(release)
     items = item_keys(file)
     rows = pl.read_parquet(file, columns=[*PAIRS, "flip_probability"])
     is_out = hold_out(items, unlearned) & rows["flip_probability"].is_not_null().to_numpy()

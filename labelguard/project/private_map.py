@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +26,15 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import check_seen, column
-from labelguard.storage.files import attempt, fsync_path, publish_directory, sha256
+from labelguard.storage.files import (
+    PARTIAL,
+    attempt,
+    begin_directory,
+    finish_directory,
+    fsync_path,
+    sha256,
+)
 
-PARTIAL = ".partial"
 _FILE = re.compile(r"bucket=(?P<bucket>\d{4})-of-(?P<count>\d{4})\.parquet")
 _REWRITTEN = ".new"
 # `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
@@ -77,18 +82,14 @@ class PrivateMap:
     def begin(self, release_id: str) -> Path:
         """Return an empty directory for what is about to be drawn; `complete` makes it a map.
 
-        Every time another one: a worker of a job that crashed would put its coins among the new.
-        What is being written lies beside it: a worker that is behind leaves nothing in a map.
+        A worker of a job that crashed would put its coins among the new, and one that is behind
+        leaves nothing in a map.
         """
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        drawn = Path(tempfile.mkdtemp(PARTIAL, f"{release_id}.", self._directory)) / "map"
-        drawn.mkdir(mode=0o700)
-        return drawn
+        return begin_directory(self._directory / release_id, mode=0o700)
 
     def complete(self, release_id: str, drawn: Path) -> str:
         """Flush and rename what was drawn into the directory that was begun; its digest."""
-        publish_directory(drawn, self._directory / release_id)
-        shutil.rmtree(drawn.parent, ignore_errors=True)
+        finish_directory(drawn, self._directory / release_id)
         return self.digest(release_id)
 
     def discard(self, release_id: str) -> None:

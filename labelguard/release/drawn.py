@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.errors import LedgerError, ProjectError
@@ -42,11 +43,14 @@ from labelguard.release.protocol import (
     ReleaseContext,
     TrainingInputs,
 )
+from labelguard.release.rows import MOST_IN_ONE_FILE, part_name
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.release.writer import (
+    PARQUET,
     PROBABILITIES,
     Release,
     ReleaseWriter,
+    RowsPart,
     deliver,
     output_schema,
     read_card,
@@ -54,7 +58,13 @@ from labelguard.release.writer import (
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import find_changed_file, fresh_directory
+from labelguard.storage.files import (
+    attempt,
+    find_changed_file,
+    fresh_directory,
+    fsync_path,
+    sha256,
+)
 
 
 def publish_release(
@@ -71,15 +81,19 @@ def publish_release(
     questions = any(source.questions for source, _ in finished.outcomes)
     schema = output_schema(context.staged.content_type, questions=questions)
     sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
-    task = Outcomes(sources, schema)
     drawn = sum(buckets.count_parts(directory) for _, directory in sources)
     with ReleaseWriter(grant, context.opened.project.releases) as writer:
-        for table in context.over_buckets("writing", rows_of_bucket, task):
-            if table is not None:
-                writer.write(table)
+        task = Outcomes(sources, schema, writer.directory, context.staged.buckets)
+        if sources and task.count > MOST_IN_ONE_FILE:
+            for part in context.over_buckets("writing", publish_bucket, task):
+                writer.add_part(part)
+        elif sources:
+            for table in context.over_buckets("writing", rows_of_bucket, task):
+                if table is not None:
+                    writer.write(table)
+            if not writer.rows:
+                writer.write(schema.empty_table())
         buckets.check_seen(drawn, writer.rows)
-        if not writer.rows and finished.outcomes:
-            writer.write(schema.empty_table())
         common = card.common_card(
             context.staged, context.policy, plan, grant.release, writer.rows, finished.further
         )
@@ -93,6 +107,8 @@ def publish_release(
 class Outcomes:
     """A task for `rows_of_bucket`: `sources` are directories of texts and of their released rows.
 
+    `publish_bucket` writes them into `directory`, one of `count` parts.
+
     Released rows are buckets by item, in parts (`buckets.write_part`), with the columns row (of the
     staged input), key_hi and key_lo (a secret order within an item), value (0: the second side is
     chosen, 1: the first) and any of `PROBABILITIES`.
@@ -100,6 +116,20 @@ class Outcomes:
 
     sources: tuple[tuple[Path, Path], ...]
     schema: pa.Schema
+    directory: Path
+    count: int
+
+
+def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
+    """Write the rows of one bucket of items as a part of the release, which may have none."""
+    table, rows = rows_of_bucket(task, bucket), 0
+    final = task.directory / part_name(bucket, task.count)
+    with attempt(final, task.directory.parent) as path:
+        with pq.ParquetWriter(path, task.schema, **PARQUET) as writer:
+            if table is not None and (rows := table.num_rows):
+                writer.write_table(table)  # `datasets` fails on a row group without rows
+        fsync_path(path)  # here: of another machine's cache the command knows nothing
+        return RowsPart(final.name, rows, path.stat().st_size, sha256(path))
 
 
 def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:

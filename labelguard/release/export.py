@@ -29,6 +29,7 @@ from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import PAIRS
+from labelguard.release.rows import list_files, rows_path
 from labelguard.release.writer import PROBABILITIES, Release, committed_directory, read_card
 from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_directory, new_directory
@@ -101,7 +102,7 @@ def export(
     scorer = None
     if teacher is not None:
         scorer = ReleasedHead(committed_directory(teacher, project), progress)
-    rows = ReleaseRows.read(directory / "data.parquet", copies, framework)
+    rows = ReleaseRows.read(rows_path(directory), copies, framework)
     mode = _choose(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
     command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, mode, framework))
@@ -190,7 +191,8 @@ class ReleaseRows:
     def batches(self) -> Iterator[tuple[slice, pa.Table]]:
         """Yield parts of the rows, and which these are."""
         before = 0
-        for batch in pq.ParquetFile(self.path).iter_batches(_BATCH):
+        files = map(pq.ParquetFile, list_files(self.path))
+        for batch in chain.from_iterable(file.iter_batches(_BATCH) for file in files):
             yield slice(before, before := before + batch.num_rows), pa.Table.from_batches([batch])
 
 

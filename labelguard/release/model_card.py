@@ -68,7 +68,7 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
         seen.add(directory)
         release = directory.parent
         if directory.name == "model" and (release / SUMS).is_file():
-            check_committed(release, "data.parquet")
+            check_committed(release)
             return releases_of_card(read_card(release), sha256(release / SUMS))
         for card in (directory / name for name in _CARDS):
             learned = _learned_from(card) if card.is_file() else None

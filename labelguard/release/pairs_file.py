@@ -24,6 +24,7 @@ from labelguard.learning.columns import content_column, plain_text
 from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, within_items
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.project.opening import OpenProject
+from labelguard.release.rows import rows_path
 from labelguard.release.writer import read_card
 
 PAIRS = ("prompt", "chosen", "rejected")
@@ -146,7 +147,7 @@ def released_agreement(opened: OpenProject) -> float | None:
             directory = opened.project.releases / record.id
             card = read_card(directory)
             known = why_unknown(card) is None
-            between = estimate_between(directory / "data.parquet", card) if known else None
+            between = estimate_between(rows_path(directory), card) if known else None
             if (agreement := usable_agreement(card, between)) is not None:
                 return agreement
     return None

@@ -19,6 +19,7 @@ from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verification import release_fault
+from labelguard.release.rows import ROWS, part_name
 from labelguard.release.writer import PARQUET, Release
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
 from labelguard.storage.files import SUMS, sha256, sums_text
@@ -26,7 +27,7 @@ from labelguard.text import Progress, no_progress
 
 # Bytes of rows in one file: more of them are cut into several.
 SHARD_BYTES = 500_000_000
-_ROWS, _CARD = "data.parquet", "CARD.md"
+_CARD = "CARD.md"
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,9 @@ def _files(directory: Path, committed: Mapping[str, str], scratch: Path) -> dict
     """Return what is published of a release by its name there; new files are made in `scratch`."""
     files = {name: PublicFile(directory / name, digest) for name, digest in committed.items()}
     sums = directory / SUMS
-    if _ROWS in files and (directory / _ROWS).stat().st_size > SHARD_BYTES:
-        del files[_ROWS]
-        files |= {p.name: PublicFile(p, sha256(p)) for p in _cut(directory / _ROWS, scratch)}
+    if ROWS in files and (directory / ROWS).stat().st_size > SHARD_BYTES:
+        del files[ROWS]
+        files |= {p.name: PublicFile(p, sha256(p)) for p in _cut(directory / ROWS, scratch)}
         sums = scratch / SUMS
         sums.write_text(sums_text({name: file.sha256 for name, file in files.items()}), "ascii")
     text = sums_text({name: file.sha256 for name, file in files.items()})
@@ -140,7 +141,7 @@ def _cut(path: Path, scratch: Path) -> Iterator[Path]:
         shards[-1].append(group)
         size += full * share
     for number, groups in enumerate(shards):
-        shard = scratch / f"data-{number:05d}-of-{len(shards):05d}.parquet"
+        shard = scratch / part_name(number, len(shards))
         with pq.ParquetWriter(shard, source.schema_arrow, **PARQUET) as writer:
             for group in groups:
                 writer.write_table(source.read_row_group(group))

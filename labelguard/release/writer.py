@@ -1,7 +1,7 @@
 """Releases on disk: written behind a grant, found again, verified by hashes, loaded and copied.
 
-A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
-mechanism adds (`head.npz`, a directory `model`); an evaluation has no rows, and no `data.parquet`.
+A release directory holds its rows (`release.rows`), `card.json`, `CARD.md`, `SHA256SUMS` and what
+its mechanism adds (`head.npz`, a directory `model`); an evaluation has no rows.
 It is built under a temporary name, flushed, and renamed, so that it exists whole or not at all.
 """
 
@@ -30,16 +30,18 @@ from labelguard.notebook import card, several
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
 from labelguard.release import card as cards
+from labelguard.release.rows import ROWS, list_files, rows_path
 from labelguard.spelling import suggest, suggest_keywords
+from labelguard.storage.buckets import check_seen
 from labelguard.storage.files import (
     PART,
     SUMS,
+    begin_directory,
     check_directory,
     find_changed_file,
-    fresh_directory,
+    finish_directory,
     hashes_of,
     new_directory,
-    publish_directory,
     sums_text,
 )
 from labelguard.text import format_budget, pluralize
@@ -122,7 +124,7 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
-    """Return the columns of `data.parquet`; `content` is the type of prompts and responses.
+    """Return the columns of the rows; `content` is the type of prompts and responses.
 
     `questions`: the rows say which question they answer.
     """
@@ -145,6 +147,16 @@ def split_by_preference(
     return sides.take(pa.array(chosen)), sides.take(pa.array(rejected))
 
 
+@dataclass(frozen=True)
+class RowsPart:
+    """A part of a release's rows as the worker that wrote it describes it."""
+
+    name: str
+    rows: int
+    size: int
+    sha256: str
+
+
 class ReleaseWriter:
     """Writes one release; opened only by a grant, used as a context manager.
 
@@ -156,18 +168,32 @@ class ReleaseWriter:
         if not isinstance(grant, Grant):
             raise LabelguardError("a release writer is opened by a grant: charge before release")
         self.final = releases / grant.release.id
-        self._temporary = fresh_directory(releases / f"{grant.release.id}.partial")
+        self._temporary = begin_directory(self.final, mode=0o755)
         self._writer: pq.ParquetWriter | None = None
+        self._parts: dict[str, str] = {}
         self.rows = 0
         self.hashes: dict[str, str] = {}
 
     def write(self, table: pa.Table) -> None:
         """Append rows; each call becomes row groups of its own."""
         if self._writer is None:
-            path = self._temporary / "data.parquet"
+            path = self._temporary / ROWS
             self._writer = pq.ParquetWriter(path, table.schema, **PARQUET)
         self._writer.write_table(table)
         self.rows += table.num_rows
+
+    @property
+    def directory(self) -> Path:
+        """Return where workers write parts of the rows; what they are writing lies beside it."""
+        return self._temporary
+
+    def add_part(self, part: RowsPart) -> None:
+        """Count a part that a worker wrote, which is not read again."""
+        path = self._temporary / part.name
+        size = path.stat().st_size if path.is_file() else 0
+        check_seen(part.size, size, f"bytes of {part.name}")
+        self._parts[part.name] = part.sha256
+        self.rows += part.rows
 
     def take(self, path: Path) -> None:
         """Move another public file or directory into the release, under its own name.
@@ -197,9 +223,10 @@ class ReleaseWriter:
         if self._writer is not None:
             self._writer.close()
         if error is None:
-            self.hashes = hashes_of(self._temporary)
+            # Where a listing is behind, parts are those that were counted.
+            self.hashes = self._parts | hashes_of(self._temporary, self._parts)
             (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
-            publish_directory(self._temporary, self.final)
+            finish_directory(self._temporary, self.final)
 
 
 def read_card(directory: Path) -> dict[str, Any]:
@@ -264,10 +291,8 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
             f"kind must be one of {', '.join(_KINDS)}, found {kind!r}{suggest(kind, _KINDS)}"
         )
     directory = directory_of(release, project)
-    path = directory / "data.parquet"
     refuse_evaluation(directory)
-    if not path.is_file():
-        raise ProjectError(f"{directory} holds no labelguard release (no data.parquet)")
+    path = rows_path(directory)
     try:
         return _KINDS[kind](path)
     except ModuleNotFoundError as error:
@@ -279,9 +304,14 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
 
 _KINDS: Mapping[str, Callable[[Path], Any]] = {
     "polars": lambda path: import_module("polars").read_parquet(path),
-    "arrow": pq.read_table,
-    "pandas": lambda path: import_module("pandas").read_parquet(path, engine="pyarrow"),
-    "datasets": lambda path: import_module("datasets").Dataset.from_parquet(str(path)),
+    # Partitioning: directories on the way to several files may be called `name=value`.
+    "arrow": lambda path: pq.read_table(list_files(path), partitioning=None),
+    "pandas": lambda path: import_module("pandas").read_parquet(
+        list_files(path), engine="pyarrow", partitioning=None
+    ),
+    "datasets": lambda path: import_module("datasets").Dataset.from_parquet(
+        [str(file) for file in list_files(path)]
+    ),
 }
 
 
@@ -349,7 +379,8 @@ def committed_directory(release: Release | str | Path, project: Where = None) ->
     """
     directory = directory_of(release, project)
     refuse_evaluation(directory)
-    check_committed(directory, "data.parquet")
+    check_committed(directory)
+    rows_path(directory)
     return directory
 
 
@@ -359,8 +390,8 @@ def is_in_project(directory: Path) -> bool:
     return path.parent.name == "releases" and (path.parents[1] / CONFIG).is_file()
 
 
-def check_committed(directory: Path, file: str) -> None:
-    """Raise, as `committed_directory` does, unless a release that holds `file` is as committed."""
+def check_committed(directory: Path, *required: str) -> None:
+    """Raise, as `committed_directory` does, unless a release with these files is as committed."""
     if is_in_project(directory):
         record = OpenProject.open(directory.absolute().parents[1]).ledger.releases.get(
             directory.name
@@ -372,7 +403,7 @@ def check_committed(directory: Path, file: str) -> None:
             )
         expected = record.files
     else:
-        expected = read_sums(directory, ("card.json", file), "copy the release again")
+        expected = read_sums(directory, ("card.json", *required), "copy the release again")
     if broken := find_changed_file(directory, expected):
         raise ProjectError(f"{broken}; copy the release again")
 

@@ -368,7 +368,7 @@ def verify_copy(directory: Path) -> tuple[FilesVerification, bool]:
     from labelguard.release.writer import check_committed, is_in_project
 
     try:
-        check_committed(directory, "card.json")
+        check_committed(directory)
         broken = None
     except LabelguardError as error:
         broken = str(error)

@@ -25,6 +25,8 @@ from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
 from labelguard.spelling import suggest
 
 SUMS = "SHA256SUMS"
+# How the name of what is begun ends: the next job removes it.
+PARTIAL = ".partial"
 SCHEME = "s3://"
 # Cards for people: of a release, of a model.
 CARDS = ("CARD.md", "TRAINING_CARD.md")
@@ -103,6 +105,24 @@ def publish_directory(temporary: Path, final: Path) -> None:
     fsync_path(final.parent)
 
 
+def begin_directory(final: Path, *, mode: int) -> Path:
+    """Return an empty directory beside `final`, for `finish_directory`.
+
+    Every time another one: a worker of a job that crashed cannot write among what is written now.
+    What is being written may lie in its parent, which goes with it.
+    """
+    final.parent.mkdir(mode=mode, parents=True, exist_ok=True)
+    begun = Path(tempfile.mkdtemp(PARTIAL, f"{final.name}.", final.parent)) / "whole"
+    begun.mkdir(mode=mode)
+    return begun
+
+
+def finish_directory(begun: Path, final: Path) -> None:
+    """Flush and rename what `begin_directory` began."""
+    publish_directory(begun, final)
+    shutil.rmtree(begun.parent, ignore_errors=True)
+
+
 def fresh_directory(path: Path, *, mode: int = 0o755) -> Path:
     """Make an empty directory at `path`; what was there is removed."""
     shutil.rmtree(path, ignore_errors=True)
@@ -148,9 +168,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def hashes_of(directory: Path) -> dict[str, str]:
+def hashes_of(directory: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the digest of every file below a directory, by its path in it, with / between the
-    parts.
+    parts. Those that are `known` are not read.
 
     Raises `ProjectError` for a link, anything else that is no plain file, or a name that no release
     may have.
@@ -161,7 +181,7 @@ def hashes_of(directory: Path) -> dict[str, str]:
         if not _NAME.fullmatch(name) or path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ProjectError(f"{name!a} cannot be part of a release: no plain file or name")
         if path.is_file():
-            hashes[name] = sha256(path)
+            hashes[name] = (known or {}).get(name) or sha256(path)
     return hashes
 
 

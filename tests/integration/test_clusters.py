@@ -63,7 +63,11 @@ def release(where: Path, source: Any, patch: pytest.MonkeyPatch, **options: Any)
     return files(made.path), files(project.private_maps)
 
 
-@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+@pytest.mark.parametrize(
+    "options",
+    [{"mechanism": "rr"}, {"mechanism": "rr", "buckets": 128}, STATISTIC],
+    ids=["rr", "rr in parts", "statistic"],
+)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_cluster_releases_the_bytes_of_threads(
     engine, options, executors, shards, tmp_path, monkeypatch

@@ -62,6 +62,7 @@ FIRST = privatize(IMPLICIT_RR)
 SCENARIOS = {
     "first": Scenario((INIT,), FIRST),
     "again": Scenario((INIT, FIRST), privatize(IMPLICIT_RR | {"again": True, "exhausted": "drop"})),
+    "in parts": Scenario((INIT,), privatize(IMPLICIT_RR | {"buckets": 128})),
     "statistic": Scenario((INIT,), privatize(BUDGET | STATISTIC)),
     "uls": Scenario((INIT,), privatize(BUDGET | ULS)),
     "rr under a policy": Scenario((INIT, JOINT, ACTIVATE), privatize(RR)),

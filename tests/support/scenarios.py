@@ -41,6 +41,7 @@ def blanks(table):
 
 SCENARIOS = {
     "one run": Scenario((Run(("-o", "{output}")), Run(("--json",)))),
+    "in parts": Scenario((Run(("--buckets", "128", "-o", "{output}")),)),
     "public ties dropped": Scenario(
         (Run(("--ties", "drop", "--tie-status-public")),), public_ties=True
     ),

@@ -20,7 +20,7 @@ from labelguard_trainer.training.rows import PreferenceLoss
 from labelguard_trainer.training.run import train as train_on
 from labelguard_trainer.training.runs import RunDirectory
 from safetensors.numpy import load_file, save_file
-from support import tiny_models, train_runs
+from support import tiny_models, train_runs, world
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -403,3 +403,13 @@ def test_a_release_of_a_project_is_what_the_ledger_says(begin):
 def test_a_kind_that_is_none_is_refused(beside):
     with pytest.raises(LabelguardError, match="sft"):
         train_on("sft", "rr", "base", output="out")  # type: ignore[arg-type]
+
+
+def test_a_release_in_parts_trains_the_model_of_one_in_one_file(train, tmp_path, monkeypatch):
+    for buckets in (64, 128):
+        world.fix(monkeypatch, world.repeatable_bytes())
+        project = lg.init(tmp_path / f"in {buckets}", max_epsilon=20)
+        options = train_runs.MECHANISMS["rr"] | {"buckets": buckets}
+        release = lg.privatize("labels.parquet", project=project, epsilon=20, **options)
+        _read_result(train("reward", str(release.path), "--json", output=str(buckets)))
+    assert len(list(release.path.glob("data*"))) == 128 and train_runs.same(Path("64"), Path("128"))

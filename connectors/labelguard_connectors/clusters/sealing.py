@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -51,23 +52,30 @@ def unseal(key: bytes, sealed: bytes) -> Any:
 
 def seal_task(key: bytes, work: Callable[[Any, int], Any], task: object) -> bytes:
     """Return what a worker needs to run `work(task, bucket)`, sealed."""
-    return seal(key, (__version__, work, task))
+    return seal(key, (_versions(), work, task))
+
+
+def _versions() -> str:
+    """Return what has to be the same everywhere: Parquet files name the pyarrow that wrote them."""
+    return f"labelguard {__version__}, pyarrow {pyarrow.__version__}"
 
 
 def run_sealed(sealed: bytes, key: bytes, bucket: int) -> bytes:
     """Run a sealed task on one bucket, in a worker; return its result, or its error, sealed."""
-    version, work, task = unseal(key, sealed)
+    versions, work, task = unseal(key, sealed)
     host = socket.gethostname()
-    if version != __version__:
-        message = f"worker {host} has labelguard {__version__}; expected {version}"
+    if versions != _versions():
+        message = f"worker {host} has {_versions()}; expected {versions}"
         return seal(key, LabelguardError(message))
     try:
         return seal(key, work(task, bucket))
     except LabelguardError as error:
         return seal(key, error)
     except FileNotFoundError as error:
+        # An error of Arrow has the name in its text alone.
+        missing = error.filename or str(error).partition("'")[2].partition("'")[0]
         message = (
-            f"worker {host} does not find {error.filename}; an engine needs the project and its "
+            f"worker {host} does not find {missing}; an engine needs the project and its "
             "inputs on a file system that every worker sees under the same path"
         )
         return seal(key, LabelguardError(message))

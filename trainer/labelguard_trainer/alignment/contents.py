@@ -14,6 +14,7 @@ from labelguard.analysis.reward import Content
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column
 from labelguard.release.pairs_file import scan_pairs
+from labelguard.release.rows import rows_path
 from labelguard.release.writer import committed_directory
 from labelguard.storage.files import check_new_file, staged_beside
 
@@ -24,7 +25,7 @@ def read_prompts(source: str | Path) -> list[Content]:
     Raises `LabelguardError` for a file without a column `prompt`, or without prompts in it.
     """
     path = Path(source)
-    file = committed_directory(path) / "data.parquet" if path.is_dir() else path
+    file = rows_path(committed_directory(path)) if path.is_dir() else path
     [prompts] = read_contents(file, "prompt")
     return distinct(prompts)
 

@@ -30,6 +30,7 @@ from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import card as cards
 from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
+from labelguard.release.rows import ROWS
 from labelguard.release.writer import (
     PARQUET,
     Release,
@@ -259,7 +260,7 @@ def _card(
 
 def _write(rows: pa.Table, card: Mapping[str, Any], directory: Path) -> None:
     """Write the files of a release into an empty directory."""
-    pq.write_table(rows, directory / "data.parquet", **PARQUET)
+    pq.write_table(rows, directory / ROWS, **PARQUET)
     (directory / "card.json").write_text(cards.to_json(card), encoding="utf-8")
     (directory / "CARD.md").write_text(cards.to_markdown(card), encoding="utf-8")
     (directory / SUMS).write_text(sums_text(hashes_of(directory)), encoding="ascii")

@@ -20,6 +20,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import Where
 from labelguard.release.model_card import LearnedRelease, base_of
 from labelguard.release.pairs_file import check_pairs, hold_out, item_sides, scan_pairs
+from labelguard.release.rows import rows_path
 from labelguard.release.writer import committed_directory, read_card
 from labelguard.storage.files import SUMS, sha256
 from labelguard_trainer.training import settings
@@ -176,7 +177,7 @@ def open_release(release: str, project: Where) -> Source:
     card = read_card(directory)
     if "train_with" not in card or "privacy" not in card:
         raise ProjectError(f"the card in {directory} does not say how to train on the release")
-    return Source(directory / "data.parquet", sha256(directory / SUMS), card)
+    return Source(rows_path(directory), sha256(directory / SUMS), card)
 
 
 def open_raw(file: str) -> Source:

@@ -1,0 +1,50 @@
+"""The rows of a release on disk: one file or, of a release in many buckets, one for each of them.
+
+The parts of 128 buckets are `data-00000-of-00128.parquet` and so on, as large data sets of the Hub
+are called. One after the other they hold the rows of `data.parquet`, in its order. How many there
+are follows from the number of buckets, which rows are in which from their items: both are public.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from labelguard.errors import ProjectError
+
+ROWS = "data.parquet"
+# The most buckets whose rows are in one file: more of them are too much for one process.
+MOST_IN_ONE_FILE = 64
+_PART = re.compile(r"data-\d{5}-of-(?P<count>\d{5})\.parquet")
+
+
+def part_name(number: int, count: int) -> str:
+    """Return the name of a part, numbered from 0."""
+    return f"data-{number:05d}-of-{count:05d}.parquet"
+
+
+def rows_path(directory: Path) -> Path:
+    """Return the file of a release's rows, or the pattern of its parts, which DuckDB and Polars
+    read as one file.
+
+    Raises `ProjectError` where there are none, or where a part is missing.
+    """
+    path = directory / ROWS
+    if path.is_file():
+        return path
+    for part in map(_PART.fullmatch, (path.name for path in directory.glob("data-*.parquet"))):
+        if part is None:
+            continue
+        count = int(part["count"])
+        for number in range(count):
+            if not (directory / part_name(number, count)).is_file():
+                raise ProjectError(
+                    f"{directory / part_name(number, count)} is missing; copy the release again"
+                )
+        return directory / f"data-?????-of-{count:05d}.parquet"
+    raise ProjectError(f"{directory} holds no labelguard release (no {ROWS})")
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return the files that a path of rows stands for (`rows_path`), in the order of the rows."""
+    return [path] if path.is_file() else sorted(path.parent.glob(path.name))

@@ -1,0 +1,227 @@
+"""A release in many buckets: workers write its rows in parts, and everything reads them as one."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import polars as pl
+import pytest
+from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
+from labelguard_trainer.alignment.contents import read_prompts
+from labelguard_trainer.training.request import open_release, read_columns
+from support import world
+from support.preferences import STATISTIC, TABLE, files
+from support.twice import Twice
+
+import labelguard as lg
+from labelguard.analysis.agreement import agreement
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.release import drawn, publication
+from labelguard.release.rows import ROWS, list_files, rows_path
+from labelguard.release.writer import committed_directory
+from labelguard.report import overview
+from labelguard.storage.files import SUMS, fsync_path, hashes_of, sums_text
+
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
+RR = BUDGET | {"mechanism": "rr"}
+COUNT = 128
+NAMES = [f"data-{number:05d}-of-00128.parquet" for number in range(COUNT)]
+
+
+def release(where: Path, patch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """Release under fixed randomness."""
+    world.fix(patch, world.repeatable_bytes())
+    return lg.privatize(TABLE, project=lg.init(where), **options)
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory):
+    """The same release in parts and in one file."""
+    base = tmp_path_factory.mktemp("key=value")  # as directories of partitioned data are called
+    with pytest.MonkeyPatch.context() as patch:
+        return [release(base / str(n), patch, **RR, buckets=n).path for n in (COUNT, 64)]
+
+
+@pytest.fixture
+def copy(releases, tmp_path):
+    """A copy of the release in parts, outside its project."""
+    return shutil.copytree(releases[0], tmp_path / "copy")
+
+
+def test_parts_behind_one_another_are_the_rows_of_the_one_file(releases):
+    parts, whole = releases
+    assert sorted(path.name for path in parts.glob("data*")) == NAMES
+    assert [path.name for path in whole.glob("data*")] == [ROWS]
+    read = [pl.read_parquet(path) for path in map(parts.joinpath, NAMES)]
+    assert pl.concat(read).equals(pl.read_parquet(whole / ROWS))
+    assert len({len(frame) for frame in read}) > 1 and not min(map(len, read))
+    assert (parts / "card.json").read_bytes() == (whole / "card.json").read_bytes()
+    assert (parts / SUMS).read_text() == sums_text(
+        {name: digest for name, digest in hashes_of(parts).items() if name != SUMS}
+    )
+
+
+@pytest.mark.parametrize("kind", ["polars", "arrow", "pandas", "datasets"])
+def test_every_reader_reads_parts_as_it_reads_one_file(kind, releases, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    parts, whole = (pl.DataFrame(_columns(lg.load(path, kind))) for path in releases)
+    assert parts.equals(whole) and parts.columns == lg.load(releases[0]).columns
+
+
+def test_load_dataset_finds_the_parts_by_the_card(copy, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (copy / "CARD.md").rename(copy / "README.md")  # as it is at the Hub
+    rows = datasets.load_dataset(str(copy), split="train")
+    assert rows["item_id"][:] == lg.load(copy)["item_id"].to_list()
+
+
+def _columns(table: Any) -> Any:
+    """What `pl.DataFrame` takes of a table of any kind."""
+    return {name: table[name].tolist() for name in table} if hasattr(table, "iloc") else table[:]
+
+
+def test_what_learns_from_a_release_reads_parts_as_it_reads_one_file(releases, tmp_path):
+    facts = []
+    for number, path in enumerate(releases):
+        source = open_release(str(path), None)
+        columns, (items, first) = read_columns(source)
+        lg.export(path, tmp_path / str(number), to="axolotl", noise="plain")
+        facts.append(
+            [
+                {name: values.tolist() for name, values in columns.items()},
+                (items.tolist(), first.tolist()),
+                agreement(path),
+                read_prompts(path),
+                pl.read_parquet(tmp_path / str(number) / "pairs.parquet").to_dicts(),
+            ]
+        )
+    assert str(facts[0]) == str(facts[1])
+
+
+def test_a_part_that_is_missing_altered_or_added_is_noticed(copy, releases):
+    assert committed_directory(copy) == copy
+    (copy / NAMES[1]).write_bytes((copy / NAMES[0]).read_bytes() + b" ")
+    with pytest.raises(ProjectError, match=f"{NAMES[1]} was altered"):
+        committed_directory(copy)
+    (copy / NAMES[1]).unlink()
+    for read in (lg.load, committed_directory):
+        with pytest.raises(ProjectError, match=f"{NAMES[1]} is missing"):
+            read(copy)
+    shutil.copy2(releases[0] / NAMES[1], copy)
+    shutil.copy2(copy / NAMES[0], copy / "data-00128-of-00128.parquet")
+    with pytest.raises(ProjectError, match=r"data-00128-of-00128\.parquet was added"):
+        committed_directory(copy)
+
+
+def test_sums_that_name_no_part_are_those_of_no_release(copy):
+    sums = [line for line in (copy / SUMS).read_text().splitlines() if NAMES[-1] not in line]
+    (copy / SUMS).write_text("\n".join(sums) + "\n")
+    (copy / NAMES[-1]).unlink()
+    with pytest.raises(ProjectError, match=f"{NAMES[-1]} is missing"):
+        committed_directory(copy)
+
+
+def test_what_is_published_of_either_is_a_release(releases, tmp_path, monkeypatch):
+    monkeypatch.setattr(publication, "SHARD_BYTES", 1)
+    for path in releases:
+        published = tmp_path / path.parents[2].name
+        lg.publish(path.name, published, project=path.parents[1])
+        assert lg.load(published).equals(lg.load(path))
+        assert open_release(str(published), None).file == rows_path(published)
+    names = {path.name for path in list_files(rows_path(tmp_path / str(COUNT)))}
+    assert names == set(NAMES) and len(list_files(rows_path(tmp_path / "64"))) > 1
+
+
+# Workers.
+
+
+@pytest.mark.quick("rr")
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+def test_parts_are_the_same_wherever_and_however_often_they_are_written(
+    options, tmp_path, monkeypatch
+):
+    options = BUDGET | options | {"buckets": COUNT}
+    here = files(release(tmp_path / "here", monkeypatch, **options).path)
+    there = release(tmp_path / "there", monkeypatch, **options, engine="processes", workers=2)
+    assert set(NAMES) < here.keys() and files(there.path) == here
+    engine = Twice()
+    monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
+    twice = release(tmp_path / "twice", monkeypatch, **options)
+    assert files(twice.path) == here and engine.works[-1] == "publish_bucket"
+    assert overview.verify(tmp_path / "twice").ok
+    assert {path.name for path in twice.path.parent.iterdir()} == {twice.id}
+
+
+class Unseen(Twice):
+    """Workers one of whose parts the command does not see, or not to its end."""
+
+    def __init__(self, left: int | None) -> None:
+        super().__init__()
+        self.left = left
+
+    def map(self, work: Any, task: Any, buckets: Any) -> Iterator[Any]:
+        results = list(super().map(work, task, buckets))
+        if work is drawn.publish_bucket:
+            path = task.directory / NAMES[-1]
+            data = path.read_bytes()
+            path.unlink()
+            if self.left is not None:
+                path.write_bytes(data[: self.left])
+        yield from results
+
+
+@pytest.mark.parametrize("left", [None, 0, 100])
+def test_a_part_that_the_command_does_not_see_whole_stops_the_release(left, tmp_path, monkeypatch):
+    project = lg.init(tmp_path / "project")
+    with monkeypatch.context() as patch:
+        patch.setattr("labelguard.release.privatize.open_executor", lambda *place: Unseen(left))
+        with pytest.raises(LabelguardError, match=r"bytes of data-00127-of-00128.* every worker"):
+            lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
+    assert not [path for path in project.releases.iterdir() if path.suffix != ".partial"]
+    made = lg.privatize(TABLE, project=project, **RR, buckets=16)  # in one file this time
+    assert made.card["counts"]["rows"] == len(TABLE) and (made.path / ROWS).is_file()
+    assert [path.name for path in project.releases.iterdir()] == [made.id]
+    assert overview.verify(project.state).ok
+
+
+def test_a_worker_that_is_late_changes_nothing(tmp_path, monkeypatch):
+    class Late(Twice):
+        """Workers whose task is remembered."""
+
+        def map(self, work: Any, task: Any, buckets: Any) -> Iterator[Any]:
+            tasks.append((work, task))
+            return super().map(work, task, buckets)
+
+    tasks: list[Any] = []
+    project = lg.init(tmp_path / "project")
+    monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: Late())
+    lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
+    before, (work, task) = files(project.state), tasks[-1]
+    assert work is drawn.publish_bucket
+    monkeypatch.setattr(drawn, "rows_of_bucket", lambda task, bucket: None)  # its input is gone too
+    key = new_key()
+    with pytest.raises(LabelguardError, match=rf"does not find .*{task.directory.parent.name}"):
+        open_result(key, run_sealed(seal_task(key, work, task), key, 0))
+    assert files(project.state) == before
+
+
+def test_a_worker_that_stops_in_the_middle_leaves_no_part(tmp_path, monkeypatch):
+    def stop(path: Path) -> None:
+        if path.name.startswith(f".{NAMES[3]}") or path.name == NAMES[3]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync_path(path)
+
+    project = lg.init(tmp_path / "project")
+    with monkeypatch.context() as patch:
+        patch.setattr(drawn, "fsync_path", stop)
+        with pytest.raises(ProjectError, match="No space left on device; nothing is lost"):
+            lg.privatize(TABLE, project=project, **RR, buckets=COUNT, workers=1)
+    [begun] = project.releases.iterdir()
+    assert sorted(path.name for path in (begun / "whole").iterdir()) == NAMES[:3]
+    made = lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
+    assert made.id == begun.name.partition(".")[0] and not begun.exists()
+    assert overview.verify(project.state).ok
