@@ -71,7 +71,7 @@ class Cohort:
         """A step of AUP, without noise."""
         gradients = self.problem.gradients(self.units, self.labels)
         aup.concentration(gradients, _CLIP)
-        kept = aup.select_members(gradients, _CLIP, np.full(len(self.units), 0.5))
+        kept = aup.select_inliers(gradients, _CLIP, np.full(len(self.units), 0.5))
         self.problem.step(gradients[kept].sum(axis=0) / max(1, int(kept.sum())))
 
     def floor(self) -> Callable[[], Any]:

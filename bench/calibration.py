@@ -80,8 +80,8 @@ def measure(name: str, problem: Problem, size: int | None, seed: int) -> Iterato
     x, rows, agreement = problem.x, problem.rows, SETS[name][2]
     given = [Worlds.of(x, rows, prior, DRAWS) for prior in (Prior(), Prior(agreement))]
     for epsilon in EPSILONS:
-        noises = components.smaller_noise(epsilon, DELTA)
-        shape = components.Directions.of_features(x, rows).shape(noises)
+        noises = components.make_noise_chooser(epsilon, DELTA)
+        shape = components.Directions.of_features(x, rows).choose_shape(noises)
         noise = noises(shape.components)
         basis = geometry.basis(geometry.spectrum(x, problem.counts()), shape)
         z = basis.coordinates(x)

@@ -27,7 +27,11 @@ from typing import Any
 import numpy as np
 from labelguard_trainer.gradient.aup import AupRun
 from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
-from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, mean_noise
+from labelguard_trainer.gradient.heads import (
+    HeadProblem,
+    choose_clip_norm,
+    compute_mean_noise_deviation,
+)
 from numpy.typing import NDArray
 from utility import tables
 from utility.datasets import Problem
@@ -79,16 +83,18 @@ def noises(per_labeler: int) -> dict[tuple[str, float], float]:
     problem, _ = simulated(labelers, per_labeler, 0)
     records = ComparisonRecords.of(problem.x, problem.rows)
     weight = weights(records, "mean")
-    made = HeadProblem(problem.x, records, weight, np.ones(DIMENSIONS), clip_norm(records, weight))
+    made = HeadProblem(
+        problem.x, records, weight, np.ones(DIMENSIONS), choose_clip_norm(records, weight)
+    )
     gradients = made.gradients(np.arange(labelers), problem.labels.astype(np.float64))
     mean = float(np.linalg.norm(gradients.mean(axis=0, dtype=np.float64)))
-    clip, distance = clip_norm(records, weight), _distance(gradients)
+    clip, distance = choose_clip_norm(records, weight), _distance(gradients)
     beside = math.sqrt(DIMENSIONS) / mean
     found = {}
     for epsilon in EPSILONS:
         price: dict[str, Any] = {"sampling_probability": PROBABILITY, "steps": STEPS}
         of_uls = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
-        noise = mean_noise({**price, "noise_multiplier": of_uls}, labelers) * clip
+        noise = compute_mean_noise_deviation({**price, "noise_multiplier": of_uls}, labelers) * clip
         of_aup = subsampled.calibrate(epsilon / 2, DELTA / 2, PROBABILITY, STEPS)
         budget = {"noise_multiplier": of_aup, "epsilon": epsilon, "delta": DELTA}
         course = AupRun.from_price({**price, **budget}, distance, labelers)

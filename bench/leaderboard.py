@@ -105,7 +105,9 @@ class World:
             bounds.sensitivity,
             kind=noise.kind,
             least=noise.least,
-            **statistic_summary.describe_window(self.x, z, self.rows, bounds, used, self._groups()),
+            **statistic_summary.compute_window_fields(
+                self.x, z, self.rows, bounds, used, self._groups()
+            ),
         )
 
     def plain(self) -> Floats:
@@ -117,9 +119,9 @@ class World:
 
 def _bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float) -> Bounds:
     """The bounds of a release on sources; those of every release, of a version that has no own."""
-    if not hasattr(statistic, "score_bounds"):
+    if not hasattr(statistic, "bounds_for_source_scores"):
         return statistic.bounds(z, rows, clip_quantile)
-    return statistic.score_bounds(z, rows, clip_quantile, noise)
+    return statistic.bounds_for_source_scores(z, rows, clip_quantile, noise)
 
 
 def simulated(systems: int, judges: int, family: str, seed: int) -> World:

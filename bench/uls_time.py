@@ -76,7 +76,7 @@ def aup(problem: Any, labels: Any) -> Callable[[], None]:
     def step() -> None:
         gradients = problem.gradients(units, labels)
         published.concentration(gradients, 2.0)
-        kept = published.select_members(gradients, 2.0, np.full(len(units), 0.5))
+        kept = published.select_inliers(gradients, 2.0, np.full(len(units), 0.5))
         total = gradients[kept].sum(axis=0) / max(1, int(kept.sum()))
         problem.step(problem.add_noise(total, 1.0, random_bytes(32)))
 

@@ -22,7 +22,7 @@ def format_time(time: datetime) -> str:
 
 
 def parse_time(time: str) -> datetime:
-    """The inverse of `text`."""
+    """Return the time that `format_time` wrote."""
     return datetime.strptime(time, _FORMAT).replace(tzinfo=UTC)
 
 

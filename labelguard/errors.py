@@ -56,7 +56,7 @@ class PolicyError(LabelguardError):
 
 
 class NotAgreed(LabelguardError):
-    """Somebody said no, or nobody could be requested; nothing was done."""
+    """Somebody said no, or nobody could be asked; nothing was done."""
 
     exit_code = 2
 

@@ -37,10 +37,10 @@ def require(extra: str, what: str) -> None:
 
 def install_line(extra: str) -> str:
     """The command that installs an extra, quoted for shells, from where labelguard came from."""
-    return f"pip install '{_origin()}[{extra}]'"
+    return f"pip install '{_find_installation_source()}[{extra}]'"
 
 
-def _origin() -> str:
+def _find_installation_source() -> str:
     """The directory labelguard was installed from (PEP 610), else its name on the index."""
     try:
         origin = json.loads(distribution("labelguard").read_text("direct_url.json") or "{}")

@@ -16,7 +16,7 @@ from labelguard.text import escape_controls
 
 # Letters of a text; the rest is left out.
 _LONGEST = 200
-# CardRows of a table, and facts of one name; the rest is left out.
+# Rows of a table, and facts of one name; the rest is left out.
 _MOST = 12
 _FORMULA = re.compile(r"[$\\]")
 _CELL = 'style="text-align:left;vertical-align:top;padding:.1em 1em .1em 0;overflow-wrap:anywhere"'
@@ -32,7 +32,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class CardRows:
-    """CardRows of a table under the names of its columns."""
+    """Rows of a table under the names of its columns."""
 
     names: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -47,11 +47,11 @@ def card(
 ) -> str:
     """A card as HTML: what it is about, names with values, tables and a picture."""
     body = "".join(
-        f'<tr><th scope="row" {_CELL}>{_text(name)}</th><td {_CELL}>{_text(value)}</td></tr>'
+        f'<tr><th scope="row" {_CELL}>{_to_html(name)}</th><td {_CELL}>{_to_html(value)}</td></tr>'
         for name, value in facts
     )
-    parts = [f"<p><strong>{_text(title)}</strong></p>", f"<table>{body}</table>"]
-    parts += map(_table, tables)
+    parts = [f"<p><strong>{_to_html(title)}</strong></p>", f"<table>{body}</table>"]
+    parts += map(_table_to_html, tables)
     if picture is not None:
         data = base64.b64encode(picture.png).decode("ascii")
         alt = escape(escape_controls(picture.text))
@@ -60,26 +60,26 @@ def card(
     return f'<div class="labelguard mathjax_ignore" style="{frame}">{"".join(parts)}</div>'
 
 
-def several(name: str, values: Sequence[str]) -> list[tuple[str, str]]:
+def group_facts(name: str, values: Sequence[str]) -> list[tuple[str, str]]:
     """Facts that have one name together."""
     left = len(values) - _MOST
     more = [f"and {left:,} more"] if left > 0 else []
     return [("" if place else name, one) for place, one in enumerate([*values[:_MOST], *more])]
 
 
-def _table(table: CardRows) -> str:
-    head = "".join(f'<th scope="col" {_CELL}>{_text(name)}</th>' for name in table.names)
+def _table_to_html(table: CardRows) -> str:
+    head = "".join(f'<th scope="col" {_CELL}>{_to_html(name)}</th>' for name in table.names)
     rows = [*table.rows[:_MOST]]
     if left := len(table.rows) - len(rows):
         rows.append((f"and {left:,} more",))
     body = "".join(
-        "<tr>" + "".join(f"<td {_CELL}>{_text(cell)}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td {_CELL}>{_to_html(cell)}</td>" for cell in row) + "</tr>"
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _text(text: str) -> str:
+def _to_html(text: str) -> str:
     """Text that is nothing else: no tag, no formula, no letter that turns others."""
     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     # A formula is found within one element only, so that each sign that may begin one has its own.

@@ -86,7 +86,7 @@ def option_declarations(kind: Any) -> dict[str, Option]:
     """Return the options that a dataclass declares, by name, in their order."""
     types_of = typing.get_type_hints(kind)
     return {
-        one.name: _option(one, types_of[one.name])
+        one.name: _make_declaration(one, types_of[one.name])
         for one in fields(kind)
         if "option" in one.metadata
     }
@@ -98,8 +98,8 @@ def check(kind: Any, values: Mapping[str, Any]) -> None:
         one.check(values.get(name))
 
 
-def _option(one: Field[Any], hint: Any) -> Option:
-    parts = list(_parts(hint))
+def _make_declaration(one: Field[Any], hint: Any) -> Option:
+    parts = list(_list_union_members(hint))
     first = parts[0]
     origin, inner = typing.get_origin(first), typing.get_args(first)
     metadata = dict(one.metadata["option"])
@@ -121,7 +121,7 @@ def _option(one: Field[Any], hint: Any) -> Option:
     )
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def _list_union_members(hint: Any) -> Iterator[Any]:
     """Yield the members of a union, or the type itself; not None."""
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     for one in typing.get_args(hint) if union else (hint,):

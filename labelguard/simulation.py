@@ -8,7 +8,7 @@ z = x . theta_u, and the label follows Davidson (1970):
     P(tie) = nu / (2 cosh(z / 2) + nu),        P(A preferred | no tie) = 1 / (1 + exp(-z)),
 
 that is, Bradley-Terry among strict labels, with ties where the gap is small. `scale` and `nu` are
-calibrated to the configured agreement and tie rate; see `calibrate`.
+calibrated to the configured agreement and tie rate; see `calibrate_scale_and_ties`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from labelguard.spelling import suggest_keywords
+from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import DEFAULT_AGREEMENT
 
 Floats = npt.NDArray[np.float64]
@@ -114,16 +114,16 @@ class _Config:
     seed: int
 
     def __post_init__(self) -> None:
-        _in_range("labelers", self.labelers, 1, None)
-        _in_range("items", self.items, 1, _MAX_ITEMS)
+        _require_in_range("labelers", self.labelers, 1, None)
+        _require_in_range("items", self.items, 1, _MAX_ITEMS)
         per_labeler = "labels (from 1 to `items` per labeler)"
-        _in_range(per_labeler, self.labels, self.labelers, self.labelers * self.items)
-        _in_range("tie_rate", self.tie_rate, 0.0, 0.9)
-        _in_range("agreement", self.agreement, 0.5, 0.9)
-        _in_range("seed", self.seed, 0, None)
+        _require_in_range(per_labeler, self.labels, self.labelers, self.labelers * self.items)
+        _require_in_range("tie_rate", self.tie_rate, 0.0, 0.9)
+        _require_in_range("agreement", self.agreement, 0.5, 0.9)
+        _require_in_range("seed", self.seed, 0, None)
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def simulate(
     *,
     labelers: int = 200,
@@ -164,26 +164,26 @@ def simulate(
     item_rng, assignment_rng, time_rng, order_rng, taste_rng, calibration_rng, label_rng = streams
 
     texts, contrasts = draw_items(config.items, item_rng)
-    labeler, item = _assignment(config, assignment_rng)
-    submitted_at = _submission_times(labeler, time_rng)
-    tastes = _tastes(config.labelers, taste_rng)
-    meetings = _meetings(contrasts, tastes, labeler, calibration_rng)
-    scale, tie_strength = calibrate(meetings, config.agreement, config.tie_rate)
+    labeler, item = _assign_items(config, assignment_rng)
+    submitted_at = _draw_submission_times(labeler, time_rng)
+    tastes = _draw_labeler_weights(config.labelers, taste_rng)
+    meetings = _draw_utility_gaps(contrasts, tastes, labeler, calibration_rng)
+    scale, tie_strength = calibrate_scale_and_ties(meetings, config.agreement, config.tie_rate)
     gap = scale * np.einsum("rq,rq->r", contrasts[item], tastes[labeler])
     tie = label_rng.random(gap.size) < tie_probability(gap, tie_strength)
     prefers_a = label_rng.random(gap.size) < 1.0 / (1.0 + np.exp(-gap))
 
     order = order_rng.permutation(config.labels)
     names = [f"{_PROFESSIONS[u % len(_PROFESSIONS)]}-{u:04d}" for u in range(config.labelers)]
-    columns: dict[str, Any] = {"labeler_id": _take(names, labeler[order])}
-    columns |= {column: _take(values, item[order]) for column, values in texts.items()}
+    columns: dict[str, Any] = {"labeler_id": _take_in_chunks(names, labeler[order])}
+    columns |= {column: _take_in_chunks(values, item[order]) for column, values in texts.items()}
     columns["label"] = pa.array(prefers_a[order].astype(np.float64), mask=tie[order])
     columns["tie"] = pa.array(tie[order])
     columns["submitted_at"] = pa.array(submitted_at[order])
     return pa.table(columns)
 
 
-def _in_range(name: str, value: float, low: float, high: float | None) -> None:
+def _require_in_range(name: str, value: float, low: float, high: float | None) -> None:
     whole = isinstance(low, int)
     if not isinstance(value, int if whole else (int, float)) or isinstance(value, bool):
         raise ValueError(f"{name} must be {'an integer' if whole else 'a number'}, got {value!r}")
@@ -197,7 +197,7 @@ def tie_probability(gap: Floats, tie_strength: float) -> Floats:
     return tie_strength / (_flatness(gap) + tie_strength)
 
 
-def calibrate(
+def calibrate_scale_and_ties(
     gaps: Floats, agreement: float, tie_rate: float, precision: float = 2e-12
 ) -> tuple[float, float]:
     """(scale of the gaps, tie strength ν) for which labelers agree, and tie, as often.
@@ -213,7 +213,7 @@ def calibrate(
         first, second = np.tanh(z / 2)
         return float(np.average((1 + first * second) / 2, weights=both_strict)) - agreement
 
-    scale = _root(excess, 0.0, 64.0, precision)
+    scale = _find_root(excess, 0.0, 64.0, precision)
     return scale, _tie_strength(scale * gaps, tie_rate)
 
 
@@ -241,7 +241,7 @@ def _tie_strength(gaps: Floats, tie_rate: float) -> float:
     return math.exp(log_strength)
 
 
-def _root(
+def _find_root(
     increasing: Callable[[float], float], low: float, high: float, precision: float = 2e-12
 ) -> float:
     """Return where an increasing function passes 0 between low and high, or the nearest end."""
@@ -268,8 +268,8 @@ def draw_items(count: int, rng: Rng) -> tuple[dict[str, tuple[str, ...]], Floats
     for t, q, a, o, d, pattern_a, pattern_b, phrasing_a, phrasing_b in choices:
         sentences, topic = _TOPICS[t]
         slots = {"topic": topic, "age": _AGES[a], "occupation": _OCCUPATIONS[o], "days": d}
-        response_a = _response(sentences, pattern_a, phrasing_a)
-        response_b = _response(sentences, pattern_b, phrasing_b)
+        response_a = _compose_response(sentences, pattern_a, phrasing_a)
+        response_b = _compose_response(sentences, pattern_b, phrasing_b)
         rows.append([text.format(**slots) for text in (_QUESTIONS[q], response_a, response_b)])
     columns = zip(("prompt", "response_a", "response_b"), zip(*rows, strict=True), strict=True)
 
@@ -277,13 +277,13 @@ def draw_items(count: int, rng: Rng) -> tuple[dict[str, tuple[str, ...]], Floats
     return dict(columns), (qualities[0] - qualities[1]).astype(np.float64)
 
 
-def _response(sentences: tuple[tuple[str, str], ...], pattern: int, phrasing: int) -> str:
+def _compose_response(sentences: tuple[tuple[str, str], ...], pattern: int, phrasing: int) -> str:
     """The core sentence, then those of the qualities in the bit mask `pattern`."""
     shown = pattern << 1 | 1
     return " ".join(pair[phrasing >> n & 1] for n, pair in enumerate(sentences) if shown >> n & 1)
 
 
-def _label_counts(config: _Config, rng: Rng) -> Integers:
+def _draw_label_counts(config: _Config, rng: Rng) -> Integers:
     """Labels per labeler (labelers,): log-normal, within [1, items], summing to `labels`."""
     propensity = rng.lognormal(sigma=_COUNT_SPREAD, size=config.labelers)
 
@@ -291,7 +291,7 @@ def _label_counts(config: _Config, rng: Rng) -> Integers:
         return np.minimum(1.0 + share * propensity, float(config.items))
 
     all_full = config.items / float(propensity.min())
-    missing = _root(lambda s: float(expected_counts(s).sum()) - config.labels, 0.0, all_full)
+    missing = _find_root(lambda s: float(expected_counts(s).sum()) - config.labels, 0.0, all_full)
     wanted = expected_counts(missing)
     counts = np.floor(wanted).astype(np.int64)
     largest_remainders = np.argsort(counts - wanted, kind="stable")
@@ -299,9 +299,9 @@ def _label_counts(config: _Config, rng: Rng) -> Integers:
     return counts
 
 
-def _assignment(config: _Config, rng: Rng) -> tuple[Integers, Integers]:
+def _assign_items(config: _Config, rng: Rng) -> tuple[Integers, Integers]:
     """Labeler and item of every label (labels,), grouped by labeler in order of submission."""
-    counts = _label_counts(config, rng)
+    counts = _draw_label_counts(config, rng)
     labeler = np.repeat(np.arange(config.labelers, dtype=np.int64), counts)
     position = np.arange(config.labels) - np.repeat(np.cumsum(counts) - counts, counts)
     # A stride coprime to the number of items visits every item once before it repeats one.
@@ -311,7 +311,7 @@ def _assignment(config: _Config, rng: Rng) -> tuple[Integers, Integers]:
     return labeler, (start[labeler] + stride[labeler] * position) % config.items
 
 
-def _submission_times(labeler: Integers, rng: Rng) -> npt.NDArray[np.datetime64]:
+def _draw_submission_times(labeler: Integers, rng: Rng) -> npt.NDArray[np.datetime64]:
     """Times (labels,) on working days from 9:00 UTC; `labeler` is grouped and ascending."""
     labelers = int(labeler[-1]) + 1
     pace = rng.uniform(20.0, 90.0, size=labelers)  # mean seconds per label
@@ -325,13 +325,13 @@ def _submission_times(labeler: Integers, rng: Rng) -> npt.NDArray[np.datetime64]
     return np.asarray(_FIRST_DAY + (seconds * 1e6).astype("timedelta64[us]"))
 
 
-def _tastes(labelers: int, rng: Rng) -> Floats:
+def _draw_labeler_weights(labelers: int, rng: Rng) -> Floats:
     """Weights (labelers, qualities) at scale 1: the shared ones plus each labeler's deviation."""
     shared = np.array(list(QUALITY_WEIGHTS.values()))
     return shared + _DEVIATION * rng.standard_normal((labelers, shared.size))
 
 
-def _meetings(contrasts: Floats, tastes: Floats, labeler: Integers, rng: Rng) -> Floats:
+def _draw_utility_gaps(contrasts: Floats, tastes: Floats, labeler: Integers, rng: Rng) -> Floats:
     """Gaps at scale 1 where the labelers of two random labels meet at a random item: (2, n)."""
     contrast = contrasts[rng.integers(len(contrasts), size=_CALIBRATION_DRAWS)]
     meeting = labeler[rng.integers(len(labeler), size=(2, _CALIBRATION_DRAWS))]
@@ -340,7 +340,7 @@ def _meetings(contrasts: Floats, tastes: Floats, labeler: Integers, rng: Rng) ->
     return np.asarray(np.einsum("nq,snq->sn", contrast, tastes[meeting])[:, distinct])
 
 
-def _take(values: Sequence[str], rows: Integers) -> pa.ChunkedArray:
+def _take_in_chunks(values: Sequence[str], rows: Integers) -> pa.ChunkedArray:
     dictionary = pa.array(values, pa.string())
     starts = range(0, len(rows), _TAKE_ROWS)
     return pa.chunked_array([dictionary.take(pa.array(rows[s : s + _TAKE_ROWS])) for s in starts])

@@ -24,7 +24,7 @@ def suggest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
     return f" (did you mean {prefix + matches[0]!r}?)" if matches else ""
 
 
-def suggest_keywords(function: Callable[P, R]) -> Callable[P, R]:
+def suggest_misspelled_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """A function that tells of a keyword which it does not have which one was probably meant.
 
     Python says so itself from 3.13 on.

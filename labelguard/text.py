@@ -100,7 +100,7 @@ _REMEDIES = {
 }
 
 
-def describe_counts(counts: Mapping[str, int]) -> str:
+def describe_reason_counts(counts: Mapping[str, int]) -> str:
     """Say how many for which reason, and what to do: `2,000 (ground truth), 3 (draft); …`."""
     listed = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items())
     remedies = (_REMEDIES[reason] for reason in counts if reason in _REMEDIES)

@@ -22,7 +22,7 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.learning.features import open_fitted
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
@@ -145,7 +145,7 @@ def load(directory: Path, spec: Spec, features: str) -> Dataset:
 
 def read(path: Path, features: str) -> Dataset:
     """The labels of any file with labelers, read as `labelguard privatize` reads it."""
-    columns = column_features(features)
+    columns = parse_feature_columns(features)
     public = tuple(column.name for column in columns)
     reading = Reading({}, "labeler", columns, public_columns=public)
     with tempfile.TemporaryDirectory(prefix="labelguard-bench-") as directory:

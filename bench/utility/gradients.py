@@ -1,4 +1,4 @@
-"""The gradient mechanisms on linear heads, by the code of a release: `head_run`, priced, trained.
+"""The gradient mechanisms on linear heads, by the code of a release (`prepare_head_run`).
 
 A release takes every choice from public columns by closed forms. Beside it are references of the
 kind that papers report: the best of 32 configurations by held-out accuracy, found on the first
@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupRun
-from labelguard_trainer.gradient.heads import HeadRun, head_run
+from labelguard_trainer.gradient.heads import HeadRun, prepare_head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from labelguard_trainer.gradient.mechanism import select_rows
 from labelguard_trainer.gradient.options import AupOptions, ElsOptions, UlsOptions, Weighting
@@ -267,7 +267,7 @@ def _run(
     prior: Prior | None = None,
 ) -> HeadRun:
     seen = Featured("given", task.pairs, _NO_FEATURES, task.x, task.rows)
-    return head_run(seen, task.rows, price, weighting, given, prior)
+    return prepare_head_run(seen, task.rows, price, weighting, given, prior)
 
 
 def _uls_price(epsilon: float, delta: float, sampling: Sampling) -> Price:

@@ -59,7 +59,7 @@ def non_private(
     shape = _unwhitened(problem)
     _, z = _coordinates(problem, shape if components is None else _wide(shape, components))
     strict = problem.labels != LABEL_TIE
-    pair, share = problem.rows.pair[strict], problem.rows.share()[strict]
+    pair, share = problem.rows.pair[strict], problem.rows.row_weights()[strict]
     half = share * (problem.labels[strict] == LABEL_A) - share / 2
     pairs = len(z)
     total = np.bincount(pair, half, pairs) @ z
@@ -100,7 +100,7 @@ def randomized_response(
         answers.flip_probability,
         problem.fixed.ridge,
         loss,
-        problem.rows.share()[answers.rows],
+        problem.rows.row_weights()[answers.rows],
     )
     released = np.full(len(problem.rows), NOT_RELEASED, np.uint8)
     released[answers.rows] = answers.labels
@@ -209,15 +209,15 @@ def statistic_with(
             return gaussians
         return Noise(kind, ball.calibrate(epsilon, delta, components), components)
 
-    shape = components_of.Directions.of_features(problem.x, problem.rows).shape(noises)
+    shape = components_of.Directions.of_features(problem.x, problem.rows).choose_shape(noises)
     return _released_statistic(problem, shape, noises(shape.components), epsilon, seed)
 
 
 def statistic_planned(problem: Problem, epsilon: float, delta: float, seed: int) -> Outcome:
     """The statistic as a release makes it: planned, with the smaller noise, and calibrated."""
     x, rows = problem.x, problem.rows
-    noises = components_of.smaller_noise(epsilon, delta)
-    shape = components_of.Directions.of_features(x, rows).shape(noises)
+    noises = components_of.make_noise_chooser(epsilon, delta)
+    shape = components_of.Directions.of_features(x, rows).choose_shape(noises)
     noise = noises(shape.components)
     outcome = _released_statistic(problem, shape, noise, epsilon, seed, calibrate=True)
     facts = {"shape": asdict(shape), "noise_kind": noise.kind}

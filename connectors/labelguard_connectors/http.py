@@ -99,7 +99,7 @@ class HttpClient:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_TryAgain),
             stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_before_delay(ends - now),
-            wait=_wait,
+            wait=_choose_wait_seconds,
             reraise=True,
         )
 
@@ -122,7 +122,7 @@ class HttpClient:
                 raise _TryAgain(f"cannot be reached ({type(error).__name__})") from None
             status = response.status_code
             if status == _BUSY or (status >= 500 and repeatable):
-                seconds = _parse_seconds(response.headers.get("Retry-After", ""))
+                seconds = _parse_retry_after(response.headers.get("Retry-After", ""))
                 raise _TryAgain(f"HTTP {status}", seconds)
             return status, b"".join(pieces)
 
@@ -155,7 +155,7 @@ class HttpClient:
 backoff = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 
 
-def _wait(state: tenacity.RetryCallState) -> float:
+def _choose_wait_seconds(state: tenacity.RetryCallState) -> float:
     """Wait as long as the server asks for (Retry-After); else longer from try to try."""
     error = state.outcome.exception() if state.outcome else None
     if isinstance(error, _TryAgain) and error.after is not None:
@@ -163,7 +163,7 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return backoff(state)
 
 
-def _parse_seconds(text: str) -> float | None:
+def _parse_retry_after(text: str) -> float | None:
     """Return how long a Retry-After asks to wait: seconds, or a date."""
     if re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
         return float(text)

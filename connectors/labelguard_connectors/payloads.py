@@ -75,7 +75,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
-def require(noun: str, is_valid: Callable[[Any], bool]) -> PlainValidator:
+def make_validator(noun: str, is_valid: Callable[[Any], bool]) -> PlainValidator:
     """Return a validator that takes such values as they are, and says that `noun` was expected."""
 
     def check(value: Any) -> Any:
@@ -125,20 +125,26 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)
 
 
-Id = Annotated[int, require("an id (a whole number)", _is_id)]
+Id = Annotated[int, make_validator("an id (a whole number)", _is_id)]
 # An id, or an object that has one.
 Reference = Annotated[int, PlainValidator(_validate_reference)]
-Uuid = Annotated[str, require("an id (UUID)", is_uuid), AfterValidator(str.lower)]
-Count = Annotated[int, require("a whole number", lambda value: type(value) is int and value >= 0)]
-Text = Annotated[str, require("a text", lambda value: isinstance(value, str) and value != "")]
+Uuid = Annotated[str, make_validator("an id (UUID)", is_uuid), AfterValidator(str.lower)]
+Count = Annotated[
+    int, make_validator("a whole number", lambda value: type(value) is int and value >= 0)
+]
+Text = Annotated[
+    str, make_validator("a text", lambda value: isinstance(value, str) and value != "")
+]
 TextOrNone = Annotated[
-    str | None, require("a text or null", lambda value: value is None or isinstance(value, str))
+    str | None,
+    make_validator("a text or null", lambda value: value is None or isinstance(value, str)),
 ]
 # False where it is null.
 Flag = Annotated[
-    bool | None, require("true or false", lambda value: value is None or isinstance(value, bool))
+    bool | None,
+    make_validator("true or false", lambda value: value is None or isinstance(value, bool)),
 ]
-Object = Annotated[dict[str, Any], require("an object", _is_object)]
+Object = Annotated[dict[str, Any], make_validator("an object", _is_object)]
 # Without a zone, a time is in UTC.
 Time = Annotated[Timestamp, PlainValidator(_validate_time)]
 ZonedTime = Annotated[Time, AfterValidator(_check_zone)]
@@ -148,7 +154,7 @@ class OutOfBounds(ConnectorError):
     """An answer has more than may be in one. The message names the bound, and nothing of it."""
 
 
-def is_label(value: Any) -> bool:
+def is_writable_json(value: Any) -> bool:
     """Return whether it can be written: no NaN, no half of a surrogate pair, not too deep."""
     try:
         _to_json(value, _LABEL_LEVELS)
@@ -157,7 +163,7 @@ def is_label(value: Any) -> bool:
     return True
 
 
-def task_with_answer(
+def serialize_padded_task(
     task: Mapping[str, Any], name: str, answer: Mapping[str, Any], origin: str
 ) -> str:
     """Return the JSON of a task with one answer, in its list `name`, filled up with blanks.
@@ -177,7 +183,7 @@ def task_with_answer(
 
 def _to_json(value: Any, levels: int) -> str:
     """Return compact JSON that every reader takes; raise `ValueError` where there is none."""
-    if not _is_within(value, levels):
+    if not _is_nested_within(value, levels):
         raise ValueError
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -187,7 +193,7 @@ def _to_json(value: Any, levels: int) -> str:
     return text
 
 
-def _is_within(value: Any, levels: int) -> bool:
+def _is_nested_within(value: Any, levels: int) -> bool:
     """Return whether parsed JSON has at most so many levels of objects and lists."""
     values = [value]
     for _ in range(levels + 1):
@@ -199,7 +205,7 @@ def _is_within(value: Any, levels: int) -> bool:
     return False
 
 
-def server_url(where: str, text: str) -> str:
+def parse_server_url(where: str, text: str) -> str:
     """Return the URL of a server without its last slashes; it is shown, and holds no secret."""
     url = text.rstrip("/")
     try:

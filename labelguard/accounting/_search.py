@@ -68,7 +68,7 @@ def largest_whole(excess: Callable[[int], float], low: int, high: int) -> int:
     return high - math.floor(steps_back)
 
 
-def multiplier(price: Price, delta: float, guess: float) -> float:
+def find_noise_multiplier(price: Price, delta: float, guess: float) -> float:
     """Return the noise multiplier, a multiple of 1/PER_ONE rounded up, at which the price is
     `delta`.
 
@@ -106,8 +106,9 @@ def multiplier(price: Price, delta: float, guess: float) -> float:
 
 
 def _refine_multiplier(price: Price, delta: float, whole: int, slope: float) -> float:
-    """Return `multiplier` from a whole number of 1/PER_ONE near it, by Newton's method within
-    brackets.
+    """Return `find_noise_multiplier` from a whole number of 1/PER_ONE near it.
+
+    It is Newton's method within brackets.
     """
     fails, holds = 0, math.inf
     while True:

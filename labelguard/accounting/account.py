@@ -24,7 +24,7 @@ from labelguard.accounting.components import (
     Unproven,
 )
 from labelguard.errors import PolicyError
-from labelguard.spelling import suggest_keywords
+from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import format_budget, pluralize
 
 __all__ = ["rr", "run", "statistic"]
@@ -128,7 +128,7 @@ class RunNoise:
         return f"RunNoise({text}, {self.noise_of_mean:.4g} of the mean of all steps)"
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def rr(epsilon: float, delta: float, labels: int = 1, uses: int = 1) -> LabelNoise:
     """Return ε0 and flip probability of `labels` of a labeler, randomized together `uses` times.
 
@@ -151,7 +151,7 @@ def rr(epsilon: float, delta: float, labels: int = 1, uses: int = 1) -> LabelNoi
     return LabelNoise(epsilon, delta, labels, uses, price.epsilon0, flip, multiplier, information)
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def statistic(
     epsilon: float, delta: float, releases: int = 1, components: int | None = None
 ) -> StatisticNoise:
@@ -191,7 +191,7 @@ _RUNS: Mapping[str, Any] = {
 }
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def run(
     mechanism: str,
     epsilon: float,

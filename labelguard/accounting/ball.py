@@ -124,7 +124,7 @@ def deltas(epsilons: Floats, scale: float, components: int) -> Floats:
     amounts = np.abs(np.asarray(epsilons, dtype=np.float64))
     value = np.zeros_like(amounts)
     costly = amounts < noise.most
-    value[costly] = noise.tail(amounts[costly])
+    value[costly] = noise.delta_bounds(amounts[costly])
     # Both terms of δ(−x) = 1 − e^−x + e^−x·δ(x) are positive.
     below = np.minimum(epsilons, 0.0)
     certain = -np.expm1(below) * (1 + 4 * ROUNDING)
@@ -143,7 +143,7 @@ class _Ball:
     # logarithm of ∫ sin^(d−2)(t) e^(a cos t − a) (1 + sin²(t)/r) dt, 0 … π, rounded down
     log_total: float
 
-    def tail(self, epsilons: Floats) -> Floats:
+    def delta_bounds(self, epsilons: Floats) -> Floats:
         """δ(ε) for 0 <= ε < 2a, an upper bound."""
         # δ falls in ε: this covers the rounding of ε/2a and of all that is computed from it.
         lowered = np.maximum(epsilons - 32 * ROUNDING * self.most, 0.0)
@@ -160,7 +160,7 @@ class _Ball:
             least = np.cos(high) * np.where(np.cos(high) < 0, cosh, 1.0)
             return np.log(self.most * (1 + cosh)) + np.maximum(0.0, epsilon - self.most * least)
 
-        logs = _integral(self, ends, lowered, hockey_stick, largest) - self.log_total
+        logs = _log_integrals(self, ends, lowered, hockey_stick, largest) - self.log_total
         operations = 64 + self.dimension + 2 * self.most + abs(self.log_total) + np.abs(logs)
         value = np.exp(logs) * (1 + 8 * ROUNDING * operations)
         return np.asarray(value + sys.float_info.min)
@@ -172,24 +172,24 @@ def _ball(scale: float, components: int) -> _Ball:
     _validate.positive(scale=scale)
     _validate.at_least_one(components=components)
     _validate.within(1, MOST_COMPONENTS, components=components)
-    dimension, most = operator.index(components), _reciprocal(scale)
+    dimension, most = operator.index(components), _reciprocal_rounded_up(scale)
     if dimension == 1:
         return _Ball(most, 1, 0.0, 0.0)
     ratio = most / 2 / (dimension - 1) / _bessel_ratio(dimension, most / 2)
     noise = _Ball(most, dimension, ratio, -math.inf)  # whose bounds have to be relative
 
     # Half of the range, both signs of cos t.
-    def both(t: Floats, _: Floats) -> Floats:
+    def log_both_signs(t: Floats, _: Floats) -> Floats:
         return np.log1p(np.exp(-most * np.cos(t)))
 
     def largest(_: Floats, low: Floats, high: Floats, cosh: Floats) -> Floats:
-        # |e^(a cos t) + e^(−a cos t)| <= 2·e^(a |Re cos t|); `_integral` bounds the first alone.
+        # |e^(a cos t) + e^(−a cos t)| <= 2·e^(a |Re cos t|); `_log_integrals` bounds the first.
         back = np.maximum(0.0, -np.cos(high) - np.cos(np.maximum(low, 0.0)))
         return np.asarray(math.log(2) + most / 2 * back * cosh)
 
     end = np.array([math.pi / 2])
     # The upper bound less twice its allowance for the quadrature is a lower one.
-    upper = float(_integral(noise, end, end, both, largest)[0])
+    upper = float(_log_integrals(noise, end, end, log_both_signs, largest)[0])
     return _Ball(most, dimension, ratio, upper - 4 * math.exp(_NEGLIGIBLE))
 
 
@@ -197,7 +197,7 @@ Terms: TypeAlias = Callable[[Floats, Floats], Floats]
 Largest: TypeAlias = Callable[[Floats, Floats, Floats, Floats], Floats]
 
 
-def _integral(
+def _log_integrals(
     noise: _Ball, ends: Floats, epsilons: Floats, factor: Terms, largest: Largest
 ) -> Floats:
     """log ∫_0^T sin^(d−2)(t) e^(a cos t − a) (1 + sin²(t)/r) f(t) dt for each end T <= π/2.
@@ -247,7 +247,7 @@ def _quadrature(
     with np.errstate(divide="ignore"):
         terms = power * np.log(sine) - 2 * a * np.sin(t / 2) ** 2
         terms += np.log1p(noise.ratio * sine * sine) + factor(t, end)
-    logs = _log_sum(terms + np.log(_WEIGHTS)) + np.log(half[:, 0])
+    logs = _log_sum_exp(terms + np.log(_WEIGHTS)) + np.log(half[:, 0])
 
     wide = half[:, :, np.newaxis] * (_RADII + 1 / _RADII) / 2
     tall = half[:, :, np.newaxis] * (_RADII - 1 / _RADII) / 2
@@ -258,11 +258,11 @@ def _quadrature(
     bounds = power / 2 * np.log(square) + a * (np.cos(low) * cosh - 1)
     bounds += np.log1p(noise.ratio * square) + largest(epsilon, low, high, cosh)
     bounds -= 2 * (_ROOTS.size - 1) * np.log(_RADII) + np.log1p(-(_RADII**-2))
-    errors = _log_sum(bounds.min(axis=2)) + np.log(half[:, 0] * 64 / 15)
+    errors = _log_sum_exp(bounds.min(axis=2)) + np.log(half[:, 0] * 64 / 15)
     return logs, errors
 
 
-def _log_sum(logs: Floats) -> Floats:
+def _log_sum_exp(logs: Floats) -> Floats:
     """log Σ e^x of each row, whatever its shape."""
     rows = logs.reshape(len(logs), -1)
     top = rows.max(axis=1)
@@ -280,7 +280,7 @@ def _bessel_ratio(dimension: int, a: float) -> float:
     return ratio
 
 
-def _reciprocal(scale: float) -> float:
+def _reciprocal_rounded_up(scale: float) -> float:
     """Return the smallest float that is not below 1/scale."""
     quotient, exact = 1 / scale, Fraction(scale)
     if Fraction(quotient) * exact < 1:
@@ -293,4 +293,4 @@ def _delta(noise: _Ball, epsilon: float) -> float:
     """`delta` without checks."""
     if epsilon >= noise.most:
         return 0.0
-    return min(1.0, float(noise.tail(np.array([epsilon]))[0]))
+    return min(1.0, float(noise.delta_bounds(np.array([epsilon]))[0]))

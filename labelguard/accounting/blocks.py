@@ -76,10 +76,10 @@ class Block:
         of t is (m−1−t)(K−1)/(t+1) · Z_t/Z_{t+1}.
         """
         m, others = self.labels, self.letters - 1
-        total, term = self._base + self._gain, 1  # Z of t = 0, and C(m,0)
+        total, term = self._base_weight + self._likely_excess, 1  # Z of t = 0, and C(m,0)
         for t in range(m):
             term = term * (m - t) * others // (t + 1)
-            following = total + self._gain * term
+            following = total + self._likely_excess * term
             if (m - 1 - t) * others * total <= (t + 1) * following:
                 return t
             total = following
@@ -88,12 +88,12 @@ class Block:
     @property
     def flip_probability(self) -> float:
         """Return γ, with which a label becomes another letter."""
-        return float((1 - self._first) * (self.letters - 1) / self.letters)
+        return float((1 - self._exact_first_moment) * (self.letters - 1) / self.letters)
 
     @property
     def first_moment(self) -> float:
         """Return c1."""
-        return float(self._first)
+        return float(self._exact_first_moment)
 
     @property
     def second_moment(self) -> float:
@@ -103,12 +103,12 @@ class Block:
         t, others = self.most_changes, self.letters - 1
         here: int = math.comb(self.labels - 2, t) * others**t
         before: int = math.comb(self.labels - 2, t - 1) * others ** (t - 1) if t else 0
-        return float(Fraction(self._gain * (here - before), self._total))
+        return float(Fraction(self._likely_excess * (here - before), self._total_weight))
 
     @property
-    def draw_bytes(self) -> int:
+    def bytes_per_draw(self) -> int:
         """Return the bytes of a random number from which a count of changes is drawn."""
-        return -(-(self._total.bit_length() + _SPARE_BITS) // 128) * 16
+        return -(-(self._total_weight.bit_length() + _SPARE_BITS) // 128) * 16
 
     @property
     def change_limits(self) -> NDArray[np.bytes_]:
@@ -121,8 +121,11 @@ class Block:
         return _SMALL_LIMITS(self) if self.labels <= _SMALL else self._find_limits()
 
     def _find_limits(self) -> NDArray[np.bytes_]:
-        size, total = self.draw_bytes, flint.fmpz(self._total)
-        unlikely, likely = flint.fmpz(self._low), flint.fmpz(self._low + self._gain)
+        size, total = self.bytes_per_draw, flint.fmpz(self._total_weight)
+        unlikely, likely = (
+            flint.fmpz(self._unlikely_weight),
+            flint.fmpz(self._unlikely_weight + self._likely_excess),
+        )
         weight, number, limits = flint.fmpz(0), flint.fmpz(1), []
         m, t, others = self.labels, self.most_changes, self.letters - 1
         for j in range(m):
@@ -132,35 +135,35 @@ class Block:
         return np.array(limits, dtype=f"S{size}")
 
     @property
-    def _low(self) -> int:
+    def _unlikely_weight(self) -> int:
         """Return the weight of an unlikely answer."""
         return self.threshold + 1
 
     @property
-    def _gain(self) -> int:
+    def _likely_excess(self) -> int:
         """Return by how much a likely answer weighs more."""
-        return COIN_RANGE - 2 * self._low
+        return COIN_RANGE - 2 * self._unlikely_weight
 
     @property
-    def _base(self) -> int:
+    def _base_weight(self) -> int:
         answers: int = self.letters**self.labels
-        return self._low * answers
+        return self._unlikely_weight * answers
 
     @cached_property
-    def _total(self) -> int:
+    def _total_weight(self) -> int:
         """Return Z times the weight of an unlikely answer."""
         m, others = self.labels, self.letters - 1
         likely, number = 0, 1
         for j in range(self.most_changes + 1):
             likely += number
             number = number * (m - j) * others // (j + 1)
-        return self._base + self._gain * likely
+        return self._base_weight + self._likely_excess * likely
 
     @cached_property
-    def _first(self) -> Fraction:
+    def _exact_first_moment(self) -> Fraction:
         t = self.most_changes
         ways: int = math.comb(self.labels - 1, t) * (self.letters - 1) ** t
-        return Fraction(self._gain * ways, self._total)
+        return Fraction(self._likely_excess * ways, self._total_weight)
 
 
 _SMALL_LIMITS = lru_cache(maxsize=256)(Block._find_limits)

@@ -140,7 +140,7 @@ class Converted(ABC):
     """At most `count` runs of which a joint price takes no more than (epsilon, delta) each.
 
     The guarantee of such a run does not come from a pair of distributions under `replace_labels`,
-    but was converted to an (epsilon, delta) from elsewhere. `delta_of_noise` says what the noise
+    but was converted to an (epsilon, delta) from elsewhere. `compute_own_delta` says what the noise
     gives at that epsilon, which a price does not believe: it has to be at most delta.
     """
 
@@ -170,16 +170,16 @@ class Converted(ABC):
             delta *= 1 - 2.0**-30
         else:
             epsilon, delta = rr.calibrate(epsilon, delta / 2, count), delta / 2 / count
-        noise = cls.noise(epsilon, delta, **sampling)
+        noise = cls.calibrate_noise(epsilon, delta, **sampling)
         return cls(noise_multiplier=noise, epsilon=epsilon, delta=delta, count=count, **sampling)
 
     @classmethod
     @abstractmethod
-    def noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
+    def calibrate_noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
         """Return the noise multiplier of one run at this price."""
 
     @abstractmethod
-    def delta_of_noise(self) -> float:
+    def compute_own_delta(self) -> float:
         """Return the δ of one run at this epsilon; never below the true value."""
 
 
@@ -197,10 +197,10 @@ class _OfRecords(Converted):
         mixture.check(self.noise_multiplier, self.sampling_probability, self.steps, self.records)
 
     @classmethod
-    def noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
+    def calibrate_noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
         return float(cls.accountant.calibrate(epsilon, delta, **sampling))
 
-    def delta_of_noise(self) -> float:
+    def compute_own_delta(self) -> float:
         run = self.noise_multiplier, self.sampling_probability, self.steps, self.records
         return float(self.accountant.delta(*run, self.epsilon))
 
@@ -230,10 +230,10 @@ class Unproven(Converted):
     distribution: ClassVar[str] = "as published, not proven"
 
     @classmethod
-    def noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
+    def calibrate_noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
         return subsampled.calibrate(epsilon / 2, delta / 2, **sampling)
 
-    def delta_of_noise(self) -> float:
+    def compute_own_delta(self) -> float:
         return 2 * subsampled.delta(
             self.noise_multiplier, self.sampling_probability, self.steps, self.epsilon / 2
         )

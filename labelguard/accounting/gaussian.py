@@ -65,7 +65,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     releases >= 1.
     """
     _validate.positive(noise_multiplier=noise_multiplier)
-    attainable(delta)
+    check_attainable(delta)
     _validate.at_least_one(releases=releases)
     distance = _distance(noise_multiplier, releases)
     if _delta(distance, 0.0) <= delta:
@@ -89,7 +89,7 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     releases >= 1.
     """
     _validate.positive(epsilon=epsilon)
-    attainable(delta)
+    check_attainable(delta)
     _validate.at_least_one(releases=releases)
     # Of numpy's they may have less precision.
     epsilon, delta, releases = float(epsilon), float(delta), int(releases)
@@ -112,7 +112,7 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
 # --- the exact formula ---------------------------------------------------------------------------
 
 
-def attainable(delta: float) -> None:
+def check_attainable(delta: float) -> None:
     """Raise ValueError unless Gaussian noise can reach `delta`."""
     _validate.delta_below_one(delta)
     if delta < SMALLEST_DELTA:

@@ -30,7 +30,7 @@ def delta(
     check(noise_multiplier, sampling_probability, steps, records)
     each = epsilon / records
     one = subsampled.delta(noise_multiplier, sampling_probability, steps, each)
-    return min(1.0, one * _replacements(each, records) * (1 + 2.0**-40))
+    return min(1.0, one * _delta_factor(each, records) * (1 + 2.0**-40))
 
 
 def calibrate(
@@ -44,10 +44,10 @@ def calibrate(
     as `delta`; and where the margin for rounding leaves nothing of δ'.
     """
     _validate.positive(epsilon=epsilon)
-    gaussian.attainable(delta)
+    gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps, records)
     each = epsilon / records
-    one = delta / _replacements(each, records) * (1 - 2.0**-39)
+    one = delta / _delta_factor(each, records) * (1 - 2.0**-39)
     return subsampled.calibrate(each, one, sampling_probability, steps)
 
 
@@ -57,7 +57,7 @@ def check(noise_multiplier: float, sampling_probability: float, steps: int, reco
     _validate.at_least_one(records=records)
 
 
-def _replacements(epsilon: float, records: int) -> float:
+def _delta_factor(epsilon: float, records: int) -> float:
     """1 + e^ε' + … + e^((G−1)ε'), ε' = epsilon; infinite beyond every float."""
     if epsilon == 0:
         return float(records)

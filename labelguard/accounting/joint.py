@@ -19,7 +19,7 @@ of the Gaussians.
 
 Every function concerns ONE labeler under `replace_labels` adjacency; ε is in nats. The formula is
 that of continuous noise, which a release rounds; what noise from finitely many bits costs is set
-aside beforehand (`budget.pricing.continuous_delta`).
+aside beforehand (`budget.pricing.delta_for_continuous_noise`).
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def _merge(components: Sequence[Component]) -> MergedComponents:
     return MergedComponents(tuple(blocks), balls[0] if balls else tuple(noise) or None, tuple(runs))
 
 
-def _alone(noise: Noise) -> tuple[ModuleType, float, int]:
+def _noise_accountant(noise: Noise) -> tuple[ModuleType, float, int]:
     """Return the accountant of noisy sums alone, their scale, and components or number.
 
     Unlike Gaussians are one that reveals as much as all of them.
@@ -288,7 +288,7 @@ def _alone(noise: Noise) -> tuple[ModuleType, float, int]:
 
 def _noise_epsilon(noise: Noise, delta: float) -> float:
     """Return the ε of noisy sums alone."""
-    accountant, scale, number = _alone(noise)
+    accountant, scale, number = _noise_accountant(noise)
     return float(accountant.epsilon(scale, delta, number))
 
 
@@ -310,7 +310,7 @@ def _delta(merged: MergedComponents, epsilon: float) -> float:
         return _delta_of_runs(merged, epsilon)
     blocks, noise = merged.blocks, merged.noise
     if noise and not blocks:
-        accountant, scale, number = _alone(noise)
+        accountant, scale, number = _noise_accountant(noise)
         return float(accountant.delta(scale, epsilon, number))
     pure = pure_epsilon(blocks)
     if not noise and len(blocks) == 1:
@@ -372,7 +372,7 @@ def _losses(blocks: tuple[RandomizedBlocks, ...], runs: tuple[Run, ...]) -> Loss
 @lru_cache(maxsize=64)
 def _check_converted(converted: Run) -> None:
     """Raise ValueError for a converted run with less noise than its stated cost takes."""
-    if isinstance(converted, Converted) and converted.delta_of_noise() > converted.delta:
+    if isinstance(converted, Converted) and converted.compute_own_delta() > converted.delta:
         raise ValueError(
             f"noise_multiplier must be larger for a run to be ({converted.epsilon}, "
             f"{converted.delta})-private, found {converted.noise_multiplier}"
@@ -385,7 +385,7 @@ def _check_converted(converted: Run) -> None:
 @lru_cache(maxsize=8)
 def _loss_distribution(blocks: tuple[RandomizedBlocks, ...]) -> tuple[Floats, Floats, float]:
     """Losses of all blocks together, bounds of their probabilities, and what underflowed."""
-    groups = [_binomial(each) for each in blocks]
+    groups = [_coin_loss_distribution(each) for each in blocks]
     if math.prod(losses.size for losses, _ in groups) > _MOST_LOSSES:
         raise ValueError("components hold too many unlike blocks to be priced together")
     losses, probabilities = np.zeros(1), np.ones(1)
@@ -396,7 +396,7 @@ def _loss_distribution(blocks: tuple[RandomizedBlocks, ...]) -> tuple[Floats, Fl
     return losses, probabilities * (1 + margin), losses.size * sys.float_info.min
 
 
-def _binomial(coins: RandomizedBlocks) -> tuple[Floats, Floats]:
+def _coin_loss_distribution(coins: RandomizedBlocks) -> tuple[Floats, Floats]:
     """s·ε0 and P[S = s], s = −k, −k + 2, … k: the numbers of ways by the ratio of neighbours, from
     all kept to half of them, and the rest by P[S = −s] = e^(−s·ε0) · P[S = s].
     """

@@ -115,7 +115,7 @@ def convolve(first: Losses, second: Losses) -> Losses:
     first, second = first.regrid(interval), second.regrid(interval)
     probabilities = fftconvolve(first.probabilities, second.probabilities)
     infinite = first.infinite + second.infinite
-    infinite += _rounding(probabilities.size, first.probabilities, second.probabilities)
+    infinite += _rounding_error(probabilities.size, first.probabilities, second.probabilities)
     return Losses(interval, first.lowest + second.lowest, probabilities, infinite).trim()
 
 
@@ -178,7 +178,7 @@ def suitable_interval(*, deviation: float, span: float, mean: float, steps: int)
     return max(interval, 2.0 ** math.ceil(math.log2(least)))
 
 
-def _rounding(length: int, *factors: Floats) -> float:
+def _rounding_error(length: int, *factors: Floats) -> float:
     """Return what transforms of that many numbers may be off by, in any δ."""
     norms = math.prod(float(np.linalg.norm(each)) for each in factors)
     return 4 * 7 * math.log2(length + 2) * ROUNDING / 2 * math.sqrt(2 * length) * norms

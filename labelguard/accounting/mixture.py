@@ -49,8 +49,9 @@ def delta(
     """
     _validate.nonnegative(epsilon=epsilon)
     check(noise_multiplier, sampling_probability, steps, records)
-    return _convert(
-        _delta(noise_multiplier, sampling_probability, steps, records, epsilon / 2), epsilon
+    return _to_replace_labels(
+        _zero_out_delta(noise_multiplier, sampling_probability, steps, records, epsilon / 2),
+        epsilon,
     )
 
 
@@ -67,21 +68,21 @@ def calibrate(
     as `delta`; and where the margin for rounding leaves nothing of delta.
     """
     _validate.positive(epsilon=epsilon)
-    gaussian.attainable(delta)
+    gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps, records)
     # Of numpy's they may have less precision.
     epsilon, delta, sampling_probability = map(float, (epsilon, delta, sampling_probability))
     steps, records = int(steps), int(records)
 
     def price(noise_multiplier: float, coarse: bool) -> float:
-        zero_out = _delta(
+        zero_out = _zero_out_delta(
             noise_multiplier, sampling_probability, steps, records, epsilon / 2, coarse=coarse
         )
-        return _convert(zero_out, epsilon)
+        return _to_replace_labels(zero_out, epsilon)
 
     # With many steps the mean number of records counts.
     alone = gaussian.calibrate(epsilon / 2, delta / (1 + math.exp(min(epsilon / 2, 600.0))), steps)
-    return _search.multiplier(price, delta, sampling_probability * records * alone)
+    return _search.find_noise_multiplier(price, delta, sampling_probability * records * alone)
 
 
 def check(noise_multiplier: float, sampling_probability: float, steps: int, records: int) -> None:
@@ -91,7 +92,7 @@ def check(noise_multiplier: float, sampling_probability: float, steps: int, reco
     _validate.within(1, _MOST_RECORDS, records=records)
 
 
-def _convert(zero_out: float, epsilon: float) -> float:
+def _to_replace_labels(zero_out: float, epsilon: float) -> float:
     """(1 + e^(ε/2))·δ, rounded up."""
     return min(1.0, (1 + math.exp(min(epsilon / 2, 700.0))) * zero_out * (1 + 2.0**-48))
 
@@ -100,7 +101,7 @@ def _convert(zero_out: float, epsilon: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _delta(
+def _zero_out_delta(
     noise_multiplier: float,
     sampling_probability: float,
     steps: int,
@@ -113,9 +114,10 @@ def _delta(
     orders.
     """
     mixture = _Mixture(noise_multiplier, sampling_probability, records)
-    interval = mixture.interval(steps) * (subsampled.COARSER if coarse else 1)
+    interval = mixture.grid_interval(steps) * (subsampled.COARSER if coarse else 1)
     return max(
-        compose(mixture.step(interval, removed), steps).delta(epsilon) for removed in (True, False)
+        compose(mixture.step_loss(interval, removed), steps).delta(epsilon)
+        for removed in (True, False)
     )
 
 
@@ -142,22 +144,22 @@ class _Mixture:
         none = float(probabilities[0])
         self.least = math.log(none) if none else -math.inf
 
-    def interval(self, steps: int) -> float:
+    def grid_interval(self, steps: int) -> float:
         """Of a grid that suits so many steps."""
         mean = float(np.dot(self.probabilities, self.shifts))
         square = float(np.dot(self.probabilities, self.shifts**2))
         return suitable_interval(
             deviation=mean,
-            span=self.loss(self._highest()) - self.loss(-_FARTHEST),
+            span=self.loss(self._upper_end()) - self.loss(-_FARTHEST),
             mean=square / 2,
             steps=steps,
         )
 
-    def step(self, interval: float, removed: bool) -> Any:
+    def step_loss(self, interval: float, removed: bool) -> Any:
         """Return the loss of a step in one of the orders: a pmf of dp-accounting's."""
         from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
 
-        least, most = self.loss(-_FARTHEST), self.loss(self._highest())
+        least, most = self.loss(-_FARTHEST), self.loss(self._upper_end())
         if not removed:
             least, most = -self.loss(_FARTHEST), -least
         lowest, highest = math.floor(least / interval), math.ceil(most / interval)
@@ -187,9 +189,9 @@ class _Mixture:
 
     def loss(self, v: float) -> float:
         """h at one point."""
-        return float(self._loss(np.array([v]))[0][0])
+        return float(self._loss_and_slope(np.array([v]))[0][0])
 
-    def _loss(self, v: Floats) -> tuple[Floats, Floats]:
+    def _loss_and_slope(self, v: Floats) -> tuple[Floats, Floats]:
         """h and its derivative at every v."""
         exponents = self.shifts * (v[:, np.newaxis] - self.shifts / 2)
         largest = exponents.max(axis=1)
@@ -199,15 +201,15 @@ class _Mixture:
 
     def _inverse(self, losses: Floats) -> Floats:
         """v at every loss: from a table, then by Newton's method."""
-        low, high = -_FARTHEST - 1, self._highest() + 1
+        low, high = -_FARTHEST - 1, self._upper_end() + 1
         table = np.linspace(low, high, _TABLE)
-        v: Floats = np.interp(losses, self._loss(table)[0], table)
+        v: Floats = np.interp(losses, self._loss_and_slope(table)[0], table)
         for _ in range(4):
-            value, slope = self._loss(v)
+            value, slope = self._loss_and_slope(v)
             v = np.clip(v - (value - losses) / np.maximum(slope, 1e-300), low, high)
         return v
 
-    def _highest(self) -> float:
+    def _upper_end(self) -> float:
         """Return the point above which the mixture has next to no mass."""
         from scipy.special import ndtr
 

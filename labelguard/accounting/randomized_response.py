@@ -78,7 +78,7 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
 
     The largest number of 41 significant bits whose computed δ is at most `delta`: at most 1e-12
     (relative) below the true maximum, plus the safety margin of `delta`. Never below epsilon/k
-    rounded down (see `share`), which it is for delta = 0.
+    rounded down (see `epsilon_per_label`), which it is for delta = 0.
 
     Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1 and k >= 1.
     """
@@ -87,7 +87,7 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
     _validate.at_least_one(k=k)
     epsilon, delta = float(epsilon), float(delta)  # of numpy's they may have less precision
     if delta == 0:
-        return share(epsilon, int(k))
+        return epsilon_per_label(epsilon, int(k))
     single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
     return largest_epsilon0(_delta, epsilon, delta, int(k), single)
 
@@ -106,7 +106,7 @@ def calibrate_many(epsilon: float, delta: float, counts: NDArray[np.int64]) -> N
     return np.array(prices, dtype=np.float64)[which].reshape(counts.shape)
 
 
-def share(epsilon: float, k: int) -> float:
+def epsilon_per_label(epsilon: float, k: int) -> float:
     """epsilon/k, rounded down: the largest float whose k-fold is, exactly, at most epsilon.
 
     Rounded to nearest, 5·(1/5) exceeds 1 by 6e-17, and pure privacy knows no tolerance.
@@ -143,7 +143,7 @@ def threshold(epsilon0: float) -> int:
     Raises ValueError unless epsilon0 is finite and >= 0.
     """
     _validate.nonnegative(epsilon0=epsilon0)
-    return _ceil_of_share(epsilon0)
+    return _exact_threshold(epsilon0)
 
 
 def epsilon0_of(threshold: int) -> float:
@@ -260,7 +260,7 @@ def largest_epsilon0(
     result a property of the numbers, not of the path of the search: rounding noise in δ is far
     smaller than one step.
     """
-    basic = share(epsilon, k)
+    basic = epsilon_per_label(epsilon, k)
     if delta == 0:
         return basic
 
@@ -288,7 +288,7 @@ def _grid_value(index: int) -> float:
     return float(value)
 
 
-def _ceil_of_share(epsilon0: float) -> int:
+def _exact_threshold(epsilon0: float) -> int:
     """⌈2^64 / (e^epsilon0 + 1)⌉, exactly."""
     if epsilon0 == 0:
         return COIN_RANGE // 2

@@ -74,15 +74,15 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
 
     Raises ValueError unless epsilon is finite and > 0, `gaussian.SMALLEST_DELTA` <= delta < 1,
     sampling_probability in (0, 1] and steps an integer >= 1, where the margin for rounding leaves
-    nothing of delta, and where `check_drawn` does.
+    nothing of delta, and where `check_needs_noise` does.
     """
     _validate.positive(epsilon=epsilon)
-    gaussian.attainable(delta)
+    gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps)
     # Of numpy's they may have less precision.
     epsilon, delta, sampling_probability = map(float, (epsilon, delta, sampling_probability))
     steps = int(steps)
-    check_drawn(sampling_probability, steps, delta)
+    check_needs_noise(sampling_probability, steps, delta)
     alone = gaussian.calibrate(epsilon, delta, steps)
     if sampling_probability == 1:
         return math.ceil(2 * alone * _search.PER_ONE) / _search.PER_ONE
@@ -91,7 +91,7 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
         return losses(noise_multiplier, sampling_probability, steps, coarse=coarse).delta(epsilon)
 
     # With many steps a step's q takes off as much noise as a factor q.
-    return _search.multiplier(price, delta, 2 * sampling_probability * alone)
+    return _search.find_noise_multiplier(price, delta, 2 * sampling_probability * alone)
 
 
 @lru_cache(maxsize=32)
@@ -102,7 +102,7 @@ def losses(
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
     from dp_accounting.privacy_accountant import NeighboringRelation
 
-    interval = _interval(noise_multiplier, sampling_probability, steps)
+    interval = _grid_interval(noise_multiplier, sampling_probability, steps)
     step = from_gaussian_mechanism(
         noise_multiplier,
         value_discretization_interval=interval * (COARSER if coarse else 1),
@@ -113,7 +113,7 @@ def losses(
     return compose(step._pmf_remove, steps)
 
 
-def _interval(noise_multiplier: float, sampling_probability: float, steps: int) -> float:
+def _grid_interval(noise_multiplier: float, sampling_probability: float, steps: int) -> float:
     """Of a grid that suits a run.
 
     The loss of a step has a deviation of some 2q/σ and a mean of at most q·2/σ² (joint convexity of
@@ -128,7 +128,7 @@ def _interval(noise_multiplier: float, sampling_probability: float, steps: int) 
     )
 
 
-def check_drawn(sampling_probability: float, steps: int, delta: float) -> None:
+def check_needs_noise(sampling_probability: float, steps: int, delta: float) -> None:
     """Raise ValueError where somebody is drawn at all with probability delta at most.
 
     There no noise is too little: whoever is drawn may be given away.

@@ -78,10 +78,10 @@ def calibrate(
     is an integer >= 1.
     """
     _validate.positive(epsilon=epsilon)
-    gaussian.attainable(delta)
+    gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps, updates)
     epsilon, delta, q = map(float, (epsilon, delta, sampling_probability))
-    subsampled.check_drawn(q, steps, delta)
+    subsampled.check_needs_noise(q, steps, delta)
     alone = gaussian.calibrate(epsilon, delta, steps) * math.sqrt(updates) * (1 + 4 * ROUNDING)
     if q == 1:
         return math.ceil(alone * _search.PER_ONE) / _search.PER_ONE
@@ -91,7 +91,7 @@ def calibrate(
         scale = subsampled.COARSER if coarse else 1
         return max(each.delta(epsilon) for each in _losses(noise, q, steps, scale))
 
-    return _search.multiplier(price, delta, q * alone)
+    return _search.find_noise_multiplier(price, delta, q * alone)
 
 
 def check(noise_multiplier: float, sampling_probability: float, steps: int, updates: int) -> None:

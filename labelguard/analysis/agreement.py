@@ -31,17 +31,17 @@ from labelguard.release.pairs_file import (
     Floats,
     Items,
     check_pairs,
-    estimate_between,
+    estimate_agreement,
+    explain_no_agreement,
     has_question_column,
     items_and_sides,
-    self_share,
+    same_unit_share,
     usable_agreement,
-    why_unknown,
 )
 from labelguard.release.rows import rows_path
 from labelguard.release.writer import Release, directory_of, read_card, split_by_preference
-from labelguard.spelling import suggest_keywords
-from labelguard.storage.files import check_new_file
+from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.storage.files import check_new_output_file
 from labelguard.text import AUTO_FORMAT
 
 _TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public, and in no number"}
@@ -71,26 +71,26 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     ways.
     """
     card = read_card(release)
-    if reason := why_unknown(card):
+    if reason := explain_no_agreement(card):
         return Agreement(card["release"], None, None, None, (reason,))
     data = rows_path(release)
-    between = estimate_between(data, card)
+    between = estimate_agreement(data, card)
     notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("two labels of one item", between)]
     by_gold = None
     if gold is not None:
         item, side = items_and_sides(data, by_question=has_question_column(data))
         flips = pl.read_parquet(data)["flip_probability"].to_numpy()
         blocks = card["flip_probability"].get("blocks", ())
-        at, answer = _gold_sides(gold, data, item)
+        at, answer = _match_gold_labels(gold, data, item)
         by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)
         notes += _estimate_notes("a label of a gold item", by_gold)
     usable = usable_agreement(card, between)
     plan = None if usable is None else f"--agreement {usable:.2f}"
-    notes += _self_notes(card, between)
+    notes += _note_same_unit_comparisons(card, between)
     return Agreement(card["release"], between, by_gold, plan, tuple(notes))
 
 
-def _gold_sides(gold: Path, release: Path, item: Items) -> tuple[NDArray[np.intp], Floats]:
+def _match_gold_labels(gold: Path, release: Path, item: Items) -> tuple[NDArray[np.intp], Floats]:
     """Return which labels are of gold items, and the side that gold prefers for each, ±1."""
     check_pairs(gold)
     by_question = has_question_column(release)
@@ -117,9 +117,11 @@ def _estimate_notes(what: str, estimate: AgreementEstimate | None) -> list[str]:
     return []
 
 
-def _self_notes(card: Mapping[str, Any], between: AgreementEstimate | None) -> list[str]:
+def _note_same_unit_comparisons(
+    card: Mapping[str, Any], between: AgreementEstimate | None
+) -> list[str]:
     """Return the note on comparisons that are within one unit."""
-    if between is None or not (share := self_share(card, between)):
+    if between is None or not (share := same_unit_share(card, between)):
         return []
     note = (
         f"up to {share:.1%} of the comparisons are between labels of one "
@@ -129,7 +131,7 @@ def _self_notes(card: Mapping[str, Any], between: AgreementEstimate | None) -> l
     return [note + ("; nothing is suggested for a plan" if share > SELF_SHARE else "")]
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def score(
     release: Release | str | Path,
     source: Input,
@@ -210,9 +212,9 @@ class Scored:
     pairs: int
 
 
-def score_to(release: Path, source: Input, path: Path, **options: Any) -> Scored:
+def write_scores(release: Path, source: Input, path: Path, **options: Any) -> Scored:
     """Write scored pairs to a Parquet file; `options` are those of `score`."""
-    check_new_file(path, "scored.parquet")
+    check_new_output_file(path, "scored.parquet")
     scored = score(release, source, **options)
     scored.write_parquet(path)
     return Scored(str(path), scored.height)

@@ -174,7 +174,7 @@ class Canary:
                 for threshold in thresholds
             )
 
-    def constant(self, label: int) -> Labels:
+    def make_equal_labels(self, label: int) -> Labels:
         """Return labels that all equal `label`, shape (k,)."""
         return np.full(self.labels, label, np.uint8)
 
@@ -186,7 +186,9 @@ def _check_block(canary: Canary, alpha: float) -> Check:
         np.concatenate(
             [
                 answers.sum(axis=1, dtype=np.int64)
-                for (answers,) in canary.randomize_labels(canary.constant(label), threshold)
+                for (answers,) in canary.randomize_labels(
+                    canary.make_equal_labels(label), threshold
+                )
             ]
         )
         for label in (LABEL_A, LABEL_B)
@@ -211,7 +213,7 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
         clear, noisy = answers
         return np.asarray(((clear == LABEL_A) & (noisy == LABEL_B)).any(axis=1))
 
-    worlds = canary.constant(LABEL_A), canary.constant(LABEL_B)
+    worlds = canary.make_equal_labels(LABEL_A), canary.make_equal_labels(LABEL_B)
     bound = _epsilon_of_event(canary, worlds, is_lost, thresholds, alpha)
     return Check("reuse", bound, f"two prices for each label, {canary.runs:,} made-up labelers")
 
@@ -220,11 +222,11 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
     """Compare two answers: one coin for two items would reveal whether their labels agree."""
     alternating = np.where(np.arange(canary.labels) % 2, LABEL_A, LABEL_B).astype(np.uint8)
 
-    def agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
+    def first_two_answers_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
-    worlds = canary.constant(LABEL_A), alternating
-    bound = _epsilon_of_event(canary, worlds, agree, [canary.threshold(1)], alpha)
+    worlds = canary.make_equal_labels(LABEL_A), alternating
+    bound = _epsilon_of_event(canary, worlds, first_two_answers_agree, [canary.threshold(1)], alpha)
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
 
 
@@ -270,15 +272,17 @@ class World:
         limits = statistic.bounds(z, rows, clip_quantile=0.5)
         return cls(z, rows, chosen, limits, statistic.grid(limits, components, noise))
 
-    def sums(self, labeler: int) -> tuple[Integers, Integers]:
+    def compute_opposite_sums(self, labeler: int) -> tuple[Integers, Integers]:
         """Return the exact sums if a labeler's labels favour one direction, or oppose it."""
         is_theirs = self.rows.unit == labeler
         along = self.z[self.rows.pair[is_theirs]]
         direction = np.linalg.svd(along.astype(np.float64), full_matrices=False)[2][0]
         favour = np.where(along @ direction > 0, LABEL_A, LABEL_B).astype(np.uint8)
-        return self._sum(is_theirs, favour), self._sum(is_theirs, LABEL_A + LABEL_B - favour)
+        return self._sum_with_labels(is_theirs, favour), self._sum_with_labels(
+            is_theirs, LABEL_A + LABEL_B - favour
+        )
 
-    def _sum(self, is_theirs: NDArray[np.bool_], labels: Labels) -> Integers:
+    def _sum_with_labels(self, is_theirs: NDArray[np.bool_], labels: Labels) -> Integers:
         changed = self.labels.copy()
         changed[is_theirs] = labels
         return statistic.exact_sum(self.z, self.rows, changed, self.bounds, self.grid.step)
@@ -299,7 +303,7 @@ def _check_sensitivity(gaussian: World, ball: World, epsilon: float, delta: floa
     checks.
     """
     # Both worlds are the same but for their noise.
-    sums = map(gaussian.sums, range(gaussian.rows.units))
+    sums = map(gaussian.compute_opposite_sums, range(gaussian.rows.units))
     moved = max(float(_norm(favour - oppose)) for favour, oppose in sums)
     needed = max(
         bounds.epsilon_of_distance(moved / gaussian.grid.scale, delta),
@@ -316,10 +320,12 @@ def _check_gaussian(
     """Run `separation`, `events` and `fit`, from one drawing of each world."""
     # Noisy sums of both worlds on the line between the exact ones, in standard deviations of the
     # stated noise, from the exact sum of the other world.
-    other, one = world.sums(_CANARY)
-    along = _direction(one, other) / world.grid.scale
-    first = (_draw(one, world.grid, runs, "in one world", progress) - other) @ along
-    second = (_draw(other, world.grid, runs, "in the other world", progress) - other) @ along
+    other, one = world.compute_opposite_sums(_CANARY)
+    along = _find_unit_direction(one, other) / world.grid.scale
+    first = (_draw_noisy_sums(one, world.grid, runs, "in one world", progress) - other) @ along
+    second = (
+        _draw_noisy_sums(other, world.grid, runs, "in the other world", progress) - other
+    ) @ along
     expected = float(_norm(one - other)) / world.grid.scale
     # Beyond ε/μ + μ/2 the likelihood ratio of two Gaussians, μ apart, exceeds e^ε.
     limits = np.linspace(0, epsilon / expected + expected / 2 + 1, _THRESHOLDS)
@@ -328,11 +334,11 @@ def _check_gaussian(
     separated = bounds.epsilon_of_means(first, second, delta, alpha)
     spread = np.sqrt((first.var() + second.var()) / 2)
     distance = f"means {first.mean() - second.mean():.4f}, deviation {spread:.4f}"
-    uniforms = bounds.gaussian_uniforms(np.concatenate([first - expected, second]))
+    uniforms = bounds.map_gaussian_to_uniforms(np.concatenate([first - expected, second]))
     return [
         Check("separation", separated, f"{distance} of the stated noise"),
-        Check("events", passed, _sizes(runs)),
-        bounds.check_law("fit", uniforms, alpha),
+        Check("events", passed, _describe_sizes(runs)),
+        bounds.check_fit("fit", uniforms, alpha),
     ]
 
 
@@ -340,17 +346,17 @@ def _check_ball(
     world: World, delta: float, runs: int, alpha: float, progress: Progress
 ) -> list[Check]:
     """Run `ball separation`, `ball events` and `ball fit`, from one drawing of each world."""
-    other, one = world.sums(_CANARY)
+    other, one = world.compute_opposite_sums(_CANARY)
     drawn = (
-        _draw(one, world.grid, runs, "in one world", progress),
-        _draw(other, world.grid, runs, "in the other world", progress),
+        _draw_noisy_sums(one, world.grid, runs, "in one world", progress),
+        _draw_noisy_sums(other, world.grid, runs, "in the other world", progress),
     )
     noise = np.concatenate([drawn[0] - one, drawn[1] - other])
     radii = _norm(noise)
     # A rounded vector is shorter than what was rounded by at most half a cell's diagonal.
     components = len(one)
     longest = float(radii.sum()) + len(radii) * math.sqrt(components) / 2
-    scale = bounds.largest_scale(longest, len(radii) * components, alpha)
+    scale = bounds.bound_exponential_scale(longest, len(radii) * components, alpha)
     distance = float(_norm(one - other))
     separated = bounds.epsilon_of_ball(distance / scale, delta, components)
     first, second = ((_norm(sums - other) - _norm(sums - one)) / world.grid.scale for sums in drawn)
@@ -359,27 +365,29 @@ def _check_ball(
     thresholds = np.concatenate([limits, -limits])
     passed = bounds.epsilon_of_thresholds(first, second, thresholds, delta, alpha)
     mean = radii.mean() / components / world.grid.scale
-    uniforms = bounds.ball_uniforms(noise / world.grid.scale, _direction(one, other))
+    uniforms = bounds.map_ball_to_uniforms(
+        noise / world.grid.scale, _find_unit_direction(one, other)
+    )
     return [
         Check("ball separation", separated, f"scale {mean:.4f} of the stated noise"),
-        Check("ball events", passed, _sizes(runs)),
-        bounds.check_law("ball fit", uniforms, alpha),
+        Check("ball events", passed, _describe_sizes(runs)),
+        bounds.check_fit("ball fit", uniforms, alpha),
     ]
 
 
 def _check_surplus(world: World, runs: int, alpha: float, progress: Progress) -> Check:
     """Run `surplus fit`: noise in more dimensions than there are components."""
-    total = world.sums(_CANARY)[0]
-    noise = _draw(total, world.grid, runs, "in surplus dimensions", progress) - total
-    uniforms = bounds.surplus_uniforms(noise / world.grid.scale)
-    return bounds.check_law("surplus fit", uniforms, alpha)
+    total = world.compute_opposite_sums(_CANARY)[0]
+    noise = _draw_noisy_sums(total, world.grid, runs, "in surplus dimensions", progress) - total
+    uniforms = bounds.map_surplus_to_uniforms(noise / world.grid.scale)
+    return bounds.check_fit("surplus fit", uniforms, alpha)
 
 
-def _sizes(runs: int) -> str:
+def _describe_sizes(runs: int) -> str:
     return f"{2 * _THRESHOLDS} thresholds, {runs:,} runs of each world"
 
 
-def _direction(one: Integers, other: Integers) -> NDArray[np.float64]:
+def _find_unit_direction(one: Integers, other: Integers) -> NDArray[np.float64]:
     return np.asarray((one - other).astype(np.float64) / _norm(one - other))
 
 
@@ -388,7 +396,9 @@ def _norm(vectors: Integers) -> Any:
     return np.linalg.norm(vectors.astype(np.float64), axis=-1)
 
 
-def _draw(total: Integers, grid: Grid, runs: int, where: str, progress: Progress) -> Integers:
+def _draw_noisy_sums(
+    total: Integers, grid: Grid, runs: int, where: str, progress: Progress
+) -> Integers:
     """Return the statistic as it may be released, `runs` times, shape (runs, components)."""
     drawn = np.empty((runs, len(total)), np.int64)
     for run in range(runs):

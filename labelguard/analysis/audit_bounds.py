@@ -4,7 +4,7 @@ If every event has P(E) ≤ e^ε P'(E) + δ in neighbouring worlds, then ε ≥ 
 Every function takes `alpha`, the probability with which its bound may be too large.
 
 Noise of the right size and the wrong shape can cost a multiple of the claim in events too rare to
-be counted, so `check_law` tests its distribution: the largest distance between the empirical and
+be counted, so `check_fit` tests its distribution: the largest distance between the empirical and
 the stated distribution function exceeds √(ln(2/α) / 2n) with a probability of at most α, whatever
 the law is (Dvoretzky, Kiefer and Wolfowitz 1956; Massart 1990). Noise beyond that is not the noise
 that was priced: the bound is infinite.
@@ -117,7 +117,7 @@ _MOST_SEPARATE = 1e6
 _MOST_SCALES = 1e4
 
 
-def proportion(hits: ArrayLike, runs: int, alpha: float) -> tuple[Floats, Floats]:
+def bound_probabilities(hits: ArrayLike, runs: int, alpha: float) -> tuple[Floats, Floats]:
     """Return lower and upper limits of probabilities, each wrong with probability `alpha`.
 
     Both have the shape of `hits`. Source: Clopper and Pearson 1934; exact for any probability and
@@ -139,8 +139,8 @@ def epsilon_of_events(
     world. Each event and its complement are tried in both directions.
     """
     share = alpha / (4 * np.size(first))
-    low, high = proportion(first, runs, share)
-    second_low, second_high = proportion(second, runs, share)
+    low, high = bound_probabilities(first, runs, share)
+    second_low, second_high = bound_probabilities(second, runs, share)
     largest = 0.0
     for likely, unlikely in (
         (low, second_high),
@@ -173,10 +173,10 @@ def epsilon_of_means(
 
     The Gaussian mechanism is exactly priced by their distance (Balle and Wang 2018).
     """
-    return epsilon_of_distance(distance_of_means(first, second, alpha, noise), delta)
+    return epsilon_of_distance(bound_distance_of_means(first, second, alpha, noise), delta)
 
 
-def distance_of_means(
+def bound_distance_of_means(
     first: Floats, second: Floats, alpha: float, noise: float | None = None
 ) -> float:
     """Return a lower limit of the distance of two normal samples' means, in standard deviations.
@@ -207,12 +207,12 @@ def epsilon_of_distance(distance: float, delta: float) -> float:
     return gaussian.epsilon(1 / distance, delta)
 
 
-def largest_scale(total: float, number: int, alpha: float) -> float:
-    """Return an upper limit of s, for `number` exponentials of scale s that sum up to `total`.
+def bound_exponential_scale(total: float, count: int, alpha: float) -> float:
+    """Return an upper limit of s, for `count` exponentials of scale s that sum up to `total`.
 
-    The sum is Gamma(number, s), as that of radii of ball noise is with d for each.
+    The sum is Gamma(count, s), as that of radii of ball noise is with d for each.
     """
-    return total / float(gammaincinv(number, alpha))
+    return total / float(gammaincinv(count, alpha))
 
 
 def epsilon_of_ball(distance: float, delta: float, components: int) -> float:
@@ -230,7 +230,7 @@ SURPLUS = 2
 _ROUNDING = 1e-6  # what rounding to a grid, and to doubles, may move a distribution function
 
 
-def check_law(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
+def check_fit(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
     """Return a bound of 0 if each of `uniforms`, (n,), can be uniform in [0, 1], else infinity.
 
     They are the drawn values under the stated distribution function.
@@ -246,12 +246,12 @@ def check_law(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
     return Check(name, 0.0 if fits else math.inf, "; ".join(details) + wrong)
 
 
-def gaussian_uniforms(projections: Floats) -> dict[str, Floats]:
+def map_gaussian_to_uniforms(projections: Floats) -> dict[str, Floats]:
     """Return the uniforms of projections on one direction, in standard deviations, (n,)."""
     return {"projections": ndtr(projections)}
 
 
-def ball_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:
+def map_ball_to_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:
     """Return the uniforms of radii, and of cosines with a `direction` of length 1.
 
     `noise` (n, components) is in scales. Radii are Gamma(d, 1); (1 + cosine)/2 is
@@ -267,7 +267,7 @@ def ball_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:
     return {"radii": gammainc(components, radii), "angles": angles}
 
 
-def surplus_uniforms(noise: Floats) -> dict[str, Floats]:
+def map_surplus_to_uniforms(noise: Floats) -> dict[str, Floats]:
     """Return the uniforms of radii of c coordinates of ball noise in c + SURPLUS dimensions.
 
     `noise` (n, c) is in scales. c coordinates of a direction in c + 2 dimensions are uniform in the

@@ -84,9 +84,9 @@ class Survey:
         return pa.table(
             {
                 "labeler_id": labeler,
-                "prompt": _number("question ", item),
-                "chosen": _number("answer ", 2 * item + chosen),
-                "rejected": _number("answer ", 2 * item + 1 - chosen),
+                "prompt": _append_numbers("question ", item),
+                "chosen": _append_numbers("answer ", 2 * item + chosen),
+                "rejected": _append_numbers("answer ", 2 * item + 1 - chosen),
                 "tie": canary & (world == "ties"),
                 "score_chosen": np.where(against, 0.0, 1.0),
                 "score_rejected": np.where(against, 1.0, 0.0),
@@ -100,7 +100,7 @@ class Survey:
         return pl.DataFrame(columns | {"labeler": rows["labeler_id"]})
 
 
-def _number(word: str, numbers: NDArray[np.int64]) -> NDArray[np.str_]:
+def _append_numbers(word: str, numbers: NDArray[np.int64]) -> NDArray[np.str_]:
     """Return the word with each number behind it."""
     return np.char.add(word, numbers.astype(str))
 
@@ -136,7 +136,7 @@ class ReleaseView:
     statistic: float
     noise: float
 
-    def contents(self) -> pl.DataFrame:
+    def count_contents(self) -> pl.DataFrame:
         """Count the rows of each prompt and two responses, whichever is preferred."""
         sides = (pl.min_horizontal("chosen", "rejected"), pl.max_horizontal("chosen", "rejected"))
         keyed = self.rows.select("prompt", first=sides[0], second=sides[1])
@@ -231,8 +231,8 @@ class ReleaseAudit:
         worlds = self._release_statistics(allow, (self.runs, self.runs))
         first, second = (np.array([view.statistic for view in views]) for views in worlds)
         scale = worlds[0][0].noise / Noise("ball", 1.0, BALL).deviation(1)
-        moved = least_distance(first, second, scale, self.alpha / 2)
-        is_missing = chance_of_closeness((first, second), scale) < self.alpha / 2
+        moved = bound_ball_distance(first, second, scale, self.alpha / 2)
+        is_missing = bound_closeness_probability((first, second), scale) < self.alpha / 2
         bound = math.inf if is_missing else bounds.epsilon_of_ball(moved, self.delta, BALL)
         distance = abs(first.mean() - second.mean()) / scale
         detail = (
@@ -270,7 +270,8 @@ def _compare_views(worlds: list[list[ReleaseView]]) -> list[Check]:
     """Run `presence` and `order`: neither has any noise, so that one difference is a proof."""
     first, *rest = [views[0] for views in worlds]
     same_contents = all(
-        first.contents().equals(view.contents()) and first.counts == view.counts for view in rest
+        first.count_contents().equals(view.count_contents()) and first.counts == view.counts
+        for view in rest
     )
     same_order = all(
         view.rows.height != first.rows.height or first.ids().equals(view.ids()) for view in rest
@@ -282,7 +283,7 @@ def _compare_views(worlds: list[list[ReleaseView]]) -> list[Check]:
     ]
 
 
-def least_distance(first: Floats, second: Floats, scale: float, alpha: float) -> float:
+def bound_ball_distance(first: Floats, second: Floats, scale: float, alpha: float) -> float:
     """Return a lower limit of the distance of two worlds' sums, in scales; 0 if they may be equal.
 
     No coordinate is longer than its radius, and the radii of all releases sum up to a Gamma
@@ -292,7 +293,7 @@ def least_distance(first: Floats, second: Floats, scale: float, alpha: float) ->
     return max(abs(float(first.mean() - second.mean())) / scale - radii / len(first), 0.0)
 
 
-def chance_of_closeness(worlds: tuple[Floats, ...], scale: float) -> float:
+def bound_closeness_probability(worlds: tuple[Floats, ...], scale: float) -> float:
     """Return an upper limit of the probability that releases of each world are as close as here.
 
     Given the first, the others fall into an interval of 2x with a probability of at most 2x times

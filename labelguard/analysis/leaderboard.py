@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from labelguard.budget.events import ONE_MORE
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
-from labelguard.notebook import CardRows, card, several
+from labelguard.notebook import CardRows, card, group_facts
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
+    find_connected_sources,
     group_edges,
-    islands,
     load_summarized_head,
     unknown_sources_note,
     unreleased_directions,
@@ -42,7 +42,7 @@ from labelguard.release.head_summary import (
     simultaneous_factor,
 )
 from labelguard.release.writer import Release, directory_of
-from labelguard.spelling import suggest_keywords
+from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import escape_controls, pluralize
 
 # Points of a log-odd.
@@ -127,8 +127,11 @@ class Leaderboard:
 
     def _repr_html_(self) -> str:
         results = [f"{board.title}: {board.words}" for board in self.boards]
-        facts = [("features", self.features), *several("found", results)]
-        facts += [*several("compared with no other", self.alone), *several("notes", self.notes)]
+        facts = [("features", self.features), *group_facts("found", results)]
+        facts += [
+            *group_facts("compared with no other", self.alone),
+            *group_facts("notes", self.notes),
+        ]
         tables = [
             CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
             for board in self.boards[:_FEW]
@@ -136,7 +139,7 @@ class Leaderboard:
         return card("Leaderboard", facts, tables=tables)
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Leaderboard:
     """Rank the systems that wrote the responses, by the head of a release; costs nothing.
 
@@ -202,7 +205,7 @@ def rank_sources(head: Head, stratum: str | None = None) -> Leaderboard:
         alone = [source for source in alone if source[0] == stratum]
         if not boards and not alone:
             raise LabelguardError(f"there is no stratum {stratum!r}; found: {known}")
-    notes = (*_board_notes(boards), *_head_notes(head, summary, groups))
+    notes = (*_board_notes(boards), *_explain_scores(head, summary, groups))
     names = tuple(name for _, name in alone)
     return Leaderboard(head.features, LEVEL, MEAN, tuple(boards), names, notes)
 
@@ -244,7 +247,7 @@ class _GroupScores:
         first, second, times = group_edges(estimate.edges, group)
         ends, size = np.concatenate([first, second]), group.stop - group.start
         comparisons = np.bincount(ends, np.concatenate([times, times]), size)
-        island = islands(estimate, group)
+        island = find_connected_sources(estimate, group)
         unit = ELO * float(summary.units[summary.groups.index(group)])
         columns = unit * np.eye(len(head.basis.projection))[:, group.start : group.stop]
         # Scores are around the mean of an island: what all of it shares is in no comparison.
@@ -274,7 +277,7 @@ class _GroupScores:
         # Around the mean of the board.
         centre = np.eye(len(members)) - 1 / len(members)
         errors = self.errors[:, members] @ centre
-        bound = self.coefficient_errors.cluster_bound(self.directions[:, members] @ centre)
+        bound = self.coefficient_errors.cluster_half_widths(self.directions[:, members] @ centre)
         clustered = np.hypot(bound, half_widths(self.unreleased[:, members] @ centre))
         scores = self.scores[members] - self.scores[members].mean()
         wide = half_widths(errors)
@@ -339,7 +342,7 @@ def _board_notes(boards: Sequence[Board]) -> Iterator[str]:
         )
 
 
-def _head_notes(head: Head, summary: HeadSummary, groups: list[Group]) -> Iterator[str]:
+def _explain_scores(head: Head, summary: HeadSummary, groups: list[Group]) -> Iterator[str]:
     """Yield how to read a leaderboard, and its assumptions."""
     yield (
         f"scores are points of Elo, 400 / ln 10 a log-odd, with mean {MEAN:,.0f}: 100 points more "

@@ -26,14 +26,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.learning.features import PairFeatures, open_part, open_provider
 from labelguard.project.opening import Where
 from labelguard.release.head import FILE, Head
-from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
+from labelguard.release.model_card import LearnedRelease, find_learned_releases, releases_of_card
 from labelguard.release.pairs_file import PAIRS, scan_pairs
 from labelguard.release.rows import rows_path
-from labelguard.release.writer import Release, committed_directory, directory_of, read_card
+from labelguard.release.writer import Release, directory_of, read_card, verified_release_directory
 from labelguard.storage.files import SUMS, sha256
 from labelguard.text import no_progress
 
@@ -75,35 +75,35 @@ def reward(
     directory, is_release = _open_source(source, project)
     learned: tuple[LearnedRelease, ...]
     if is_release:
-        committed_directory(directory)
+        verified_release_directory(directory)
         learned = releases_of_card(read_card(directory), sha256(directory / SUMS))
-        scorer, provider = _of_release(directory)
+        scorer, provider = _make_release_scorer(directory)
     else:
-        learned = base_of(str(directory), private=not non_private)
-        scorer, provider = _of_part(f"reward:{directory}"), None
+        learned = find_learned_releases(str(directory), private=not non_private)
+        scorer, provider = _make_feature_scorer(f"reward:{directory}"), None
     scorers = [(scorer, 1.0)]
     for spec, weight in (mix or {}).items():
         if not np.isfinite(weight):
             raise LabelguardError(f"the weight of {spec} must be a number, found {weight}")
-        learned += _learned_of_part(spec, private=not non_private)
-        scorers.append((_of_part(spec), float(weight)))
+        learned += _find_releases_learned_from(spec, private=not non_private)
+        scorers.append((_make_feature_scorer(spec), float(weight)))
     near = _LabeledResponses(directory, provider) if is_release else None
     if reference is not None:
-        near = _LabeledResponses(committed_directory(reference, project), None)
+        near = _LabeledResponses(verified_release_directory(reference, project), None)
     distinct = tuple({one.sums: one for one in learned}.values())
     return ReleaseReward(directory.name, scorers, distinct, near)
 
 
 def public_reward(spec: str) -> ReleaseReward:
     """Return the reward of features alone, `reward:ID_OR_PATH`; it has no distances."""
-    learned = _learned_of_part(spec, private=True)
-    return ReleaseReward(spec, [(_of_part(spec), 1.0)], learned, None)
+    learned = _find_releases_learned_from(spec, private=True)
+    return ReleaseReward(spec, [(_make_feature_scorer(spec), 1.0)], learned, None)
 
 
-def _learned_of_part(spec: str, *, private: bool) -> tuple[LearnedRelease, ...]:
+def _find_releases_learned_from(spec: str, *, private: bool) -> tuple[LearnedRelease, ...]:
     """Return the releases that the model of features learned from, if it is in a directory."""
     model = spec.partition(":")[2].partition(",")[0]
-    return base_of(model, private=private) if model else ()
+    return find_learned_releases(model, private=private) if model else ()
 
 
 def _open_source(source: Release | str | Path, project: Where) -> tuple[Path, bool]:
@@ -115,28 +115,28 @@ def _open_source(source: Release | str | Path, project: Where) -> tuple[Path, bo
     return directory, is_release
 
 
-def _of_release(directory: Path) -> tuple[Scorer, PairFeatures | None]:
+def _make_release_scorer(directory: Path) -> tuple[Scorer, PairFeatures | None]:
     """Return the scorer of a release, and the features of its head if it has one."""
     if not (directory / FILE).exists():
         if (directory / "model" / "config.json").is_file():
-            return _of_part(f"reward:{directory / 'model'}"), None
+            return _make_feature_scorer(f"reward:{directory / 'model'}"), None
         raise LabelguardError(
             f"{directory.name} holds labels, which give no reward; train a model on it: "
             f"labelguard train reward {directory.name} --model ID_OR_PATH -o DIR"
         )
     head = Head.load(directory)
     kinds = {part.strip().partition(":")[0] for part in head.features.split("+")}
-    if column_features(head.features) or "verdict" in kinds:
+    if parse_feature_columns(head.features) or "verdict" in kinds:
         raise LabelguardError(
             f"the head of {directory.name} reads {head.features}: columns of its pairs, which a "
             "text alone has not; fit one on features of texts, say --features length+style+text"
         )
     provider = head.provider(no_progress)
     provider.store_nothing()
-    return lambda texts: head.margins(provider(_beside_nothing(texts))), provider
+    return lambda texts: head.margins(provider(_pair_with_empty(texts))), provider
 
 
-def _of_part(spec: str) -> Scorer:
+def _make_feature_scorer(spec: str) -> Scorer:
     """Return the scorer of features that are one number of each response."""
     part: Any = open_part(spec)
     if hasattr(part, "stored"):
@@ -144,8 +144,10 @@ def _of_part(spec: str) -> Scorer:
 
     def score(texts: pa.Table) -> Floats:
         if hasattr(part, "scores"):
-            return np.asarray(part.scores(_beside(texts, texts["response"])), np.float64)
-        values = np.asarray(part(_beside_nothing(texts)), np.float64)
+            return np.asarray(
+                part.scores(_pair_with_response(texts, texts["response"])), np.float64
+            )
+        values = np.asarray(part(_pair_with_empty(texts)), np.float64)
         if values.ndim != 2 or values.shape[1] != 1:
             raise LabelguardError(f"a reward is one number; features {spec} are {values.shape[1]}")
         return values[:, 0]
@@ -189,13 +191,15 @@ class ReleaseReward:
 
         Raises `ValueError` unless there are as many prompts as responses.
         """
-        keys = [_key(*texts) for texts in zip(prompts, responses, strict=True)]
+        keys = [_hash_texts(*texts) for texts in zip(prompts, responses, strict=True)]
         if len(self._known) > _REMEMBERED:
             self._known.clear()
         missing = {key: row for row, key in enumerate(keys) if key not in self._known}
         if missing:
             rows = list(missing.values())
-            texts = _table([prompts[row] for row in rows], [responses[row] for row in rows])
+            texts = _make_text_table(
+                [prompts[row] for row in rows], [responses[row] for row in rows]
+            )
             total = np.zeros(len(rows))
             for scorer, weight in self._scorers:
                 total += weight * scorer(texts)
@@ -217,7 +221,7 @@ class ReleaseReward:
             raise LabelguardError(
                 "no labeled responses are at hand: name their release (reference=)"
             )
-        return self._labeled.distances(_table(prompts, responses))
+        return self._labeled.distances(_make_text_table(prompts, responses))
 
 
 @dataclass(frozen=True)
@@ -228,12 +232,12 @@ class _LabeledResponses:
     provider: PairFeatures | None
 
     def distances(self, texts: pa.Table) -> Floats:
-        provider, mean, deviation = self._measures
-        z = (provider(_beside_nothing(texts)).astype(np.float64) - mean) / deviation
+        provider, mean, deviation = self._feature_statistics
+        z = (provider(_pair_with_empty(texts)).astype(np.float64) - mean) / deviation
         return np.asarray(np.sqrt(np.mean(np.square(z), axis=1)))
 
     @cached_property
-    def _measures(self) -> tuple[PairFeatures, Floats, Floats]:
+    def _feature_statistics(self) -> tuple[PairFeatures, Floats, Floats]:
         """Return the features, and their mean and standard deviation, (d,), over labeled texts."""
         pairs = scan_pairs(rows_path(self.release)).select(PAIRS).head(_ROWS).collect()
         prompt, chosen, rejected = (pairs.to_arrow()[name].combine_chunks() for name in PAIRS)
@@ -247,34 +251,34 @@ class _LabeledResponses:
                 "response": pa.concat_arrays([chosen, rejected]),
             }
         )
-        values = provider(_beside_nothing(texts)).astype(np.float64)
+        values = provider(_pair_with_empty(texts)).astype(np.float64)
         deviation = values.std(axis=0)
         # A feature that no labeled response has counts by the spread of the others.
         usual = deviation.max() or 1.0
         return provider, values.mean(axis=0), np.where(deviation > 0, deviation, usual)
 
 
-def _key(prompt: Content, response: Content) -> bytes:
+def _hash_texts(prompt: Content, response: Content) -> bytes:
     return hashlib.sha256(json.dumps([prompt, response]).encode()).digest()
 
 
-def _table(prompts: Sequence[Content], responses: Sequence[Content]) -> pa.Table:
-    return pa.table({"prompt": _column(prompts), "response": _column(responses)})
+def _make_text_table(prompts: Sequence[Content], responses: Sequence[Content]) -> pa.Table:
+    return pa.table({"prompt": _to_text_column(prompts), "response": _to_text_column(responses)})
 
 
-def _column(contents: Sequence[Content]) -> pa.Array:
+def _to_text_column(contents: Sequence[Content]) -> pa.Array:
     if all(isinstance(content, str) for content in contents):
         return pa.array(contents, pa.large_string())
     message = pa.struct([("role", pa.large_string()), ("content", pa.large_string())])
     return pa.array(contents, pa.large_list(message))
 
 
-def _beside_nothing(texts: pa.Table) -> pa.Table:
+def _pair_with_empty(texts: pa.Table) -> pa.Table:
     """Return pairs of each response and an empty one."""
     kind = texts["response"].type
     empty = [] if pa.types.is_large_list(kind) else ""
-    return _beside(texts, pa.array([empty] * texts.num_rows, kind))
+    return _pair_with_response(texts, pa.array([empty] * texts.num_rows, kind))
 
 
-def _beside(texts: pa.Table, second: pa.ChunkedArray | pa.Array) -> pa.Table:
+def _pair_with_response(texts: pa.Table, second: pa.ChunkedArray | pa.Array) -> pa.Table:
     return pa.table({"prompt": texts["prompt"], "first": texts["response"], "second": second})

@@ -203,17 +203,17 @@ def check_access(settings: Settings) -> None:
         made.check_access()
 
 
-def read_all(tables: Mapping[str, Any]) -> dict[str, Settings]:
+def read_all_settings(tables: Mapping[str, Any]) -> dict[str, Settings]:
     """Return the settings of all `[connectors]` by name. Raises `ConnectorError`."""
     return {name: read_settings(tables, name) for name in tables}
 
 
-def read_shared(tables: Mapping[str, Any], source: str) -> Settings:
+def read_source_settings(tables: Mapping[str, Any], source: str) -> Settings:
     """Return how answers of a source are read: as all its connectors say.
 
     Raises `ConnectorError` if labelguard.toml names none, or they differ.
     """
-    settings = [one for one in read_all(tables).values() if one.source == source]
+    settings = [one for one in read_all_settings(tables).values() if one.source == source]
     if not settings:
         raise ConnectorError(f"labelguard.toml names no connector of source {source!r}")
     first = settings[0]

@@ -9,7 +9,7 @@ nothing, so that neither the number of rows nor a count of deliveries tells whet
 A state is stored once, however often it comes, and the first that came counts; that it came is
 remembered for a week. Of several saves that a tool stamps with one time, the first that came may
 not be the last that was made: so it is remembered which states came more than once, whatever they
-said, and of those a pull takes what the tool lists (`repeated`, `settle_repeated`).
+said, and of those a pull takes what the tool lists (`find_repeated`, `forget_repeated`).
 
 A drain names the events that it takes (`claim`) by the segment they will be in. If it crashes, the
 ledger knows whether that segment counts: then its events are done, else they wait as before
@@ -56,7 +56,7 @@ _EVENT, _LETTER = "inbox event", "inbox letter"
 _metadata = sa.MetaData(schema="inbox")
 
 
-def _number() -> sa.Column[int]:
+def _make_number_column() -> sa.Column[int]:
     integer = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     return sa.Column("number", integer, primary_key=True)
 
@@ -64,7 +64,7 @@ def _number() -> sa.Column[int]:
 _events = sa.Table(
     "events",
     _metadata,
-    _number(),
+    _make_number_column(),
     sa.Column("delivery", sa.LargeBinary(16), nullable=False, unique=True),
     sa.Column("connector", sa.String(64), nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
@@ -82,12 +82,12 @@ _repeats = sa.Table(
     sa.Column("at", sa.BigInteger, nullable=False),
 )
 _checks = sa.Table(
-    "checks", _metadata, _number(), sa.Column("body", sa.LargeBinary, nullable=False)
+    "checks", _metadata, _make_number_column(), sa.Column("body", sa.LargeBinary, nullable=False)
 )
 _letters = sa.Table(
     "letters",
     _metadata,
-    _number(),
+    _make_number_column(),
     sa.Column("connector", sa.String(64), nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("why", sa.String(400), nullable=False),
@@ -166,7 +166,7 @@ class Inbox:
         rows, repeats = dict[bytes, dict[str, Any]](), set[bytes]()
         for event in events:
             for answer in event.answers:
-                name = _identity(event.connector, answer)
+                name = _hash_answer_state(event.connector, answer)
                 if name in rows:
                     repeats.add(name)
                     continue
@@ -190,11 +190,11 @@ class Inbox:
         """Return for each answer whether its state came more than once, whatever was in it."""
         with self._reading() as connection:
             names = set(connection.scalars(sa.select(_repeats.c.delivery)))
-        return [_identity(connector, answer) in names for answer in answers]
+        return [_hash_answer_state(connector, answer) in names for answer in answers]
 
-    def settle_repeated(self, connector: str, answers: Sequence[Answer], before: int) -> None:
+    def forget_repeated(self, connector: str, answers: Sequence[Answer], before: int) -> None:
         """Forget that these came more than once, as far as that was `before` (µs, UTC)."""
-        names = {_identity(connector, answer) for answer in answers}
+        names = {_hash_answer_state(connector, answer) for answer in answers}
         with self._writing() as connection:
             for name in names & set(connection.scalars(sa.select(_repeats.c.delivery))):
                 own = sa.and_(_repeats.c.delivery == name, _repeats.c.at < before)
@@ -258,7 +258,7 @@ class Inbox:
             old = sa.and_(_events.c.body.is_(None), _events.c.at < since)
             connection.execute(sa.delete(_events).where(old))
             connection.execute(sa.delete(_repeats).where(_repeats.c.at < since * _SECOND))
-        self._scrub()
+        self._truncate_write_ahead_log()
 
     def bury(self, connector: str, body: bytes, why: str) -> None:
         """Keep a delivery that could not be understood, sealed as it came, if there is room.
@@ -317,7 +317,7 @@ class Inbox:
         """Forget a dead letter."""
         with self._writing() as connection:
             connection.execute(sa.delete(_letters).where(_letters.c.number == number))
-        self._scrub()
+        self._truncate_write_ahead_log()
 
     def filter(self, keep: Callable[[Event], Event | None]) -> int:
         """Put every waiting event through `keep`, and forget those that become None.
@@ -336,7 +336,7 @@ class Inbox:
                     update = sa.update(_events).where(_events.c.number == row.number)
                     connection.execute(update.values(body=body))
                     fewer += gone
-        self._scrub()
+        self._truncate_write_ahead_log()
         return fewer
 
     def fault(self) -> str | None:
@@ -373,7 +373,7 @@ class Inbox:
             _lock_creation(connection)
             _metadata.create_all(connection)
 
-    def _scrub(self) -> None:
+    def _truncate_write_ahead_log(self) -> None:
         """Remove what was deleted from the files too, unless somebody reads at this moment."""
         if self._engine.dialect.name == "sqlite":
             with contextlib.suppress(ConnectorError), self._reading() as connection:
@@ -391,7 +391,7 @@ class Inbox:
             yield connection
 
 
-def _identity(connector: str, answer: Answer) -> bytes:
+def _hash_answer_state(connector: str, answer: Answer) -> bytes:
     """Return the name of a state in the database: a hash, for tools choose ids.
 
     Of what is public alone. What is said in an answer would be known by its hash to whoever knows
@@ -409,7 +409,7 @@ def _engine(url: str) -> sa.Engine:
         def _configure(connection: Any, _: Any) -> None:
             # One fsync a commit, and readers do not stop writers.
             connection.execute("PRAGMA busy_timeout = 10000")
-            database.write_ahead(connection, 10)
+            database.enable_write_ahead_log(connection, 10)
             connection.execute("PRAGMA synchronous = FULL")
 
         return engine.execution_options(schema_translate_map={"inbox": None})

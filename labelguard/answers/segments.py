@@ -141,14 +141,14 @@ class Segments:
 
         Raises `ProjectError` if the file is not the one that the ledger lists.
         """
-        data = self._data(segment)
+        data = self._read_verified_bytes(segment)
         if not data.startswith(_HEADER):
             raise ProjectError(
                 f"segment {segment.name} of ingested answers is of a later version of labelguard"
             )
         return {
             place: self._open_table(segment.name, place, data[start:end], columns)
-            for place, (start, end) in _places(data).items()
+            for place, (start, end) in _locate_tables(data).items()
             if end > start and (only is None or place in only)
         }
 
@@ -182,7 +182,7 @@ class Segments:
         fsync_path(self._directory)
 
     def fault(self, counted: Sequence[Segment]) -> str | None:
-        """Return the first segment that is not as the ledger says, or None."""
+        """Return the error of the first segment that is not as the ledger says, or None."""
         for segment in counted:
             try:
                 self.read(segment, ())
@@ -193,7 +193,7 @@ class Segments:
     def _path(self, name: str, end: str = "") -> Path:
         return self._directory / f"{name}.segment{end}"
 
-    def _data(self, segment: Segment) -> bytes:
+    def _read_verified_bytes(self, segment: Segment) -> bytes:
         for path in map(partial(self._path, segment.name), ("", _REWRITTEN)):
             try:
                 data = path.read_bytes()
@@ -219,12 +219,12 @@ class Segments:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         data = _pad(sink.getvalue().to_pybytes())
-        return self._keys.seal(_PURPOSE, data, _context(name, place))
+        return self._keys.seal(_PURPOSE, data, _seal_context(name, place))
 
     def _open_table(
         self, name: str, place: int, sealed: bytes, columns: Sequence[str] | None
     ) -> pa.Table:
-        data = self._keys.unseal(_PURPOSE, sealed, _context(name, place))
+        data = self._keys.unseal(_PURPOSE, sealed, _seal_context(name, place))
         length = int.from_bytes(data[:8], "little")
         wanted = list(columns) if columns and place != DELETED else None
         # On this thread alone: one of Arrow's that lets go of Python's bytes while the interpreter
@@ -242,11 +242,11 @@ def _pad(data: bytes) -> bytes:
     return whole + bytes(-len(whole) % step)
 
 
-def _context(name: str, place: int) -> bytes:
+def _seal_context(name: str, place: int) -> bytes:
     return f"{name}/{place}".encode()
 
 
-def _places(data: bytes) -> dict[int, tuple[int, int]]:
+def _locate_tables(data: bytes) -> dict[int, tuple[int, int]]:
     """Return where the table of each place begins and ends."""
     start = len(_HEADER) + _LENGTHS.size
     ends = start + np.cumsum(_LENGTHS.unpack_from(data, len(_HEADER)), dtype=np.int64)
@@ -295,7 +295,7 @@ class AnswerStates:
         return met & (older | late), gone
 
 
-def read_standing(files: Segments, segments: Sequence[Segment]) -> AnswerStates:
+def read_counting_states(files: Segments, segments: Sequence[Segment]) -> AnswerStates:
     """Return what counts after these segments, which are of one connector, in their order."""
     records, deleted = [_NO_KEYS], [_NO_KEYS]
     states: list[NDArray[np.int64]] = [np.zeros((5, 0), np.int64)]
@@ -348,7 +348,7 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
     return np.where(at >= 0, latest[at], -1)
 
 
-def read_counting(
+def read_counting_rows(
     files: Segments, segments: Sequence[Segment], standing: AnswerStates
 ) -> Iterator[pa.Table]:
     """Yield the rows that count and are not forgotten, a segment's bucket at a time."""

@@ -59,7 +59,7 @@ class AnswerStore:
 
     def standing(self, connector: str) -> AnswerStates:
         """Return which answers of a connector count."""
-        return stored.read_standing(self.files, self.segments(connector))
+        return stored.read_counting_states(self.files, self.segments(connector))
 
     def inbox(self) -> Inbox:
         """Return the inbox, which is made if there is none."""
@@ -103,10 +103,10 @@ class AnswerStore:
         files = []
         for name in sorted({segment.connector for segment in segments}):
             of_tool = [segment for segment in segments if segment.connector == name]
-            standing = stored.read_standing(self.files, of_tool)
+            standing = stored.read_counting_states(self.files, of_tool)
             path = directory / f"{name}.jsonl"
             with path.open("x", encoding="utf-8") as file:
-                for table in stored.read_counting(self.files, of_tool, standing):
+                for table in stored.read_counting_rows(self.files, of_tool, standing):
                     file.writelines(f"{task}\n" for task in table["body"].to_pylist())
             if path.stat().st_size:
                 files.append(path)
@@ -169,12 +169,14 @@ class AnswerStore:
             if changed and epoch is not None:
                 rewritten[segment.name] = self.files.rewrite(segment, changed)
         if rewritten and epoch is not None:
-            self.files.settle(self.ledger.write(epoch, sources.replace_segments, rewritten))
+            self.files.settle(
+                self.ledger.write(epoch, sources.record_rewritten_segments, rewritten)
+            )
         return RawRows(count, answers=count)
 
     def _remove_waiting(self, departed: DepartedLabelers, *, remove: bool) -> RawRows:
         """Remove their answers from the inbox, and all dead letters."""
-        settings = connectors.read_all(self.tables)
+        settings = connectors.read_all_settings(self.tables)
         count, unknown = 0, list[str]()
 
         def keep(event: Event) -> Event | None:
@@ -184,7 +186,7 @@ class AnswerStore:
                 return None if remove else event
             source = settings[event.connector].source
             labelers = [answer.labeler for answer in event.answers]
-            theirs = departed.of_keys(self.keys.labeler_keys(source, labelers))
+            theirs = departed.match_keys(self.keys.labeler_keys(source, labelers))
             count += int(theirs.sum())
             rest = tuple(a for a, left in zip(event.answers, ~theirs, strict=True) if left)
             return event if not remove else replace(event, answers=rest) if rest else None

@@ -55,7 +55,7 @@ MOST_LABELS = 16_384
 UNIFORM_DELTA = 2.0**-100
 
 
-def delta_of_bits(epsilon: float) -> float:
+def delta_of_finite_bits(epsilon: float) -> float:
     """(1 + e^ε) · 2^-100: both of two neighbours change with less probability than that."""
     return (1 + math.exp(min(epsilon, 700.0))) * UNIFORM_DELTA
 
@@ -114,7 +114,9 @@ class EventKind(ABC):
         """Return what the accountants price: so many uses at a price."""
 
     @abstractmethod
-    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
+    def make_noise_finder(
+        self, allowance: AllowanceTerms
+    ) -> Callable[[float, float, int], Component]:
         """Return what finds the component of an ε, a δ and a number of uses, on an allowance's
         terms.
         """
@@ -149,7 +151,7 @@ class EventKind(ABC):
         """Return what becomes of ties in such an event, under a policy's treatment of them."""
 
     @abstractmethod
-    def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
+    def check_policy_terms(self, delta: float, ties: Ties, *, alone: bool) -> None:
         """Raise `PolicyError` for terms under which no policy pays for such events."""
 
     @abstractmethod
@@ -159,7 +161,7 @@ class EventKind(ABC):
         """
 
     @abstractmethod
-    def noise(self, price: Price) -> dict[str, Any]:
+    def describe_noise(self, price: Price) -> dict[str, Any]:
         """Return a price as people read it: fields of `pricing.EventPrice`."""
 
 
@@ -177,7 +179,7 @@ class ClippedSums(EventKind):
         """They say that no side is better, or are dropped."""
         return "drop" if ties == "drop" else "zero"
 
-    def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
+    def check_policy_terms(self, delta: float, ties: Ties, *, alone: bool) -> None:
         """Noise from finitely many bits needs a δ, and a tie adds nothing to a sum."""
         if alone and ties not in ("zero", "drop"):
             raise PolicyError(

@@ -19,7 +19,7 @@ from labelguard.budget.event_kind import (
     EventKind,
     Price,
     Sampling,
-    delta_of_bits,
+    delta_of_finite_bits,
 )
 from labelguard.budget.label_values import Ties
 from labelguard.errors import PolicyError
@@ -50,7 +50,9 @@ class RandomizedLabels(EventKind):
 
         return RandomizedBlocks(**price, count=count)
 
-    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
+    def make_noise_finder(
+        self, allowance: AllowanceTerms
+    ) -> Callable[[float, float, int], Component]:
         """Return the exact accountant: that of coins."""
         from labelguard.accounting.components import RandomizedBlocks
 
@@ -75,7 +77,7 @@ class RandomizedLabels(EventKind):
         """As the policy has it."""
         return ties
 
-    def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
+    def check_policy_terms(self, delta: float, ties: Ties, *, alone: bool) -> None:
         """Ties are labels, and add to no sum."""
         if ties == "zero":
             raise PolicyError("--ties zero is for policies of statistics alone")
@@ -84,7 +86,7 @@ class RandomizedLabels(EventKind):
         """Return True: what was drawn keeps its value, even in a release that was given up."""
         return True
 
-    def noise(self, price: Price) -> dict[str, Any]:
+    def describe_noise(self, price: Price) -> dict[str, Any]:
         """Return the probability that a label is flipped that is randomized by itself."""
         return {"flip_probability": price["threshold"] / 2**64}
 
@@ -104,7 +106,9 @@ class StatisticReleases(ClippedSums):
 
         return (Balls if "scale" in price else Gaussians)(**price, count=count)
 
-    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
+    def make_noise_finder(
+        self, allowance: AllowanceTerms
+    ) -> Callable[[float, float, int], Component]:
         """Their exact accountants."""
         from labelguard.accounting.components import Balls, Gaussians
 
@@ -129,13 +133,13 @@ class StatisticReleases(ClippedSums):
 
     def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
         """Return that of one draw."""
-        return delta_of_bits(epsilon)
+        return delta_of_finite_bits(epsilon)
 
     def reuses_labels(self, state: str) -> bool:
         """Return False for a release that was given up, whose labels are in no sum."""
         return state != "abandoned"
 
-    def noise(self, price: Price) -> dict[str, Any]:
+    def describe_noise(self, price: Price) -> dict[str, Any]:
         """Return its kind, and the noise multiplier or the scale with the fewest components."""
         return {"noise": "ball" if "scale" in price else "gaussian", **price}
 
@@ -157,22 +161,24 @@ class TrainingRuns(ClippedSums):
     # The component that prices it.
     run: ClassVar[str]
 
-    def _run(self) -> Any:
+    def _component_class(self) -> Any:
         from labelguard.accounting import components
 
         return getattr(components, self.run)
 
     def component(self, price: Price, count: int) -> Component:
         """Return all steps of so many runs."""
-        component: Component = self._run()(**price, count=count)
+        component: Component = self._component_class()(**price, count=count)
         return component
 
-    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
+    def make_noise_finder(
+        self, allowance: AllowanceTerms
+    ) -> Callable[[float, float, int], Component]:
         """Return that of runs with this sampling."""
         sampling = allowance.sampling
         assert sampling is not None
         return partial(
-            self._run().calibrate,
+            self._component_class().calibrate,
             sampling_probability=sampling.probability,
             steps=sampling.steps,
             **self._further_terms(sampling),
@@ -214,13 +220,13 @@ class TrainingRuns(ClippedSums):
         assert allowance.sampling is not None
         steps = allowance.sampling.steps
         beyond = gaussian.delta_of_truncation(gaussian.MOST_COORDINATES * steps, epsilon)
-        return steps * delta_of_bits(epsilon) + beyond
+        return steps * delta_of_finite_bits(epsilon) + beyond
 
     def reuses_labels(self, state: str) -> bool:
         """Nothing: a run begins with the base model, and learns from all labels."""
         return False
 
-    def noise(self, price: Price) -> dict[str, Any]:
+    def describe_noise(self, price: Price) -> dict[str, Any]:
         """Return its noise multiplier, in clip norms, and its sampling."""
         names = ("noise_multiplier", "sampling_probability", "steps")
         return {"noise": "gaussian", **{name: price[name] for name in names}}
@@ -291,9 +297,9 @@ class WholeRecordStages(TrainingRuns):
         assert allowance.sampling is not None
         return allowance.sampling.updates * super().discretization_delta(epsilon, allowance)
 
-    def noise(self, price: Price) -> dict[str, Any]:
+    def describe_noise(self, price: Price) -> dict[str, Any]:
         """With the updates of a step."""
-        return super().noise(price) | {"updates": price["updates"]}
+        return super().describe_noise(price) | {"updates": price["updates"]}
 
 
 RECORDS = WholeRecordStages()

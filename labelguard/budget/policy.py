@@ -184,7 +184,7 @@ class Policy:
                     f"a policy for {allowance.event} protects one "
                     f"{' or '.join(allowance.kind.units)} as a whole, found unit {self.unit}"
                 )
-            allowance.kind.check(self.delta, self.ties, alone=alone)
+            allowance.kind.check_policy_terms(self.delta, self.ties, alone=alone)
             if not (allowance.kind.proven or self.accept_unproven):
                 raise PolicyError(
                     f"the guarantee of {allowance.event} is as published, and not proven "
@@ -225,10 +225,12 @@ class Policy:
     def from_json(cls, text: str) -> Self:
         """Return the inverse of `to_json`."""
         settings = json.loads(text)
-        return cls(**settings | {"allowances": tuple(map(_allowance, settings["allowances"]))})
+        return cls(
+            **settings | {"allowances": tuple(map(_allowance_from_dict, settings["allowances"]))}
+        )
 
 
-def _allowance(settings: dict[str, Any]) -> Allowance:
+def _allowance_from_dict(settings: dict[str, Any]) -> Allowance:
     """Return the inverse of `asdict`."""
     sampling = settings.get("sampling")
     return Allowance(**settings | {"sampling": Sampling(**sampling) if sampling else None})

@@ -87,7 +87,7 @@ class Quote:
     events: Sequence[EventPrice]
 
 
-def continuous_delta(policy: Policy) -> float:
+def delta_for_continuous_noise(policy: Policy) -> float:
     """Return the δ that continuous noise may spend: that of the policy, less what bits take.
 
     Noise is drawn from 256-bit numbers, which may change a statistic with a probability below
@@ -118,11 +118,11 @@ def prices(policy: Policy, event: str) -> dict[int, Price]:
 
     Raises `PolicyError` if nothing buys that little noise.
     """
-    allowance, delta = policy.allowance(event), continuous_delta(policy)
+    allowance, delta = policy.allowance(event), delta_for_continuous_noise(policy)
     try:
         if len(policy.allowances) > 1:
-            return {allowance.allowed: _joint(policy)[event]}
-        calibrate = allowance.kind.calibrator(allowance)
+            return {allowance.allowed: _joint_prices(policy)[event]}
+        calibrate = allowance.kind.make_noise_finder(allowance)
         return {allowance.allowed: _price(calibrate(policy.epsilon, delta, allowance.allowed))}
     except ValueError as error:
         raise PolicyError(str(error)) from None
@@ -149,7 +149,9 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     runs = any(allowance.sampling for allowance in policy.allowances)
     how = "privacy loss on a grid, rounded up" if runs else "exact privacy loss in closed form"
     # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
-    epsilon = min(joint.epsilon(list(parts.values()), continuous_delta(policy)), policy.epsilon)
+    epsilon = min(
+        joint.epsilon(list(parts.values()), delta_for_continuous_noise(policy)), policy.epsilon
+    )
     return common | {"accountant": f"{how}: {laws}", "epsilon": epsilon}, by_event
 
 
@@ -170,7 +172,7 @@ def components(policy: Policy, prices: Prices) -> dict[str, Component]:
     }
 
 
-def epsilon_of_two(policy: Policy, prices: Prices) -> float | None:
+def epsilon_of_two_units(policy: Policy, prices: Prices) -> float | None:
     """Return the ε of two units whose labels may all change together, at the δ of the policy's
     price.
 
@@ -193,16 +195,16 @@ def quote_details(policy: Policy, stored: Mapping[str, Any], prices: Prices) -> 
     return Quote(
         **stored,
         slack=policy.epsilon - stored["epsilon"],
-        events=[_event(policy, event, part) for event, part in every.items()],
+        events=[_event_price(policy, event, part) for event, part in every.items()],
     )
 
 
-def _event(policy: Policy, event: str, part: Component) -> EventPrice:
+def _event_price(policy: Policy, event: str, part: Component) -> EventPrice:
     """Return one allowance: its parameter, how often, and what it costs by itself."""
     from labelguard.accounting import joint
 
-    alone = joint.epsilon([part], continuous_delta(policy))
-    noise = events.kind(event).noise(_price(part))
+    alone = joint.epsilon([part], delta_for_continuous_noise(policy))
+    noise = events.kind(event).describe_noise(_price(part))
     return EventPrice(event, part.count, alone, **noise)
 
 
@@ -211,13 +213,13 @@ def _price(component: Component) -> Price:
 
 
 @lru_cache
-def _joint(policy: Policy) -> dict[str, Price]:
+def _joint_prices(policy: Policy) -> dict[str, Price]:
     """Return the prices of all allowances together."""
     from labelguard.accounting.joint import Share, calibrate
 
     each = policy.allowances
-    shares = [Share(one.kind.calibrator(one), one.allowed, one.share) for one in each]
-    parts = calibrate(policy.epsilon, continuous_delta(policy), shares)
+    shares = [Share(one.kind.make_noise_finder(one), one.allowed, one.share) for one in each]
+    parts = calibrate(policy.epsilon, delta_for_continuous_noise(policy), shares)
     return dict(zip(policy.events, map(_price, parts), strict=True))
 
 
@@ -239,11 +241,11 @@ def total(budgets: Iterable[Budgeted]) -> Total:
     however the later policies were chosen (docs/guarantees.md).
     """
     each = list(budgets)
-    delta = _sum(one.delta for one in each)
-    return Total(_sum(one.epsilon for one in each), min(1.0, delta))
+    delta = _decimal_sum(one.delta for one in each)
+    return Total(_decimal_sum(one.epsilon for one in each), min(1.0, delta))
 
 
-def _sum(values: Iterable[float]) -> float:
+def _decimal_sum(values: Iterable[float]) -> float:
     """Return the sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little
     more.
     """

@@ -128,7 +128,7 @@ class PolicyRequest:
             **{"ties": kind.default_ties} | terms,
         )
 
-    def under(self, policy: Policy) -> Policy:
+    def check_fits_policy(self, policy: Policy) -> Policy:
         """Return the policy, if the request fits it; `PolicyError` where it contradicts it.
 
         ε and δ are judged by what the whole project costs (`check_price`).

@@ -187,7 +187,7 @@ def _print_audit(result: AuditResult) -> None:
     print_table(("check", "bound", "seen"), rows, right=["bound"])
 
 
-def _add_audit(name: str, function: str, short_help: str, text: str, *sizes: int) -> None:
+def _add_audit_command(name: str, function: str, short_help: str, text: str, *sizes: int) -> None:
     """Add `audit NAME`, which runs a function of `labelguard.analysis.audit`.
 
     `sizes` are the defaults of --labels, --runs and --pipeline-runs; `text` is the help.
@@ -220,14 +220,14 @@ def _add_audit(name: str, function: str, short_help: str, text: str, *sizes: int
     audit.command(name, short_help=short_help, help=f"{text}\n\n{example}")(run)
 
 
-_add_audit(
+_add_audit_command(
     "rr",
     "audit_randomized_response",
     "Randomized response: blocks of labels, reuse of coins.",
     "Audit randomized response priced at ε and δ.",
     *(8, 100_000, 1),
 )
-_add_audit(
+_add_audit_command(
     "statistic",
     "audit_statistic",
     "The statistic: sensitivity and noise.",

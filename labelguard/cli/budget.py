@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli.options import HELP, file_option
-from labelguard.cli.policy import TIES, allowance_fact, ceiling_fact, total_fact
+from labelguard.cli.policy import TIES, ceiling_fact, describe_allowance, total_fact
 from labelguard.cli.terminal import (
+    choose_verification_exit_code,
     echo,
     format_cell,
     print_facts,
     print_table,
     prints,
-    verification_code,
 )
 from labelguard.text import format_budget, pluralize
 
@@ -57,20 +57,20 @@ def _print_budget(value: Budget) -> None:
     facts.append(ceiling_fact(value.ceiling))
     for allowance, use in zip(policy.allowances, value.allowances, strict=True):
         facts += [
-            ("pays for", allowance_fact(allowance, unit)),
+            ("pays for", describe_allowance(allowance, unit)),
             (
                 f"  {unit}s",
                 f"{use.labelers:,} charged so far, exhausted {use.exhausted_labelers:,}",
             ),
             ("  used", f"{use.used:,} of {use.allowed:,}"),
-            (f"  used per {unit}", _quartiles(use.used_per_labeler)),
-            (f"  left per {unit}", _quartiles(use.left_per_labeler)),
-            *_pace(use, unit),
+            (f"  used per {unit}", _format_quartiles(use.used_per_labeler)),
+            (f"  left per {unit}", _format_quartiles(use.left_per_labeler)),
+            *_describe_remaining_weeks(use, unit),
         ]
     print_facts(facts)
 
 
-def _pace(use: Usage, unit: str) -> Iterator[tuple[str, str]]:
+def _describe_remaining_weeks(use: Usage, unit: str) -> Iterator[tuple[str, str]]:
     """Yield how long the allowance lasts the median unit, where that is known."""
     if use.weeks_left is not None:
         left = f"{use.left_per_labeler['median']:,}"
@@ -78,7 +78,7 @@ def _pace(use: Usage, unit: str) -> Iterator[tuple[str, str]]:
         yield f"  median {unit}", f"{left} left, {weeks} at the present rate"
 
 
-def _quartiles(spread: Mapping[str, float]) -> str:
+def _format_quartiles(spread: Mapping[str, float]) -> str:
     shown = " / ".join(f"{number:,.0f}" for number in spread.values())
     return f"{shown}  (min / quartiles / max)" if shown else "–"
 
@@ -130,7 +130,7 @@ def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     return overview.labeler(labeler_id, project)
 
 
-def _print_across(value: PersonSpending) -> None:
+def _print_spending_across_projects(value: PersonSpending) -> None:
     rows = (
         (one.project, one.unit or "–", format_budget(one) if one.budgets else "nothing")
         for one in value.projects
@@ -153,7 +153,7 @@ def _print_across(value: PersonSpending) -> None:
     required=True,
     help="Id of the person, in the files of these projects; again for another id of theirs.",
 )
-@prints(_print_across)
+@prints(_print_spending_across_projects)
 def budget_across(projects: tuple[Path, ...], labeler_ids: tuple[str, ...]) -> PersonSpending:
     """Add up what one person has spent in PROJECTS, each the directory of a project.
 
@@ -229,7 +229,7 @@ def print_verification(value: Verification | FilesVerification) -> None:
     metavar="LINE",
     help="An earlier `budget anchor`: the journal must still contain it.",
 )
-@prints(print_verification, code=verification_code, project=True)
+@prints(print_verification, code=choose_verification_exit_code, project=True)
 def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 

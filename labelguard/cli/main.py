@@ -52,12 +52,12 @@ class Main(click.Group):
                 return super().invoke(ctx)
         except LabelguardError as error:
             notes = getattr(error, "__notes__", ())
-            _fail(ctx, type(error).__name__, str(error), error.exit_code, notes=notes)
+            _exit_with_error(ctx, type(error).__name__, str(error), error.exit_code, notes=notes)
         except BrokenPipeError:
             raise  # `labelguard … | head` is no error; click ends quietly
         except OSError as error:
             problem = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
-            _fail(ctx, "OSError", problem, 1)
+            _exit_with_error(ctx, "OSError", problem, 1)
         except click.ClickException as error:
             if isinstance(error, click.NoSuchOption) and (at := error.ctx):
                 typed = (one for own in at.command.get_params(at) for one in own.opts)
@@ -66,11 +66,13 @@ class Main(click.Group):
             usage = io.StringIO()
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)
-            _fail(ctx, "UsageError", error.format_message(), error.exit_code, is_printed=True)
+            _exit_with_error(
+                ctx, "UsageError", error.format_message(), error.exit_code, is_printed=True
+            )
         except (KeyboardInterrupt, StopSignal) as stop:
             again = shlex.join(["labelguard", *ctx.meta[_TYPED]])
             code = stop.code if isinstance(stop, StopSignal) else 130
-            _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
+            _exit_with_error(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *plugins.available(_EXTRA)]
@@ -88,7 +90,7 @@ _TYPED = "labelguard.typed"
 _BY_SEVERAL = ("align", "train")
 
 
-def _fail(
+def _exit_with_error(
     ctx: click.Context,
     kind: str,
     message: str,
@@ -211,7 +213,7 @@ def simulate(output: Path, **options: Any) -> Simulated:
     """
     from labelguard.report import overview
 
-    return overview.simulate_to(output, **options)
+    return overview.write_simulated_labels(output, **options)
 
 
 def _print_checks(values: Sequence[Finding]) -> None:

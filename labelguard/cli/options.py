@@ -45,12 +45,12 @@ def inputs_argument(*, required: bool = True) -> Callable[[F], F]:
 
 def file_option(example: str, **settings: Any) -> Callable[[F], F]:
     """Return `-o FILE`, such as `example`; it refuses a directory before anything is done."""
-    return _output_option("FILE", files.check_file, example, **settings)
+    return _output_option("FILE", files.check_output_file, example, **settings)
 
 
 def directory_option(example: str, **settings: Any) -> Callable[[F], F]:
     """Return `-o DIR`, such as `example`; it refuses a file before anything is done."""
-    return _output_option("DIR", files.check_directory, example, **settings)
+    return _output_option("DIR", files.check_output_directory, example, **settings)
 
 
 def _output_option(
@@ -67,13 +67,13 @@ def _output_option(
     )
 
 
-def destination_options(further: str = "") -> Callable[[F], F]:
-    """Return `--to` and `--public`; `further` is what else may be published to."""
+def destination_options(other_places: str = "") -> Callable[[F], F]:
+    """Return `--to` and `--public`; `other_places` is what else may be published to."""
     places = [
         "hf:ORG/NAME",
         "s3://BUCKET/PREFIX",
         "a new directory",
-        *([further] if further else []),
+        *([other_places] if other_places else []),
     ]
 
     def add(command: F) -> F:
@@ -90,12 +90,12 @@ _WHERE = "Project directory; default: LABELGUARD_PROJECT, or the nearest one upw
 project_option = click.option("--project", **_PROJECT, help=_WHERE)
 
 
-def project_options(of_several: str) -> Callable[[F], F]:
-    """Return --project, which may be given again; `of_several` says what that means."""
-    return click.option("--project", **_PROJECT, multiple=True, help=_WHERE + of_several)
+def project_options(help_if_several: str) -> Callable[[F], F]:
+    """Return --project, which may be given again; `help_if_several` says what that means."""
+    return click.option("--project", **_PROJECT, multiple=True, help=_WHERE + help_if_several)
 
 
-def _wait(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+def _wait_for_project(context: click.Context, option: click.Parameter, is_given: bool) -> None:
     if is_given:
         from labelguard.project.project import waiting
 
@@ -106,7 +106,7 @@ wait_option = click.option(
     "--wait",
     is_flag=True,
     expose_value=False,
-    callback=_wait,
+    callback=_wait_for_project,
     help="Wait while another job has the project locked, instead of stopping at once; a "
     "release that is learning does not lock it.",
 )
@@ -131,7 +131,7 @@ def click_settings(option: Option, *, usual: bool = True) -> dict[str, Any]:
     if option.kind is bool:
         return {"help": option.text, "is_flag": True, "default": option.default}
     if option.table:
-        return settings | {"type": str, "callback": _columns}
+        return settings | {"type": str, "callback": _parse_columns}
     if option.many:
         return settings | {"multiple": True, "callback": lambda context, one, texts: texts or None}
     if option.choices and option.kind is not str:
@@ -167,7 +167,7 @@ def reading_options(*names: str) -> Callable[[F], F]:
         "--labeler-column",
         metavar="NAME",
         expose_value=False,
-        is_eager=True,  # so that `_columns` knows it
+        is_eager=True,  # so that `_parse_columns` knows it
         callback=lambda context, one, name: context.meta.update({_LABELERS: name}),
         help="Column with the labeler of each label; short for --columns labeler_id=NAME.",
     )
@@ -177,7 +177,7 @@ def reading_options(*names: str) -> Callable[[F], F]:
 _LABELERS = "labelguard.labeler_column"
 
 
-def _columns(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+def _parse_columns(context: click.Context, option: click.Parameter, text: str | None) -> Any:
     """Return `labeler_id=worker,prompt=…`, and --labeler-column, as column names by role."""
     columns: dict[str, str] = {}
     for assignment in filter(None, (piece.strip() for piece in (text or "").split(","))):
@@ -216,7 +216,7 @@ def complete_releases(
     with contextlib.suppress(Exception):
         paths = find(context.params.get("project")).releases.glob("r[0-9]*")
         names = sorted(path.name for path in paths if not path.suffix)
-        return [CompletionItem(name) for name in _matching(names, typed)]
+        return [CompletionItem(name) for name in _filter_completions(names, typed)]
     return []
 
 
@@ -239,9 +239,12 @@ def complete_policies(
             from labelguard.project.policies import listing
 
             states = {one.name: one.state for one in listing(project)}
-            return [CompletionItem(name, help=states[name]) for name in _matching(states, typed)]
+            return [
+                CompletionItem(name, help=states[name])
+                for name in _filter_completions(states, typed)
+            ]
     return []
 
 
-def _matching(names: Iterable[str], typed: str) -> list[str]:
+def _filter_completions(names: Iterable[str], typed: str) -> list[str]:
     return [name for name in names if _PLAIN.fullmatch(name) and name.startswith(typed)]

@@ -156,7 +156,7 @@ def people_list(project: Path | None) -> WhoIsWho:
     """
     from labelguard.project import linking
 
-    return linking.listing(project)
+    return linking.list_linked_and_distinct(project)
 
 
 def _print_distinct(value: Distinct) -> None:
@@ -181,7 +181,7 @@ def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
     """
     from labelguard.project import linking
 
-    return linking.distinct(one, other, project)
+    return linking.declare_distinct(one, other, project)
 
 
 _never_seen_option = click.option(
@@ -266,7 +266,7 @@ def labeler_retire(
     Example:
       labelguard labeler retire physician-0000
     """
-    return _remove_labeler(labeler_id, "retired", never_seen, yes, project)
+    return _confirm_and_remove_labeler(labeler_id, "retired", never_seen, yes, project)
 
 
 @labeler.command("erase", short_help="Retire a labeler and remove their raw rows.")
@@ -287,7 +287,7 @@ def labeler_erase(
     Example:
       labelguard labeler erase physician-0000
     """
-    return _remove_labeler(labeler_id, "erased", never_seen, yes, project)
+    return _confirm_and_remove_labeler(labeler_id, "erased", never_seen, yes, project)
 
 
 def _print_departures(values: Sequence[Departure]) -> None:
@@ -310,7 +310,7 @@ def labeler_list(project: Path | None) -> list[Departure]:
     """
     from labelguard.project import erasure
 
-    return erasure.listing(project)
+    return erasure.list_departures(project)
 
 
 def _print_letter(value: LabelerLetter) -> None:
@@ -342,13 +342,13 @@ def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -
     return person.write_letter(labeler_id, output, project)
 
 
-def _remove_labeler(
+def _confirm_and_remove_labeler(
     labeler_id: str, kind: Leaving, never_seen: bool, yes: bool, project: Path | None
 ) -> RemovalReport:
     from labelguard.project import erasure
 
     if not yes:
-        shown = erasure.preview(labeler_id, kind, project, never_seen=never_seen)
+        shown = erasure.preview_removal(labeler_id, kind, project, never_seen=never_seen)
         if not wants_json():
             _print_departure(shown, done=False)
         verb = "Retire" if kind == "retired" else "Erase"

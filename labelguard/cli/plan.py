@@ -21,19 +21,19 @@ from labelguard.cli.options import (
 )
 from labelguard.cli.terminal import (
     echo,
+    measure_terminal_width,
     print_bullets,
     print_facts,
-    print_next,
+    print_next_commands,
     print_notes,
     print_table,
     prints,
     progress,
     to_json,
-    width,
 )
 from labelguard.errors import NoProject, PolicyError
 from labelguard.options import RunOptions
-from labelguard.text import AGREEMENT_HELP, describe_counts, pluralize
+from labelguard.text import AGREEMENT_HELP, describe_reason_counts, pluralize
 
 if TYPE_CHECKING:
     from labelguard.inputs.sources import Input
@@ -50,9 +50,9 @@ def _print_inspection(inspection: Inspection) -> None:
     if inspection.labelers:
         _print_histogram(inspection.labelers.histogram)
     for number, example in enumerate(inspection.examples, 1):
-        echo(f"\n{_text_line(f'pair {number}', example.prompt)}")
+        echo(f"\n{_shorten_to_line(f'pair {number}', example.prompt)}")
         for side in (example.first, example.second):
-            echo(_text_line(f"  {_MASK}", side))
+            echo(_shorten_to_line(f"  {_MASK}", side))
     if inspection.examples:
         echo(f"\n{_MASK} preferences are not read here")
     if inspection.notes:
@@ -61,7 +61,7 @@ def _print_inspection(inspection: Inspection) -> None:
         print_bullets(f"A release would be refused: {problem}" for problem in inspection.problems)
     if inspection.next:
         echo()
-        print_next(inspection.next)
+        print_next_commands(inspection.next)
 
 
 def _inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
@@ -80,7 +80,7 @@ def _inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
             f"{inspection.bad_rows:,} ({why}); --bad-rows quarantine sets them aside",
         )
     if inspection.left_out:
-        yield "  left out", describe_counts(inspection.left_out)
+        yield "  left out", describe_reason_counts(inspection.left_out)
     yield "  identical sides", f"{inspection.identical_sides:,}"
     yield "  repeated", f"{inspection.repeated:,}"
     pairs = pluralize(inspection.pairs, "distinct pair")
@@ -107,9 +107,9 @@ def _print_histogram(bars: tuple[Bar, ...]) -> None:
         echo(f"    {name:>{indent}}  {'▇' * length} {bar.labelers:,}")
 
 
-def _text_line(name: str, text: str) -> str:
+def _shorten_to_line(name: str, text: str) -> str:
     """A name and the beginning of a text, in one line of the terminal."""
-    room = max(width() - len("pair 9") - 2, 20)
+    room = max(measure_terminal_width() - len("pair 9") - 2, 20)
     line = " ".join(text.split())
     return f"{name:<{len('pair 9')}}  {line if len(line) <= room else line[: room - 1] + '…'}"
 
@@ -138,13 +138,13 @@ def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
 _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page and in JSON
 
 
-def _print(result: PlanResult) -> None:
+def _print_plan(result: PlanResult) -> None:
     from labelguard.planner.advice import describe_input, summarize
 
     given = click.get_current_context().params
     echo(f"{describe_input(result)}; no label was read, nothing was charged")
     if given["every"]:
-        _print_table(result)
+        _print_forecast_table(result)
     for line in summarize(result):
         echo(line)
     if output := given["output"]:
@@ -153,16 +153,16 @@ def _print(result: PlanResult) -> None:
         commands = [one.command for one in result.recommended if one.command]
     else:
         commands = [result.choice.command] if result.choice and result.choice.command else []
-    print_next(commands, ", at the ε that you choose" if len(commands) > 1 else "")
+    print_next_commands(commands, ", at the ε that you choose" if len(commands) > 1 else "")
 
 
-def _print_table(result: PlanResult) -> None:
+def _print_forecast_table(result: PlanResult) -> None:
     """Print every mechanism at every ε, and what to expect of the best."""
-    from labelguard.planner.advice import HEADINGS, plan_rows
+    from labelguard.planner.advice import HEADINGS, forecast_table_rows
 
     rows = (
         (cells[0], cells[1] + (" *" if automatic else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
-        for cells, automatic in plan_rows(result)
+        for cells, automatic in forecast_table_rows(result)
     )
     names = HEADINGS[:-_HIDDEN_ON_TERMINALS]
     print_table(names, rows, right=set(names) - {"mechanism"}, gap=1, wrap=False)
@@ -214,7 +214,7 @@ def _print_table(result: PlanResult) -> None:
 @click.option("--all", "every", is_flag=True, help="Print every mechanism at every ε.")
 @directory_option("plan", help="Write plan.html, accuracy.png and plan.json to DIR.")
 @source_option
-@prints(_print, wait=True)
+@prints(_print_plan, wait=True)
 def plan(
     inputs: tuple[str, ...],
     epsilons: str,
@@ -247,7 +247,7 @@ def plan(
     if horizon and uses is not None:
         raise PolicyError("give one of --uses and --recurring")
     periods = horizon.releases if horizon else 1 if uses is None else uses
-    budgets = _epsilons(epsilons)
+    budgets = _parse_epsilons(epsilons)
     options |= {"periods": periods}
     with progress() as report:
         if inputs:
@@ -256,7 +256,7 @@ def plan(
             with _open_ingested(project, namespace, options) as (source, reading):
                 result = run(source, budgets, progress=report, **reading)
     if output is not None:
-        _write(result, output)
+        _write_plan_files(result, output)
     print_notes(result.notes)
     return result
 
@@ -276,7 +276,7 @@ def _open_ingested(
         yield result
 
 
-def _epsilons(text: str) -> tuple[float, ...]:
+def _parse_epsilons(text: str) -> tuple[float, ...]:
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     try:
         return tuple(sorted({float(piece) for piece in pieces}))
@@ -284,7 +284,7 @@ def _epsilons(text: str) -> tuple[float, ...]:
         raise PolicyError(f"--epsilons expects numbers like .5,1,3, found {text!r}") from None
 
 
-def _write(result: PlanResult, output: Path) -> None:
+def _write_plan_files(result: PlanResult, output: Path) -> None:
     from labelguard.planner.advice import draw_accuracy, render_page
 
     output.mkdir(parents=True, exist_ok=True)

@@ -58,16 +58,16 @@ def _print_policy(value: PolicyDetails) -> None:
     facts = [
         ("policy", f"{value.name} ({_STATES.get(value.state, value.state)})"),
         ("budget", f"{format_budget(value)} for each {unit}, under {quote.adjacency}"),
-        ("pays for", " and ".join(allowance_fact(one, unit) for one in value.allowances)),
+        ("pays for", " and ".join(describe_allowance(one, unit) for one in value.allowances)),
         ("ties", f"{TIES[value.ties]}{', tie status public' * value.tie_status_public}"),
         ("label values", value.label_values or DEFAULT_TEXT),
         ("skips", "left out, publicly" if value.skips == "public" else "taken for ties"),
         ("assignment", "reacts to labels" * value.assignment_reactive),
         ("declared public", ", ".join(map(escape_controls, value.public_columns))),
-        ("held out", held_out(value.held_out, unit) if value.held_out else ""),
+        ("held out", describe_held_out(value.held_out, unit) if value.held_out else ""),
         ("computed by", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
-        ("together", _joint_price(value) if quote.events else ""),
-        ("all policies", _activation_cost(value.activation) if value.activation else ""),
+        ("together", _format_joint_price(value) if quote.events else ""),
+        ("all policies", _format_activation_cost(value.activation) if value.activation else ""),
     ]
     print_facts((name, text) for name, text in facts if text)
     if not quote.events:
@@ -81,18 +81,18 @@ def _print_policy(value: PolicyDetails) -> None:
     print_table(("event", "noise", "times", "ε alone"), rows, right=("times", "ε alone"))
 
 
-def held_out(share: float, unit: str) -> str:
+def describe_held_out(share: float, unit: str) -> str:
     """Return the description of a held-out share, whose labels never train."""
     return f"{100 * share:g}% of {unit}s, by a keyed hash: their labels evaluate and never train"
 
 
-def _joint_price(value: PolicyDetails) -> str:
+def _format_joint_price(value: PolicyDetails) -> str:
     quote = value.quote
     unused = max(quote.slack or 0, 0)
     return f"ε = {quote.epsilon:.6f} at δ = {value.delta:g}, unused ε {unused:.1e}"
 
 
-def _activation_cost(value: Activation) -> str:
+def _format_activation_cost(value: Activation) -> str:
     """Return what all policies cost once a draft is in force, beside the ceiling."""
     total, ceiling = value.total, value.ceiling
     above = total.epsilon > ceiling.epsilon or total.delta > ceiling.delta
@@ -102,7 +102,7 @@ def _activation_cost(value: Activation) -> str:
     return f"{cost} once in force{spent}; the ceiling is {most}{refused}"
 
 
-def allowance_fact(allowance: Allowance, unit: str) -> str:
+def describe_allowance(allowance: Allowance, unit: str) -> str:
     """Return what an allowance pays for."""
     text = pluralize(allowance.allowed, allowance.kind.noun)
     if allowance.kind.adjacency == "zero_out":
@@ -206,7 +206,9 @@ def _print_policies(values: Sequence[PolicyLine]) -> None:
     none = "No policy yet: labelguard policy new makes one, or the first privatize."
     print_table(names, map(row, values), right=["costs ε"], empty=none)
     drafts = [
-        (f"{v.name} in force", _activation_cost(v.activation)) for v in values if v.activation
+        (f"{v.name} in force", _format_activation_cost(v.activation))
+        for v in values
+        if v.activation
     ]
     if drafts:
         echo()
@@ -225,7 +227,7 @@ def policy_list(project: Path | None) -> Sequence[PolicyLine]:
     return lg.policies.listing(project)
 
 
-def _print_activation(value: Activation, *, err: bool) -> None:
+def _print_activation_effect(value: Activation, *, err: bool) -> None:
     """Print the effect of an activation, before it is confirmed; `err`: on standard error."""
     facts = [("activates", f"{value.activates}, {format_budget(value)} for each {value.unit}")]
     if closes := value.closes:
@@ -264,7 +266,7 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     """
     shown = lg.policies.preview(name, project)
     if not (wants_json() and yes):
-        _print_activation(shown, err=wants_json())
+        _print_activation_effect(shown, err=wants_json())
     if not yes:
         confirm("Put it into force?")
     return lg.policies.activate(name, project, agreed=shown)

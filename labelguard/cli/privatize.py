@@ -37,7 +37,7 @@ from labelguard.cli.terminal import (
 )
 from labelguard.errors import NoProject, NotAgreed, PolicyError
 from labelguard.options import RunOptions, option_declarations
-from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
+from labelguard.release.mechanisms import AUTO, collect_options, list_mechanisms
 from labelguard.text import AGREEMENT_HELP, format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ _OPTIONS = (
 )
 
 
-def says_how_often(options: Mapping[str, Any]) -> bool:
+def is_release_count_given(options: Mapping[str, Any]) -> bool:
     """Return whether one of them is given, or contents are protected, which come once."""
     given = ("once", "uses", "recurring", "duration")
     return options["unit"] == "item" or any(options[name] not in (None, False) for name in given)
 
 
-def ask_how_often() -> Mapping[str, Any]:
+def ask_for_later_labels() -> Mapping[str, Any]:
     """Ask whether more labels of the same people will come; what that means, as options.
 
     Raises `UsageError` where nobody is there to ask.
@@ -87,30 +87,33 @@ def ask_how_often() -> Mapping[str, Any]:
     return {
         "recurring": every,
         "duration": click.prompt(
-            "For how long", default="1y", value_proc=lambda text: _duration(every, text), err=True
+            "For how long",
+            default="1y",
+            value_proc=lambda text: _parse_duration(every, text),
+            err=True,
         ),
     }
 
 
-def ask_agreement(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def ask_labeler_agreement(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Ask how often labelers agree, where somebody is there and a head may be fitted."""
     known = options["agreement"] is not None or options["mechanism"] == "rr"
     if known or not sys.stdin.isatty():
         return {}
     echo(f"{AGREEMENT_HELP}.", err=True)
     echo("From elsewhere, not from these labels: probabilities are scaled by it.", err=True)
-    share = click.prompt("Agreement", default=_UNKNOWN, value_proc=_share, err=True)
+    share = click.prompt("Agreement", default=_UNKNOWN, value_proc=_parse_agreement, err=True)
     return {"agreement": share}
 
 
 _UNKNOWN = "unknown"
 
 
-def _share(text: str) -> float | None:
+def _parse_agreement(text: str) -> float | None:
     return None if text.strip() == _UNKNOWN else float(click.FloatRange(0.55, 0.9)(text))
 
 
-def _duration(every: str, text: str) -> str:
+def _parse_duration(every: str, text: str) -> str:
     try:
         return Horizon(every, text.strip()).length
     except PolicyError as error:
@@ -169,12 +172,15 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
         few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
         left = few if few == most else f"{few} to {most}"
         yield "left for later files", f"{left} per {preview.unit}"
-    yield from _expectations(preview)
+    yield from _describe_expected_quality(preview)
 
 
-def _expectations(preview: Preview) -> Iterator[tuple[str, str]]:
+def _describe_expected_quality(preview: Preview) -> Iterator[tuple[str, str]]:
     if preview.label_error is not None:
-        wrong, differ = _of_100(preview.label_error), _of_100(preview.disagreement)
+        wrong, differ = (
+            _round_to_percent(preview.label_error),
+            _round_to_percent(preview.disagreement),
+        )
         option = " (--agreement)" if preview.features else ""
         yield (
             "to expect",
@@ -182,18 +188,18 @@ def _expectations(preview: Preview) -> Iterator[tuple[str, str]]:
             f"people are assumed to differ on {differ}{option}",
         )
     if preview.accuracy is not None:
-        right = _of_100(preview.accuracy.mean)
+        right = _round_to_percent(preview.accuracy.mean)
         yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
 
 
 _SIGNS = {"epsilon": "ε", "delta": "δ"}
 
 
-def _of_100(share: float) -> int:
+def _round_to_percent(share: float) -> int:
     return math.floor(100 * share + 0.5)
 
 
-def review_first_release(
+def make_first_release_review(
     report: Reporter, *, yes: bool, accepted: bool
 ) -> Callable[[Preview], None]:
     """Show a first release and ask; others need no question, having a policy already.
@@ -209,14 +215,16 @@ def review_first_release(
             poor = None if accepted else preview.discouraged
             print_preview(preview, err=True, notes=bool(poor) or not yes)
             if poor:
-                _confirm("Release it anyway?", f"{poor}; release it with --accept-little-use")
+                _require_consent(
+                    "Release it anyway?", f"{poor}; release it with --accept-little-use"
+                )
             elif not yes:
-                _confirm("Release it?", "continue with --yes, or preview with --dry-run")
+                _require_consent("Release it?", "continue with --yes, or preview with --dry-run")
 
     return review
 
 
-def _confirm(question: str, otherwise: str) -> None:
+def _require_consent(question: str, otherwise: str) -> None:
     if not sys.stdin.isatty():
         raise NotAgreed(f"nothing was charged or released: no terminal to ask at; {otherwise}")
     if not click.confirm(question, err=True):
@@ -237,7 +245,7 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
             raise
     question = "No project here or above. A project keeps keys and what each labeler has spent."
     echo(question, err=True)
-    _confirm(f"Make one in {Path.cwd()}?", "labelguard init makes one")
+    _require_consent(f"Make one in {Path.cwd()}?", "labelguard init makes one")
     project = init(Path())
     echo(
         f"Project made in {relative_path(project.state)}; back up {relative_path(project.keys)}.",
@@ -270,7 +278,7 @@ class ReleaseSummary:
         return cls(release.id, path, release.reused, card, next_steps, release.notes)
 
 
-def print_made(made: ReleaseSummary) -> None:
+def print_release_summary(made: ReleaseSummary) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
     facts = [*card_facts(made.card), ("where", relative_path(made.path))]
     if made.reused:
@@ -283,14 +291,14 @@ def print_made(made: ReleaseSummary) -> None:
             "This release was made before: no label was read, nothing was charged.\n"
             "To draw the labels anew, at a new charge: --again"
         )
-    echo("Next: " + "\n      ".join(_runnable(step) for step in made.next))
+    echo("Next: " + "\n      ".join(_make_runnable_here(step) for step in made.next))
 
 
-def _print(result: ReleaseSummary | Preview) -> None:
-    print_made(result) if isinstance(result, ReleaseSummary) else print_preview(result)
+def _print_summary_or_preview(result: ReleaseSummary | Preview) -> None:
+    print_release_summary(result) if isinstance(result, ReleaseSummary) else print_preview(result)
 
 
-def _runnable(command: str) -> str:
+def _make_runnable_here(command: str) -> str:
     """A command as it can be typed here, where no environment may be activated."""
     program = Path(sys.argv[0])
     if program.name == "labelguard" and shutil.which("labelguard") is None:
@@ -305,7 +313,13 @@ class _Privatize(click.Command):
         """The command's own, and those of mechanisms before the last few."""
         own = super().get_params(ctx)
         last = [parameter.name for parameter in own].index("once")
-        return [own[0], _mechanism_option(), *own[1:last], *_of_mechanisms(own), *own[last:]]
+        return [
+            own[0],
+            _mechanism_option(),
+            *own[1:last],
+            *_build_mechanism_options(own),
+            *own[last:],
+        ]
 
 
 def _mechanism_option() -> click.Option:
@@ -318,10 +332,10 @@ def _mechanism_option() -> click.Option:
     )
 
 
-def _of_mechanisms(own: list[click.Parameter]) -> Iterator[click.Option]:
+def _build_mechanism_options(own: list[click.Parameter]) -> Iterator[click.Option]:
     """Yield the options of mechanisms, each once."""
     taken = {parameter.name for parameter in own}
-    for name, (mechanisms, option) in of_mechanisms().items():
+    for name, (mechanisms, option) in collect_options().items():
         if name not in taken:
             settings = click_settings(option, usual=False)
             text = f"{', '.join(mechanisms)}: {option.text}"
@@ -344,7 +358,7 @@ def _of_mechanisms(own: list[click.Parameter]) -> Iterator[click.Option]:
 @directory_option("release", help=option_declarations(RunOptions)["output"].text)
 @project_option
 @wait_option
-@prints(_print)
+@prints(_print_summary_or_preview)
 def privatize(
     inputs: tuple[str, ...],
     project: Path | None,
@@ -379,27 +393,29 @@ def privatize(
 
     source = list(inputs) or None
     if dry_run:
-        return _preview(source, project, options)
+        return _preview_release(source, project, options)
     home = find_or_make_project(project, ask=not yes)
     if not policies.listing(home):
-        options |= {} if says_how_often(options) else ask_how_often()
-        options |= {} if yes else ask_agreement(options)
+        options |= {} if is_release_count_given(options) else ask_for_later_labels()
+        options |= {} if yes else ask_labeler_agreement(options)
     with progress() as report:
         release = release_labels(
             source,
             project=home,
             progress=report,
-            review=review_first_release(report, yes=yes, accepted=accept_little_use),
+            review=make_first_release_review(report, yes=yes, accepted=accept_little_use),
             **options,
         )
-    return ReleaseSummary.of(release, tuple(_next(release, project)))
+    return ReleaseSummary.of(release, tuple(_suggest_next_commands(release, project)))
 
 
-def _preview(source: list[str] | None, project: Path | None, options: dict[str, Any]) -> Preview:
+def _preview_release(
+    source: list[str] | None, project: Path | None, options: dict[str, Any]
+) -> Preview:
     """Preview a release; a first one is shown as for --once by default."""
     from labelguard.release.privatize import plan
 
-    is_explicit = says_how_often(options)
+    is_explicit = is_release_count_given(options)
     with progress() as report:
         preview = plan(
             source,
@@ -413,7 +429,7 @@ def _preview(source: list[str] | None, project: Path | None, options: dict[str, 
     return replace(preview, notes=(*preview.notes, note))
 
 
-def _next(release: Release, project: Path | None) -> Iterator[str]:
+def _suggest_next_commands(release: Release, project: Path | None) -> Iterator[str]:
     """Yield commands to go on with: look at a release, learn from it, label more by its head."""
     where = f" --project {shlex.quote(str(project))}" if project else ""
     yield f"labelguard release show {release.id}{where}"

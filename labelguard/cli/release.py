@@ -21,15 +21,15 @@ from labelguard.cli.options import (
 )
 from labelguard.cli.terminal import (
     bullet_facts,
+    choose_verification_exit_code,
     echo,
     print_bullets,
     print_facts,
-    print_next,
+    print_next_commands,
     print_table,
     prints,
     progress,
     relative_path,
-    verification_code,
     wants_json,
 )
 from labelguard.text import format_budget, pluralize
@@ -52,7 +52,7 @@ def card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     from labelguard.release import card as cards
 
     privacy = value["privacy"]
-    whom = f"for each {privacy['unit']}, over {cards.span(privacy)}"
+    whom = f"for each {privacy['unit']}, over {cards.describe_covered_releases(privacy)}"
     yield "release", value["release"]
     yield "guarantee", f"{format_budget(privacy)} {whom}"
     if "newly_charged" in privacy:
@@ -108,17 +108,17 @@ def _print_card_or_head(value: Mapping[str, Any] | Coefficients) -> None:
 
 def _print_head(value: Coefficients) -> None:
     echo(f"{value.words}\n")
-    components = f"{pluralize(value.components, 'component')} of {value.directions:,} columns"
+    components = f"{pluralize(value.components, 'component')} of {value.column_count:,} columns"
     facts = [("features", f"{value.features}, {components}")]
     for one in value.groups:
         columns = pluralize(one.columns, "column")
         facts.append((f"  {one.group}", f"{one.share:z.0%} of the decision, {columns}"))
     print_facts(facts)
     if value.columns:
-        from labelguard.release.coefficients import COLUMNS, rows
+        from labelguard.release.coefficients import COLUMNS, format_coefficient_rows
 
         echo()
-        print_table(COLUMNS, rows(value.columns), right=COLUMNS[1:])
+        print_table(COLUMNS, format_coefficient_rows(value.columns), right=COLUMNS[1:])
     echo()
     for note in value.notes:
         echo(f"- {note}")
@@ -189,7 +189,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 @click.argument(
     "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_or_files
 )
-@prints(print_verification, code=verification_code, project=True)
+@prints(print_verification, code=choose_verification_exit_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerification:
     """Compare a release's files (by default every release's) with the hashes in the ledger.
 
@@ -258,9 +258,9 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
-    from labelguard.analysis.agreement import score_to
+    from labelguard.analysis.agreement import write_scores
 
-    return score_to(_release_directory(release, project), list(inputs), output, **options)
+    return write_scores(_release_directory(release, project), list(inputs), output, **options)
 
 
 def _print_leaderboard(value: Leaderboard) -> None:
@@ -308,7 +308,7 @@ def leaderboard(
     return board
 
 
-def _shown_estimate(estimate: AgreementEstimate) -> str:
+def _format_estimate(estimate: AgreementEstimate) -> str:
     """Return an estimate; of one that is no share, or that could be any, that it is unknown."""
     is_any = (estimate.low, estimate.high) == (0, 1)
     return "unknown" if is_any or not 0 <= estimate.agreement <= 1 else f"{estimate.agreement:.3f}"
@@ -316,7 +316,7 @@ def _shown_estimate(estimate: AgreementEstimate) -> str:
 
 def _print_agreement(value: Agreement) -> None:
     rows = [
-        (name, _shown_estimate(e), f"{e.low:.3f} – {e.high:.3f}", e.comparisons, e.items)
+        (name, _format_estimate(e), f"{e.low:.3f} – {e.high:.3f}", e.comparisons, e.items)
         for name, e in (("labelers", value.between), ("gold items", value.gold))
         if e is not None
     ]
@@ -371,7 +371,7 @@ def _print_report(value: Reported) -> None:
     metavar="LINE",
     help="What `budget anchor` or an earlier report printed: the journal must still contain it.",
 )
-@prints(_print_report, code=verification_code, project=True)
+@prints(_print_report, code=choose_verification_exit_code, project=True)
 def report(
     release_id: str | None,
     output: Path,
@@ -416,7 +416,7 @@ def _print_demonstration(demo: Demonstration) -> None:
     echo("On real labels this cannot be measured: labelguard plan forecasts it.")
     echo(f"\nLabels and releases: {relative_path(demo.directory)}")
     echo(f"Picture: {relative_path(demo.picture)}")
-    print_next(demo.next, ", on a file of your own")
+    print_next_commands(demo.next, ", on a file of your own")
 
 
 @click.command(

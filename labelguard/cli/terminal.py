@@ -67,7 +67,7 @@ def wants_json() -> bool:
     return bool(click.get_current_context().params.get("as_json"))
 
 
-def verification_code(verdict: Any) -> int:
+def choose_verification_exit_code(verdict: Any) -> int:
     """The exit code of what does not hold."""
     return 0 if verdict.ok else 1
 
@@ -89,7 +89,7 @@ def confirm(question: str) -> None:
         raise click.Abort
 
 
-def width() -> int:
+def measure_terminal_width() -> int:
     """Columns of the terminal; 100 where there is none."""
     # Where nobody watches, lines must not depend on the width of a window that is not there.
     return shutil.get_terminal_size(fallback=(100, 24)).columns
@@ -109,17 +109,17 @@ def print_json(value: Any) -> None:
 
 def to_json(value: Any) -> str:
     """Any result as JSON."""
-    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_to_plain_json(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_json(value: Any) -> Any:
     """A result as JSON has it, with null for what it has no number for (a multiplier at γ = ½)."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _to_plain_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: _plain(member) for name, member in value.items()}
+        return {name: _to_plain_json(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [_to_plain_json(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -130,7 +130,7 @@ def print_facts(facts: Iterable[tuple[str, str]], *, err: bool = False) -> None:
     for name, value in rows:
         wrapped = textwrap.wrap(
             escape_controls(value),
-            max(width() - indent, 20),
+            max(measure_terminal_width() - indent, 20),
             subsequent_indent="  " if value.startswith("· ") else "",
             break_long_words=False,
             break_on_hyphens=False,
@@ -166,7 +166,7 @@ def print_table(
         made.add_column(name, justify="right" if name in right else "left", no_wrap=not wrap)
     for row in rows:
         made.add_row(*(escape_controls(format_cell(value)) for value in row))
-    console = Console(width=width(), highlight=False, markup=False, emoji=False)
+    console = Console(width=measure_terminal_width(), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(made)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
@@ -190,7 +190,7 @@ def print_notes(notes: Iterable[str]) -> None:
         echo(f"labelguard: note: {escape_controls(note)}", err=True)
 
 
-def print_next(commands: Sequence[str], when: str = "") -> None:
+def print_next_commands(commands: Sequence[str], when: str = "") -> None:
     """Print commands to go on with, if there are any."""
     if commands:
         head = f"Next{when}: "
@@ -312,10 +312,10 @@ class _RemainingTime:
         began, before = self._began
         if now - began < _SOON or share <= before:
             return []
-        return [f"about {_duration((now - began) * (1 - share) / (share - before))} left"]
+        return [f"about {_format_duration((now - began) * (1 - share) / (share - before))} left"]
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -326,7 +326,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasa
 
 
 class StopSignal(SystemExit):
-    """The process was signals to end; `code` is what a shell says of the signal."""
+    """The process was told by a signal to end; `code` is what a shell says of the signal."""
 
     code: int
 

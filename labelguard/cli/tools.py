@@ -20,7 +20,7 @@ from labelguard.cli.options import (
 from labelguard.cli.terminal import (
     echo,
     print_facts,
-    print_next,
+    print_next_commands,
     print_notes,
     print_table,
     prints,
@@ -28,7 +28,7 @@ from labelguard.cli.terminal import (
     relative_path,
 )
 from labelguard.release.frameworks import NOISES, FrameworkName
-from labelguard.text import describe_counts, pluralize
+from labelguard.text import describe_reason_counts, pluralize
 
 if TYPE_CHECKING:
     from labelguard.jobs.run import Retrained, RunPreview
@@ -50,7 +50,7 @@ def _print_ingested(value: IngestionResult) -> None:
         if number:
             facts.append((name, f"{pluralize(number, 'answer')} {what}"))
     if value.left_out:
-        facts.append(("left out", describe_counts(value.left_out)))
+        facts.append(("left out", describe_reason_counts(value.left_out)))
     print_facts(facts)
 
 
@@ -106,7 +106,7 @@ def _print_checked(value: ConnectorCheck) -> None:
     read = f"{pluralize(len(value.comparisons), 'comparison')}{skipped}"
     facts.append(("understood", f"{read} in {pluralize(value.answers, 'answer')}"))
     if value.left_out:
-        facts.append(("left out", describe_counts(value.left_out)))
+        facts.append(("left out", describe_reason_counts(value.left_out)))
     print_facts(facts)
     rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
     print_table(("labeler", "prompt", "response", "response", "label"), rows)
@@ -203,7 +203,7 @@ def _describe_budget(result: Retrained | RunPreview) -> str:
     return shown if result.budget == "left" else f"{result.budget}: {shown}"
 
 
-def _print_result(result: Retrained) -> None:
+def _print_run_result(result: Retrained) -> None:
     from labelguard.budget.events import describe_uses
 
     resumed = ", resumed" if result.resumed else ""
@@ -253,19 +253,19 @@ def _print_job_file(result: JobFile) -> None:
     echo(f"Job written to {result.path}, for policy {result.policy}.")
     if result.drafted:
         echo("That policy is a draft: look at it, and put it into force.")
-    print_next(result.next)
+    print_next_commands(result.next)
 
 
-def _print(result: Retrained | RunPreview | JobFile) -> None:
+def _print_retrain_result(result: Retrained | RunPreview | JobFile) -> None:
     show: Mapping[str, Callable[[Any], None]] = {
-        "Retrained": _print_result,
+        "Retrained": _print_run_result,
         "RunPreview": lambda preview: print_facts(_preview_facts(preview)),
         "JobFile": _print_job_file,
     }
     show[type(result).__name__](result)
 
 
-def _exit_code(result: object) -> int:
+def _find_strict_exit_code(result: object) -> int:
     """Return 3 where --strict is given and the budget is exhausted."""
     strict = click.get_current_context().params["strict"]
     return 3 if strict and getattr(result, "budget", "left") == "exhausted" else 0
@@ -276,7 +276,7 @@ def _exit_code(result: object) -> int:
 @click.option("--dry-run", is_flag=True, help="Show what a run would do and cost, and stop.")
 @click.option("--init", "start", is_flag=True, help="Write JOB for the policy in force, and stop.")
 @click.option("--strict", is_flag=True, help="Exit with 3 when the budget is exhausted.")
-@prints(_print, code=_exit_code, wait=True)
+@prints(_print_retrain_result, code=_find_strict_exit_code, wait=True)
 def retrain(
     job: Path, dry_run: bool, start: bool, strict: bool, project: Path | None
 ) -> Retrained | RunPreview | JobFile:

@@ -24,7 +24,7 @@ from labelguard.options import BadRows, Exhausted
 FILE = "labelguard.toml"
 
 
-def _pattern(pattern: str, expected: str) -> AfterValidator:
+def _make_pattern_validator(pattern: str, expected: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
             raise ValueError(f"expected {expected}")
@@ -33,17 +33,19 @@ def _pattern(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Days = Annotated[str, _pattern(r"(0|[1-9][0-9]{0,4})d", 'a number of days, like "90d"')]
+Days = Annotated[
+    str, _make_pattern_validator(r"(0|[1-9][0-9]{0,4})d", 'a number of days, like "90d"')
+]
 Moment = Annotated[
     str,
-    _pattern(
+    _make_pattern_validator(
         r"manual|completed|daily|every:[1-9][0-9]{0,8}", "manual, every:500, completed or daily"
     ),
 ]
-Header = Annotated[str, _pattern(r"[A-Za-z0-9_-]+", "the name of a header")]
+Header = Annotated[str, _make_pattern_validator(r"[A-Za-z0-9_-]+", "the name of a header")]
 
 
-def _check_network(text: str) -> str:
+def _check_ip_network(text: str) -> str:
     try:
         ipaddress.ip_network(text)
     except ValueError:
@@ -92,7 +94,7 @@ class DeliveryTable(SettingsTable):
     ) = setting("what proves a delivery; default: as the tool does it")
     header: Header | None = setting("header of the signature or secret; default: by the scheme")
     timestamp_header: Header | None = setting("header of the signed time; default: by the scheme")
-    addresses: tuple[Annotated[str, AfterValidator(_check_network)], ...] = setting(
+    addresses: tuple[Annotated[str, AfterValidator(_check_ip_network)], ...] = setting(
         "addresses and networks that may deliver; default: all", ()
     )
 

@@ -87,7 +87,7 @@ def is_text(kind: DuckDBPyType) -> bool:
     return kind.id in ("varchar", "enum") and str(kind) != "JSON"
 
 
-def element(kind: DuckDBPyType) -> DuckDBPyType:
+def element_type(kind: DuckDBPyType) -> DuckDBPyType:
     """Return the type of a list's elements."""
     child = kind.children[0][1]
     assert isinstance(child, DuckDBPyType)
@@ -100,35 +100,37 @@ def content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
     Types may differ in optional members and in members that are always null: which column has one
     may follow from the labels, and everything in a chat is text whatever the column says.
     """
-    return merge(_content_of(_type_shape(kind)) for kind in kinds if kind.id != "null")
+    return merge_content_types(
+        _content_of(_type_shape(kind)) for kind in kinds if kind.id != "null"
+    )
 
 
 def content_of_structures(structures: Iterable[object]) -> Content:
     """Return the same for the structures that DuckDB's `json_structure` finds in JSON values."""
     shapes = map(_structure_shape, structures)
-    return merge(_content_of(shape) for shape in shapes if shape is not None)
+    return merge_content_types(_content_of(shape) for shape in shapes if shape is not None)
 
 
 def content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
     """Return the same as `content_of_types` for published conversations, without other members."""
-    shapes = (drop_other_members(_type_shape(kind)) for kind in kinds if kind.id != "null")
-    return merge(_content_of(shape) for shape in shapes)
+    shapes = (keep_chat_members(_type_shape(kind)) for kind in kinds if kind.id != "null")
+    return merge_content_types(_content_of(shape) for shape in shapes)
 
 
-def drop_other_members(structure: object) -> object:
+def keep_chat_members(structure: object) -> object:
     """Return a structure without members that no chat has: published conversations have others.
 
     What is left out is not read, so its type and its values make no difference.
     """
     if isinstance(structure, list):
-        return [drop_other_members(child) for child in structure]
+        return [keep_chat_members(child) for child in structure]
     if not isinstance(structure, dict):
         return structure
     known = ("role", "content", *_OPTIONAL, "type", "text", _IMAGES)
-    return {name: drop_other_members(structure[name]) for name in known if name in structure}
+    return {name: keep_chat_members(structure[name]) for name in known if name in structure}
 
 
-def merge(contents: Iterable[Content]) -> Content:
+def merge_content_types(contents: Iterable[Content]) -> Content:
     """Return the content that holds every value of all of them, text if there is none."""
     types = list(contents)
     return reduce(_merge_two, types) if types else TEXT
@@ -182,9 +184,10 @@ def encode(expression: str, content: Content) -> str:
     null or lacks its role, or with a part that is neither text nor an image.
     """
     if content.chat:
-        messages = f"list_transform({expression}, lambda m: {_message_json(content)})"
+        messages = f"list_transform({expression}, lambda m: {_message_json_sql(content)})"
+        sound = _all_elements_sql(expression, "m", _is_sound_message_sql(content))
         body = (
-            f"CASE WHEN len({expression}) > 0 AND {_all(expression, 'm', _sound(content))} "
+            f"CASE WHEN len({expression}) > 0 AND {sound} "
             f"THEN '[' || array_to_string({messages}, ',') || ']' END"
         )
         return f"('c' || strlen({body}) || ':' || {body})"
@@ -195,7 +198,7 @@ def encode(expression: str, content: Content) -> str:
     )
 
 
-def plain_text(expression: str, content: Content) -> str:
+def plain_text_sql(expression: str, content: Content) -> str:
     """Return SQL for the words of a text or chat (VARCHAR), '' if there are none.
 
     Only what is said: roles, names, tool calls and addresses of images are left out, because an
@@ -213,23 +216,23 @@ def plain_text(expression: str, content: Content) -> str:
     return join(expression, "m", words)
 
 
-def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
+def item_digest_sql(encoded_prompt: str, sorted_responses: str) -> str:
     """Return SQL for an item's 32-byte digest, from SQL of its encodings."""
     return f"unhex(sha256(concat('{ITEM_TAG}', {encoded_prompt}, {sorted_responses})))"
 
 
-def id_digest(tag: str, expression: str) -> str:
+def id_digest_sql(tag: str, expression: str) -> str:
     """Return SQL for the 32-byte digest of a given identifier (a VARCHAR expression)."""
     return f"unhex(sha256('{tag}' || 't' || strlen({expression}) || ':' || {expression}))"
 
 
-def question_digest(question: str, digest: str) -> str:
+def question_digest_sql(question: str, digest: str) -> str:
     """Return SQL for the 32-byte digest of an item (SQL of its own digest) under a question."""
     encoded = f"concat('{QUESTION_TAG}', 't', strlen({question}), ':', {question})"
     return f"unhex(sha256(encode({encoded}) || {digest}))"
 
 
-def id_under_question(item_id: str, question: str) -> str:
+def id_under_question_sql(item_id: str, question: str) -> str:
     """Return SQL for the name of a given item under a question: `ID#QUESTION`."""
     parts = (f"replace(replace({x}, '%', '%25'), '#', '%23')" for x in (item_id, question))
     return f"({' || chr(35) || '.join(parts)})"
@@ -242,7 +245,7 @@ def _type_shape(kind: DuckDBPyType) -> object:
     if is_text(kind):
         return _VARCHAR
     if kind.id in ("list", "array"):
-        return [_type_shape(element(kind))]
+        return [_type_shape(element_type(kind))]
     if kind.id == "struct":
         children = ((n, child) for n, child in kind.children if isinstance(child, DuckDBPyType))
         return {name: _type_shape(child) for name, child in children}
@@ -303,7 +306,7 @@ def _merge_two(first: Content, second: Content) -> Content:
     return Content(first.chat, next(iter(parts), None), first.members | second.members)
 
 
-def _sound(content: Content) -> str:
+def _is_sound_message_sql(content: Content) -> str:
     """Return SQL of whether a message `m` has its role, and no part but texts and images."""
     sound = "m.role IS NOT NULL"
     if content.parts:
@@ -311,28 +314,30 @@ def _sound(content: Content) -> str:
         if _IMAGES in content.members:
             image = f"p.type = 'image_url' AND p.{_IMAGES} IS NOT NULL AND p.text IS NULL"
             part = f"({part} AND p.{_IMAGES} IS NULL OR {image})"
-        sound += f" AND (m.content IS NULL OR {_all('m.content', 'p', part)})"
+        sound += f" AND (m.content IS NULL OR {_all_elements_sql('m.content', 'p', part)})"
     return sound
 
 
-def _all(items: str, name: str, condition: str) -> str:
+def _all_elements_sql(items: str, name: str, condition: str) -> str:
     """Return SQL of whether all elements of a list meet a condition; a null one does not."""
     return f"len(list_filter({items}, lambda {name}: {condition})) = len({items})"
 
 
-def _message_json(content: Content) -> str:
+def _message_json_sql(content: Content) -> str:
     """Return SQL for canonical JSON of a message `m`."""
-    words = _string("m.content")
+    words = _json_string_sql("m.content")
     if content.parts:
         names = ("text", "type", *({_IMAGES} & content.members))
-        part = _object({name: (f"p.{name}", _string(f"p.{name}")) for name in names})
+        part = _json_object_sql(
+            {name: (f"p.{name}", _json_string_sql(f"p.{name}")) for name in names}
+        )
         words = f"'[' || array_to_string(list_transform(m.content, lambda p: {part}), ',') || ']'"
     names = ("role", *(content.members & set(_OPTIONAL)))
-    members = {name: (f"m.{name}", _string(f"m.{name}")) for name in names}
-    return _object(members | {"content": ("m.content", words)})
+    members = {name: (f"m.{name}", _json_string_sql(f"m.{name}")) for name in names}
+    return _json_object_sql(members | {"content": ("m.content", words)})
 
 
-def _object(members: Mapping[str, tuple[str, str]]) -> str:
+def _json_object_sql(members: Mapping[str, tuple[str, str]]) -> str:
     """Return SQL for a JSON object without nulls, from SQL of each member's value and its JSON."""
     pieces = (
         f"CASE WHEN {value} IS NOT NULL THEN '\"{name}\":' || {text} END"
@@ -341,7 +346,7 @@ def _object(members: Mapping[str, tuple[str, str]]) -> str:
     return f"'{{' || concat_ws(',', {', '.join(pieces)}) || '}}'"
 
 
-def _string(text: str) -> str:
+def _json_string_sql(text: str) -> str:
     return f"to_json({text})::VARCHAR"
 
 
@@ -350,14 +355,14 @@ _INVISIBLE = r"[\s\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\x{2800}]"
 
 def normalize_words(texts: pa.Array) -> pa.Array:
     """Return words as they are compared: one form for all ways to write them, shape (n,)."""
-    composed = _compose(pl.Series(texts.cast(pa.large_string())))
+    composed = _normalize_unicode(pl.Series(texts.cast(pa.large_string())))
     # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one. By way of
     # small letters, because there is a capital ß; and NFKC writes some marks with a space.
     capitals = composed.str.to_lowercase().str.to_uppercase()
-    return _compose(capitals).to_arrow()
+    return _normalize_unicode(capitals).to_arrow()
 
 
-def _compose(texts: pl.Series) -> pl.Series:
+def _normalize_unicode(texts: pl.Series) -> pl.Series:
     visible = texts.str.replace_all(_INVISIBLE, "").to_arrow()
     return pl.Series(pc.utf8_normalize(visible.cast(pa.large_string()), "NFKC"))
 

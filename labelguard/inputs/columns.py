@@ -104,7 +104,7 @@ class Reading:
         columns = (self.columns_of(f, kind) for f in self.features for kind in FEATURE_SIDES)
         return tuple(dict.fromkeys(name for names in columns for name in names))
 
-    def is_declared(self, column: str) -> bool:
+    def is_declared_public(self, column: str) -> bool:
         """Return whether a column was declared public, by its name or that of both sides."""
         return not set(declaring_names(column)).isdisjoint(self.public_columns)
 
@@ -178,7 +178,7 @@ class TableSchema:
         column = nan_to_null(identifier(name), self.types[name])
         return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
-    def select_other(self, *roles: str) -> str:
+    def select_all_but(self, *roles: str) -> str:
         """Return the beginning of a SELECT list: all columns but those of these roles and private
         ones, each with a comma.
         """
@@ -186,18 +186,18 @@ class TableSchema:
         return "".join(f"{identifier(name)}, " for name in self.types if name not in dropped)
 
 
-def find_contents(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+def find_content_role_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return those of these columns that are called like a role of prompts and responses."""
-    return _named_as(names, columns, ())
+    return _match_content_names(names, columns, ())
 
 
-def find_content_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+def find_possible_content_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return those that may hold prompts or responses; `columns` names some by role."""
-    members = {name.lower() for family in find_families(names) for name in family}
-    return _named_as(names, columns, {*PROMPTS, *CONVERSATIONS, *members} - {*_CONTENTS})
+    members = {name.lower() for family in group_similar_names(names) for name in family}
+    return _match_content_names(names, columns, {*PROMPTS, *CONVERSATIONS, *members} - {*_CONTENTS})
 
 
-def _named_as(
+def _match_content_names(
     names: Sequence[str], columns: Mapping[str, str], more: Sequence[str] | set[str]
 ) -> list[str]:
     known = {columns.get(role, role).lower() for role in _CONTENTS} | {*more}
@@ -217,7 +217,7 @@ def find_side_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[
     return [n for n in names if n in named or (tells_a_side(n) and n not in others)]
 
 
-def find_side_roles(columns: Mapping[str, str]) -> set[str]:
+def find_paired_roles(columns: Mapping[str, str]) -> set[str]:
     """Return roles in `--columns` that are not ours and come in pairs: `system_a`, `system_b`.
 
     They name public columns that features may read; whoever reads none of them need not know.
@@ -232,7 +232,7 @@ def find_side_roles(columns: Mapping[str, str]) -> set[str]:
     }
 
 
-def find_families(names: Sequence[str]) -> list[tuple[str, ...]]:
+def group_similar_names(names: Sequence[str]) -> list[tuple[str, ...]]:
     """Return fields that are called alike but for a letter or a number, or chosen and rejected."""
     members: dict[tuple[str, ...], list[tuple[int | str, str]]] = {}
     for name in names:

@@ -19,11 +19,11 @@ import polars as pl
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
-from labelguard.inputs.layouts import ID_EXPECTED, is_id
-from labelguard.inputs.query import NO_ID, is_blank
+from labelguard.inputs.layouts import ID_EXPECTED, can_hold_ids
+from labelguard.inputs.query import NO_ID, is_blank_sql
 from labelguard.inputs.readers import InputFile, identifier
 from labelguard.inputs.sources import ByteLimit, Input, resolve_input
-from labelguard.keys.identities import Identities, normal_form
+from labelguard.keys.identities import Identities, normalize_id
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.spelling import suggest
@@ -58,12 +58,12 @@ def read_groups(
     differ only in how they are written.
     """
     members = read_ids(source, lambda names: COLUMNS, scratch)
-    _refuse_clashes(members)
+    _refuse_double_membership(members)
     ids, group_ids = members["labeler_id"], members["group_id"]
     labelers = keys.labeler_keys(namespace, ids)
     order = blocks.order(labelers)
     names = group_ids.unique(maintain_order=True)
-    _refuse_spellings(names)
+    _refuse_ids_spelled_alike(names)
     groups = keys.group_keys(namespace, names)
     number = group_ids.replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
     together = UnitGroups(labelers[order], groups[number.to_numpy()[order]])
@@ -71,27 +71,29 @@ def read_groups(
 
 
 def read_ids(
-    source: Input, choose: Callable[[Sequence[str]], Sequence[str]], scratch: Path | None = None
+    source: Input,
+    choose_columns: Callable[[Sequence[str]], Sequence[str]],
+    scratch: Path | None = None,
 ) -> pl.DataFrame:
     """Return the distinct rows of columns of ids, as texts, with `read from`: their first place.
 
-    `choose` picks the columns among those of the first part. Raises `InvalidLabels` for unreadable
-    files, missing columns and empty ids.
+    `choose_columns` picks the columns among those of the first part. Raises `InvalidLabels`
+    for unreadable files, missing columns and empty ids.
     """
     files = resolve_input(source, spool=scratch)
     with (
         tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
         readers.connect(Path(spill)) as connection,
     ):
-        columns = choose(list(readers.read_columns(files[0], connection)))
+        columns = choose_columns(list(readers.read_columns(files[0], connection)))
         limit = ByteLimit.for_files(files, None)
-        rows = pl.concat(_read_columns(file, connection, columns, limit) for file in files)
+        rows = pl.concat(_read_id_columns(file, connection, columns, limit) for file in files)
     if not len(rows):
         raise InvalidLabels(f"{files[0].name}: no rows in the input")
     return rows.unique(columns, keep="first", maintain_order=True)
 
 
-def _read_columns(
+def _read_id_columns(
     file: InputFile, connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: ByteLimit
 ) -> pl.DataFrame:
     """Return columns of ids of one file as texts, with `read from`: where each row stands."""
@@ -103,13 +105,13 @@ def _read_columns(
                 f"{file.name}: no column {name}{suggest(name, free)}; expected "
                 f"{' and '.join(names)}; found: {', '.join(types)}"
             )
-        if not is_id(types[name]):
+        if not can_hold_ids(types[name]):
             kind = str(types[name])[:80]
             raise InvalidLabels(
                 f"{file.name}: column {name}: expected {ID_EXPECTED}, found type {kind}"
             )
     texts = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in names)
-    flags = ", ".join(f"{is_blank(identifier(n))} AS blank_{i}" for i, n in enumerate(names))
+    flags = ", ".join(f"{is_blank_sql(identifier(n))} AS blank_{i}" for i, n in enumerate(names))
     query = f"SELECT *, {flags} FROM (SELECT {texts} FROM part)"
     frames, count = [], 0
     for batch in readers.read_batches(file, connection, query):
@@ -126,11 +128,11 @@ def _read_columns(
     return frame.with_columns(where.alias(_WHERE))
 
 
-def _refuse_spellings(names: pl.Series) -> None:
+def _refuse_ids_spelled_alike(names: pl.Series) -> None:
     """Raise `InvalidLabels` for two ids of groups, all distinct, that have one normal form."""
     forms: dict[str, str] = {}
     for name in names.to_list():
-        first = forms.setdefault(normal_form(name), name)
+        first = forms.setdefault(normalize_id(name), name)
         if first != name:
             raise InvalidLabels(
                 f"group ids {first!a} and {name!a} differ only in how they are written; "
@@ -138,7 +140,7 @@ def _refuse_spellings(names: pl.Series) -> None:
             )
 
 
-def _refuse_clashes(members: pl.DataFrame) -> None:
+def _refuse_double_membership(members: pl.DataFrame) -> None:
     """Raise `InvalidLabels` if a labeler is in two groups; `members` has distinct rows."""
     clashing = members.filter(pl.len().over("labeler_id") > 1)
     if not len(clashing):

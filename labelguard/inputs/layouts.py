@@ -29,7 +29,7 @@ from labelguard.inputs.columns import (
     ROLES,
     Reading,
     TableSchema,
-    find_side_roles,
+    find_paired_roles,
     tells_a_side,
 )
 from labelguard.inputs.readers import InputFile
@@ -75,7 +75,7 @@ class Layout:
         return self.kind in LISTED
 
 
-def is_id(kind: DuckDBPyType) -> bool:
+def can_hold_ids(kind: DuckDBPyType) -> bool:
     """Return whether a column can hold ids: text or whole numbers."""
     return is_text(kind) or kind.id in (*INTEGER, "uuid", "null")
 
@@ -99,7 +99,7 @@ def find_layout(
         private = {reading.name(role) for role in PRIVATE_ROLES}
         types = {column: kind for column, kind in types.items() if column not in private}
         named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
-    absent = _absent_columns(types, reading) if file.sparse else ()
+    absent = _find_assumed_columns(types, reading) if file.sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
     schema = replace(schema, types=types)
     columns = _columns_of_roles(schema, named)
@@ -114,13 +114,13 @@ def find_layout(
     columns = {role: column for role, column in columns.items() if role in used}
     if "labeler_id" not in columns and reading.unit in _BY_LABELER:
         raise _missing_labeler(schema, labelers, listed or schema.shown_columns, columns.values())
-    _check_roles(schema, columns, kind)
-    _check_label_values(schema, kind)
-    _check_types(schema, columns)
+    _refuse_role_conflicts(schema, columns, kind)
+    _check_label_values_option(schema, kind)
+    _check_id_time_types(schema, columns)
     features = {f: _feature_columns(schema, f, kind, columns) for f in reading.features}
     kinds = {role: types[column] for role, column in columns.items()}
     return Layout(
-        kind, columns, kinds, _content_of(schema, columns, kind), features, reading, absent
+        kind, columns, kinds, _find_content_type(schema, columns, kind), features, reading, absent
     )
 
 
@@ -139,7 +139,7 @@ def _possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]:
     }
 
 
-def _absent_columns(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
+def _find_assumed_columns(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
     """Return columns that a sparse file may lack because of its labels: they count as there."""
     present = {column.lower() for column in types}
 
@@ -170,7 +170,7 @@ def _columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dict[str
     """Return the column of each role that a file has one for."""
     sides = {side for sides in FEATURE_SIDES.values() for side in sides}
     features = {feature.name + side for feature in schema.reading.features for side in sides}
-    known = {*ROLES, *find_side_roles(named), *features}
+    known = {*ROLES, *find_paired_roles(named), *features}
     for role, column in named.items():
         if role not in known:
             raise InvalidLabels(
@@ -235,8 +235,8 @@ def _missing_labeler(
     )
 
 
-def _check_roles(schema: TableSchema, columns: Mapping[str, str], kind: str) -> None:
-    """Refuse two answers to one question, half an answer, and private columns made public."""
+def _refuse_role_conflicts(schema: TableSchema, columns: Mapping[str, str], kind: str) -> None:
+    """Refuse two names of the question, a label of one side, and private columns made public."""
     if "question" in columns and schema.reading.question is not None:
         raise schema.error(
             f"column {columns['question']} says which question every row answers; "
@@ -263,7 +263,7 @@ def _check_roles(schema: TableSchema, columns: Mapping[str, str], kind: str) -> 
             )
 
 
-def _check_label_values(schema: TableSchema, kind: str) -> None:
+def _check_label_values_option(schema: TableSchema, kind: str) -> None:
     """Refuse words for labels that are numbers of responses, and numbers for all others."""
     values = schema.reading.values
     if kind == "choices" and values != replace(DEFAULT, first=values.first):
@@ -277,14 +277,14 @@ def _check_label_values(schema: TableSchema, kind: str) -> None:
         )
 
 
-def _check_types(schema: TableSchema, columns: Mapping[str, str]) -> None:
+def _check_id_time_types(schema: TableSchema, columns: Mapping[str, str]) -> None:
     """Refuse ids and times whose columns cannot be what they are named.
 
     Labels are judged row by row, whatever type their column has.
     """
     for role, column in columns.items():
         kind = schema.types[column]
-        if role in IDS and not is_id(kind):
+        if role in IDS and not can_hold_ids(kind):
             raise _wrong_type(schema, column, ID_EXPECTED, kind)
         is_time = kind.id.startswith("timestamp") or kind.id in (*INTEGER, "date", "null")
         if role == "submitted_at" and not (is_time or is_text(kind)):
@@ -299,7 +299,7 @@ def _wrong_type(
     return schema.error(f"column {column}: expected {expected}, found type {shown}")
 
 
-def _content_of(schema: TableSchema, columns: Mapping[str, str], kind: str) -> Content:
+def _find_content_type(schema: TableSchema, columns: Mapping[str, str], kind: str) -> Content:
     """Return what prompt and responses are; raise `InvalidLabels` if they are no content."""
     roles = LAYOUTS[kind][: 1 if kind in LISTED else 3]
     kinds = [schema.types[columns[role]] for role in roles]
@@ -307,7 +307,7 @@ def _content_of(schema: TableSchema, columns: Mapping[str, str], kind: str) -> C
         responses = schema.types[columns["responses"]]
         if responses.id not in ("list", "array"):
             raise _wrong_type(schema, columns["responses"], "a list", responses)
-        kinds.append(canonical.element(responses))
+        kinds.append(canonical.element_type(responses))
     try:
         return canonical.content_of_types(kinds)
     except NotContent:
@@ -337,12 +337,15 @@ def _feature_columns(
         _check_public(schema, feature, column, kind, columns)
         kinds.append(schema.types[column])
     if kind in LISTED and feature.kind != "stratum":
-        kinds = [canonical.element(k) if k.id in ("list", "array") else k for k in kinds]
+        kinds = [canonical.element_type(k) if k.id in ("list", "array") else k for k in kinds]
         kinds = [k for k in kinds if str(k) != "JSON"]  # lists in JSON files: judged row by row
-    fits = _is_number if feature.kind == "number" else is_id
+    fits = _can_hold_numbers if feature.kind == "number" else can_hold_ids
     if is_signed:  # texts write a sign in several ways, one of which may be unreadable
-        fits = _is_signed_number
-    if not all(map(fits, kinds)) or len({_family(k) for k in kinds if k.id != "null"}) > 1:
+        fits = _is_numeric
+    if (
+        not all(map(fits, kinds))
+        or len({_find_type_family(k) for k in kinds if k.id != "null"}) > 1
+    ):
         # Not which column, nor its type: of chosen and rejected, these would name a side.
         expected = "numbers" if feature.kind == "number" else f"names ({ID_EXPECTED})"
         raise schema.error(
@@ -377,7 +380,7 @@ def _check_public(
                 f"column {column} tells of the text that was chosen, or of the other: such a "
                 f"column cannot be {called}"
             )
-    if not schema.reading.is_declared(column):
+    if not schema.reading.is_declared_public(column):
         name = declaring_names(column)[-1]
         raise schema.error(
             f"column {column} becomes {called} only if it is declared public: --public-column "
@@ -388,15 +391,15 @@ def _check_public(
         )
 
 
-def _is_signed_number(kind: DuckDBPyType) -> bool:
+def _is_numeric(kind: DuckDBPyType) -> bool:
     return kind.id in _NUMERIC
 
 
-def _is_number(kind: DuckDBPyType) -> bool:
+def _can_hold_numbers(kind: DuckDBPyType) -> bool:
     return kind.id in (*_NUMERIC, "boolean", "null") or is_text(kind)  # CSV: text
 
 
-def _family(kind: DuckDBPyType) -> str:
+def _find_type_family(kind: DuckDBPyType) -> str:
     """Return what two columns have in common whose values are read alike.
 
     Whole numbers and those of 64 bits are: as DOUBLE, in which both are compared, they are one. A
@@ -407,12 +410,12 @@ def _family(kind: DuckDBPyType) -> str:
     return "number" if kind.id in (*INTEGER, "double") else str(kind)
 
 
-def merge_contents(files: Sequence[InputFile], layouts: Sequence[Layout]) -> Content:
+def find_common_content(files: Sequence[InputFile], layouts: Sequence[Layout]) -> Content:
     """Return the content that holds the prompts and responses of every file."""
     content = layouts[0].content
     for file, layout in zip(files, layouts, strict=True):
         try:
-            content = canonical.merge([content, layout.content])
+            content = canonical.merge_content_types([content, layout.content])
         except NotContent:
             raise InvalidLabels(
                 f"{file.name}: its prompts and responses have another type than those of the "

@@ -47,7 +47,10 @@ class RemoteObject:
 
     def read_schema(self) -> pa.Schema:
         """Return the columns of a Parquet object, of which only the end is fetched."""
-        with explain(self.uri), _connect(self.key).open_input_file(self.key) as source:
+        with (
+            translate_store_errors(self.uri),
+            _connect(self.key).open_input_file(self.key) as source,
+        ):
             return pq.read_schema(source)
 
     def fetch(self, directory: Path) -> Path:
@@ -60,7 +63,7 @@ class RemoteObject:
         directory.mkdir(mode=0o700, exist_ok=True)
         path = directory / self.key
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with explain(self.uri):
+        with translate_store_errors(self.uri):
             filesystem = _connect(self.key)
             with filesystem.open_input_stream(self.key) as source, path.open("wb") as file:
                 shutil.copyfileobj(source, file, _BLOCK)
@@ -86,7 +89,7 @@ def list_objects(address: str) -> list[RemoteObject]:
     pattern = address.removeprefix(SCHEME).rstrip("/")
     fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     base = pattern if fixed == pattern else fixed.rpartition("/")[0]
-    with explain(address):
+    with translate_store_errors(address):
         filesystem = _connect(pattern)
         infos = [filesystem.get_file_info(base)]
         if infos[0].type != FileType.File:
@@ -116,7 +119,7 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 @contextmanager
-def explain(address: str) -> Iterator[None]:
+def translate_store_errors(address: str) -> Iterator[None]:
     """Raise errors of the store as ours."""
     try:
         yield

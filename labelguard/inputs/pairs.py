@@ -22,9 +22,9 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.readers import identifier
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
-from labelguard.inputs.staging import StagingOptions, check_declared, stage
+from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.columns import column_features, is_feature_column
+from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -104,7 +104,7 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
     if not staged.rows:
         raise InvalidLabels("no usable pair in the input: every row is bad or has identical sides")
     if staged.given_ids:
-        refuse_conflicts(staged)
+        refuse_conflicting_ids(staged)
     tables, ids, items, contents, numbers, rows = [], [], [], [], [], []
     questions: list[pa.Array] = []
     of_row = np.full(staged.rows, -1, np.intp)
@@ -113,7 +113,7 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
         staged_texts = buckets.read_bucket(staged.texts_directory, bucket)
         if staged_texts is None:
             continue
-        firsts, inverse = _distinct(staged_texts)
+        firsts, inverse = _find_distinct_in_bucket(staged_texts)
         names = [name for name in staged_texts.column_names if is_feature_column(name)]
         if texts or any(name.startswith("source_") for name in names):
             names = [*TEXTS, *names]
@@ -134,7 +134,7 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
         )
         count += len(firsts)
     table = pa.concat_tables(tables)
-    refuse_several(table, np.concatenate(contents), np.concatenate(numbers))
+    refuse_conflicting_features(table, np.concatenate(contents), np.concatenate(numbers))
     return DistinctPairs(
         table,
         pa.chunked_array([c for i in ids for c in (i.chunks if given else [i])]),
@@ -159,7 +159,7 @@ def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:
     return pa.concat_tables([texts_of[row] for row in rows.tolist()])
 
 
-def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _find_distinct_in_bucket(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return one row of each distinct pair of a bucket, in order of pairs, and each row's pair."""
     attached = [name for name in texts.column_names if is_feature_column(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
@@ -190,7 +190,7 @@ def read_pairs(
     first: bool = False,
     progress: Progress = no_progress,
 ) -> Pairs:
-    """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
+    """Read an input without its private columns (`PRIVATE_ROLES`), which are dropped at the door.
 
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
     labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
@@ -200,12 +200,12 @@ def read_pairs(
     has all columns that are declared public. What is read lies in a directory of its own in
     `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
 
-    Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_declared`.
+    Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_public_columns`.
     """
     reading = Reading(
         columns or {},
         unit,
-        column_features(features),
+        parse_feature_columns(features),
         labelled=False,
         question=question,
         format=format,
@@ -224,7 +224,7 @@ def read_pairs(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
         if first:
-            check_declared(staged, reading.public_columns)
+            check_public_columns(staged, reading.public_columns)
         pairs = find_distinct_pairs(staged)
         rows = read_comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
@@ -257,7 +257,7 @@ def read_comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
     return Rows(pair[first], unit[first], len(units), ranking, size, staged.choices)
 
 
-def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
+def refuse_conflicting_ids(staged: Staged, column: str = "item_id") -> None:
     """Raise `InvalidLabels` if one given id stands for several contents."""
     conflicts = find_conflicting_items(staged)
     if conflicts:
@@ -289,7 +289,9 @@ def find_conflicting_items(staged: Staged) -> Counter[str]:
 _FIRST, _SECOND = "_first", "_second"
 
 
-def refuse_several(table: pa.Table, contents: Blocks, number: NDArray[np.int64]) -> None:
+def refuse_conflicting_features(
+    table: pa.Table, contents: Blocks, number: NDArray[np.int64]
+) -> None:
     """Raise `InvalidLabels` if distinct pairs differ only in what is carried with them.
 
     `table` holds them, with the digests of their `contents` and their `number` within a ranking.
@@ -299,13 +301,13 @@ def refuse_several(table: pa.Table, contents: Blocks, number: NDArray[np.int64])
     for name in carried:
         if name.startswith("source_"):
             stem = name.removesuffix(_FIRST)
-            if stem != name and _several_sources(table, stem):
+            if stem != name and _has_conflicting_sources(table, stem):
                 raise InvalidLabels(
                     f"source {stem.removeprefix('source_')}: one response to one prompt has several"
                     " sources in the input, and is to have one: write A+B for what both A and B "
                     "said. A column that says what people preferred is no source"
                 )
-        elif _several_values(table[name], contents, number):
+        elif _has_conflicting_values(table[name], contents, number):
             kind, _, rest = name.partition("_")
             raise InvalidLabels(
                 f"{kind} {rest}: one pair of responses has several values in the input, and is to "
@@ -313,15 +315,18 @@ def refuse_several(table: pa.Table, contents: Blocks, number: NDArray[np.int64])
             )
 
 
-def _several_values(values: pa.ChunkedArray, contents: Blocks, number: NDArray[np.int64]) -> bool:
+def _has_conflicting_values(
+    values: pa.ChunkedArray, contents: Blocks, number: NDArray[np.int64]
+) -> bool:
     pairs = {"hi": contents[:, 0], "lo": contents[:, 1], "number": number}
     distinct = pl.DataFrame(pairs).with_columns(pl.Series("value", values)).unique()
     return bool(distinct.select("hi", "lo", "number").is_duplicated().any())
 
 
-def _several_sources(table: pa.Table, stem: str) -> bool:
+def _has_conflicting_sources(table: pa.Table, stem: str) -> bool:
     sides = (
-        f"SELECT {_key(side)} AS response, {identifier(stem + end)} AS source FROM pairs"
+        f"SELECT {_response_key_sql(side)} AS response, {identifier(stem + end)} AS source "
+        "FROM pairs"
         for side, end in (("first", _FIRST), ("second", _SECOND))
     )
     query = (
@@ -333,6 +338,6 @@ def _several_sources(table: pa.Table, stem: str) -> bool:
         return connection.execute(query).fetchone() is not None
 
 
-def _key(side: str) -> str:
+def _response_key_sql(side: str) -> str:
     """Return SQL of a digest of a prompt and a response, of whatever type they are."""
     return f"md5(to_json([to_json(prompt), to_json({side})])::VARCHAR)"

@@ -89,7 +89,9 @@ class RawRows:
 def find(directory: Path, departed: DepartedLabelers) -> RawRows:
     """Return the rows set aside that are theirs, below a directory."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    counts = (_count(p, directory, departed)[0] for p in paths if p.suffix != _UNFINISHED)
+    counts = (
+        _count_departed_rows(p, directory, departed)[0] for p in paths if p.suffix != _UNFINISHED
+    )
     return sum(counts, RawRows())
 
 
@@ -104,7 +106,7 @@ def purge(directory: Path, departed: DepartedLabelers) -> RawRows:
     for unfinished in directory.rglob("*" + _UNFINISHED):
         unfinished.unlink()  # of a crashed `purge`: the whole file is still there
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-        theirs, rest = _count(path, directory, departed)
+        theirs, rest = _count_departed_rows(path, directory, departed)
         raw += theirs
         if not rest:
             path.unlink()
@@ -119,7 +121,9 @@ def purge(directory: Path, departed: DepartedLabelers) -> RawRows:
     return raw
 
 
-def _count(path: Path, directory: Path, departed: DepartedLabelers) -> tuple[RawRows, int]:
+def _count_departed_rows(
+    path: Path, directory: Path, departed: DepartedLabelers
+) -> tuple[RawRows, int]:
     """Return the rows of a file that are theirs, and how many are not."""
     theirs = 0
     try:
@@ -138,12 +142,12 @@ def _are_theirs(batch: pa.RecordBatch, departed: DepartedLabelers) -> NDArray[np
     names = [noted.decode()] if noted else batch.schema.names[:-1]  # the last is input_row
     theirs = np.zeros(batch.num_rows, dtype=bool)
     for values in map(batch.column, names):
-        if _is_id(values.type):
+        if _can_hold_ids(values.type):
             theirs |= departed.rows(values.cast(pa.string()), source)
     return theirs
 
 
-def _is_id(kind: pa.DataType) -> bool:
+def _can_hold_ids(kind: pa.DataType) -> bool:
     """Return whether a column can hold ids: text or numbers."""
     types = pa.types
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
@@ -204,21 +208,23 @@ class DepartedLabelers:
         new = [labeler for labeler in distinct if labeler not in known]
         positions = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
         known.update(zip(new, positions.tolist(), strict=True))
-        theirs = self._note(np.array([known[labeler] for labeler in distinct], dtype=np.intp))
+        theirs = self._note_present(
+            np.array([known[labeler] for labeler in distinct], dtype=np.intp)
+        )
         rows: NDArray[np.bool_] = theirs[encoded.indices.to_numpy()]
         return rows
 
-    def of_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
+    def match_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
         """Return which of these keys, (n, 2), are theirs, shape (n,)."""
-        return self._note(blocks.positions(self.labelers, labelers))
+        return self._note_present(blocks.positions(self.labelers, labelers))
 
-    def rows_of(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    def match_rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which rows of a canonical batch are theirs; none if it tells no labeler."""
         if "labeler" not in batch.schema.names:
             return np.zeros(batch.num_rows, dtype=bool)
         return self.rows(batch["labeler"])
 
-    def _note(self, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def _note_present(self, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which positions are in `labelers`, and note that these had rows."""
         theirs: NDArray[np.bool_] = positions >= 0
         self.present.update(positions[theirs].tolist())
@@ -230,7 +236,7 @@ _TASKS = """
     FROM read_ndjson_objects({path}) WHERE answer IN (SELECT unnest(?))"""
 
 
-def write_outside(path: Path, staged: Staged, scratch: Path) -> None:
+def write_answers_outside_domain(path: Path, staged: Staged, scratch: Path) -> None:
     """List connector, answer and task of every such answer in a file of mode 0600.
 
     It is PRIVATE: which answers are in it follows from labels.

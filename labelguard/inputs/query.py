@@ -54,7 +54,9 @@ def canonical_query(layout: Layout, content: Content) -> str:
     """Return the SELECT over `part` of canonical pairs; `content` is the type in all files."""
     content_type = canonical.sql_type(content)
     columns = {role: identifier(column) for role, column in layout.columns.items()}
-    pieces = [_read(role, column, layout, content_type) for role, column in columns.items()]
+    pieces = [
+        _role_column_sql(role, column, layout, content_type) for role, column in columns.items()
+    ]
     if "ranks" in columns:
         pieces.append(f"{columns['ranks']} IS NULL AS skipped")
     if "choice" in columns:
@@ -65,7 +67,7 @@ def canonical_query(layout: Layout, content: Content) -> str:
         pieces.append(f"{literal(question)} AS question")
     for feature, sides in layout.features.items():
         for alias, column in zip(_aliases(layout, feature), sides, strict=True):
-            pieces.append(f"{_feature_value(feature, identifier(column), layout)} AS {alias}")
+            pieces.append(f"{_feature_value_sql(feature, identifier(column), layout)} AS {alias}")
     named = ", ".join(pieces)
     build = _ranking_query if layout.is_list else _pair_query
     absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
@@ -73,7 +75,7 @@ def canonical_query(layout: Layout, content: Content) -> str:
     return f"WITH named AS (SELECT {named} FROM {part}), {build(layout, content)}"
 
 
-def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
+def _role_column_sql(role: str, column: str, layout: Layout, content_type: str) -> str:
     """Return SQL of a column under the name of its role. Labels are text, whatever their type."""
     if role in ("label", "tie"):
         read = _trim(nan_to_null(column, layout.types[role]))
@@ -103,32 +105,35 @@ def _trim(column: str) -> str:
 def _pair_query(layout: Layout, content: Content) -> str:
     kinds = layout.types
     _, a, b = LAYOUTS[layout.kind][:3]
-    faults = _common_faults(kinds)
+    faults = _public_fault_cases(kinds)
     if layout.kind == "pairs":
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
     else:
         faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
-    faults += [_feature_fault(feature, _aliases(layout, feature)) for feature in layout.features]
+    faults += [
+        _feature_fault_case(feature, _aliases(layout, feature)) for feature in layout.features
+    ]
     values: dict[str, str] = {}
     for feature in layout.features:
-        values |= _in_canonical_order(feature, *_aliases(layout, feature))
+        values |= _ordered_feature_sql(feature, *_aliases(layout, feature))
+    digest = canonical.item_digest_sql("ep", "least(ea, eb), greatest(ea, eb)")
+    digest = _add_question_to_digest(digest, layout)
     return f"""
         encoded AS (
             SELECT *,
                 {canonical.encode("prompt", content)} AS ep,
                 {canonical.encode(a, content)} AS ea,
                 {canonical.encode(b, content)} AS eb,
-                {_sides(layout, content, a, b)}
-                ({_value_label(layout)})::UTINYINT AS said,
-                ({_flagged_label(layout)})::UTINYINT AS given
+                {_select_side_words(layout, content, a, b)}
+                ({_label_value_sql(layout)})::UTINYINT AS said,
+                ({_label_with_tie_sql(layout)})::UTINYINT AS given
             FROM named)
         SELECT
             prompt,
             CASE WHEN ea <= eb THEN {a} ELSE {b} END AS first,
             CASE WHEN ea <= eb THEN {b} ELSE {a} END AS second,
-            {_with_question(canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)"), layout)}
-                AS content,
-            {_common_columns(layout)}
+            {digest} AS content,
+            {_select_common_columns(layout)}
             {_select_features(layout, values)}
             coalesce(ea = eb, false) AS identical,
             (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
@@ -141,7 +146,7 @@ def _ranking_query(layout: Layout, content: Content) -> str:
     lists = [
         _aliases(layout, feature)[0] for feature in layout.features if feature.kind != "stratum"
     ]
-    ranked, label = _rank_labels(layout)
+    ranked, label = _ranking_label_sql(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
     attached = "".join(f" || strlen({v}[i]::VARCHAR) || ':' || {v}[i]" for v in lists)
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
@@ -149,21 +154,21 @@ def _ranking_query(layout: Layout, content: Content) -> str:
     for feature in layout.features:
         alias = _aliases(layout, feature)[0]
         sides = (alias,) if feature.kind == "stratum" else (f"{alias}[o[p.i]]", f"{alias}[o[p.j]]")
-        values |= _pair_values(feature, *sides)
-    digest = canonical.item_digest("ep", "array_to_string(list_sort(es), '')")
+        values |= _pair_feature_sql(feature, *sides)
+    digest = canonical.item_digest_sql("ep", "array_to_string(list_sort(es), '')")
     return f"""
         encoded AS (
             SELECT *, row_number() OVER () - 1 AS source_row,
                 {canonical.encode("prompt", content)} AS ep,
                 list_transform(responses,
                     lambda r: coalesce({canonical.encode("r", content)}, '')) AS es,
-                {_sides(layout, content)}
+                {_select_side_words(layout, content)}
                 len(responses) AS k
             FROM named),
         ordered AS (
             SELECT *, list_grade_up({sorted_by}) AS o,
-                {_with_question(digest, layout)} AS content,
-                (CASE {" ".join(_ranking_faults(layout))} ELSE 0 END)::UTINYINT AS fault,
+                {_add_question_to_digest(digest, layout)} AS content,
+                (CASE {" ".join(_ranking_fault_cases(layout))} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
         pairs AS (
@@ -176,7 +181,7 @@ def _ranking_query(layout: Layout, content: Content) -> str:
             responses[o[p.i]] AS first,
             responses[o[p.j]] AS second,
             content,
-            {_common_columns(layout)}
+            {_select_common_columns(layout)}
             (CASE WHEN fault > 0 THEN 0
                 ELSE (p.i - 1) * k - p.i * (p.i - 1) // 2 + p.j - p.i - 1 END)::USMALLINT AS pair,
             source_row,
@@ -188,17 +193,17 @@ def _ranking_query(layout: Layout, content: Content) -> str:
         FROM pairs"""
 
 
-def _ranking_faults(layout: Layout) -> list[str]:
+def _ranking_fault_cases(layout: Layout) -> list[str]:
     """Return CASE branches for faults of a ranking."""
     return [
-        *_common_faults(layout.types),
+        *_public_fault_cases(layout.types),
         f"WHEN k IS NULL OR k < 2 OR k > {_MAX_RANKED} THEN 7",
         "WHEN list_contains(es, '') THEN 6",
-        *(_list_fault(feature, _aliases(layout, feature)[0]) for feature in layout.features),
+        *(_list_fault_case(feature, _aliases(layout, feature)[0]) for feature in layout.features),
     ]
 
 
-def _rank_labels(layout: Layout) -> tuple[str, str]:
+def _ranking_label_sql(layout: Layout) -> tuple[str, str]:
     """Return SQL of whether there is a rank for each response, and of the label of a pair.
 
     A choice prefers the chosen response to every other one, and says nothing of two others.
@@ -206,7 +211,7 @@ def _rank_labels(layout: Layout) -> tuple[str, str]:
     if not layout.reading.labelled:
         return "true", f"{LABEL_TIE}"
     if layout.kind == "choices":
-        label = f"""(CASE WHEN skipped THEN {_skip_label(layout)}
+        label = f"""(CASE WHEN skipped THEN {_choose_blank_label(layout)}
                 WHEN NOT ranked THEN {104 + layout.reading.values.first}
                 WHEN o[p.i] = choice THEN {LABEL_A}
                 WHEN o[p.j] = choice THEN {LABEL_B}
@@ -214,7 +219,7 @@ def _rank_labels(layout: Layout) -> tuple[str, str]:
         return "coalesce(choice BETWEEN 1 AND k, false)", label
     ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
                     lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
-    label = f"""(CASE WHEN skipped THEN {_skip_label(layout)}
+    label = f"""(CASE WHEN skipped THEN {_choose_blank_label(layout)}
                 WHEN NOT ranked THEN 103
                 WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
                 WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
@@ -228,7 +233,7 @@ def _aliases(layout: Layout, feature: FeatureColumn) -> tuple[str, ...]:
     return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[feature])))
 
 
-def _feature_value(feature: FeatureColumn, column: str, layout: Layout) -> str:
+def _feature_value_sql(feature: FeatureColumn, column: str, layout: Layout) -> str:
     """Return SQL of a feature's column, of whatever type it is."""
     listed = layout.is_list and feature.kind != "stratum"
     if feature.kind == "number":
@@ -242,39 +247,43 @@ def _feature_value(feature: FeatureColumn, column: str, layout: Layout) -> str:
     return listing if listed else f"{column}::VARCHAR"
 
 
-def _in_canonical_order(feature: FeatureColumn, *sides: str) -> dict[str, str]:
-    """Return `_pair_values` of the sides in the order of their contents, as the label is."""
+def _ordered_feature_sql(feature: FeatureColumn, *sides: str) -> dict[str, str]:
+    """Return `_pair_feature_sql` of the sides in the order of their contents, as the label is."""
     if feature.kind == "stratum":
-        return _pair_values(feature, *sides)
+        return _pair_feature_sql(feature, *sides)
     # A number of both sides together is for the first as one of each side is where the second has
     # 0. Not by a factor of -1: the sign of a zero would tell which side was chosen.
     both = sides if len(sides) > 1 else (f"({sides[0]} + 0::DOUBLE)", "0::DOUBLE")
-    values, turned = _pair_values(feature, *both), _pair_values(feature, *reversed(both))
+    values, turned = _pair_feature_sql(feature, *both), _pair_feature_sql(feature, *reversed(both))
     return {
         name: f"(CASE WHEN ea <= eb THEN {value} ELSE {turned[name]} END)"
         for name, value in values.items()
     }
 
 
-def _pair_values(feature: FeatureColumn, *sides: str) -> dict[str, str]:
+def _pair_feature_sql(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     """Return SQL of a pair's feature, by the name it is carried under; `sides` are its values."""
     values = (f"{sides[0]} - {sides[1]}",) if feature.kind == "number" else sides
     return dict(zip(feature.columns, values, strict=True))
 
 
-def _feature_fault(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
+def _feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     """Return the CASE branch for what is carried and is not there."""
     if feature.kind == "number":
         return f"WHEN NOT coalesce(isfinite({' - '.join(sides)}), false) THEN 12"
-    missing = " OR ".join(is_blank(side) for side in sides)
+    missing = " OR ".join(is_blank_sql(side) for side in sides)
     return f"WHEN {missing} THEN {14 if feature.kind == 'source' else 15}"
 
 
-def _list_fault(feature: FeatureColumn, values: str) -> str:
+def _list_fault_case(feature: FeatureColumn, values: str) -> str:
     """Return the same of what is carried as a list, one for each response."""
     if feature.kind == "stratum":
-        return _feature_fault(feature, (values,))
-    good = "x IS NOT NULL AND isfinite(x)" if feature.kind == "number" else f"NOT ({is_blank('x')})"
+        return _feature_fault_case(feature, (values,))
+    good = (
+        "x IS NOT NULL AND isfinite(x)"
+        if feature.kind == "number"
+        else f"NOT ({is_blank_sql('x')})"
+    )
     return (
         f"WHEN NOT coalesce(len({values}) = k AND len(list_filter({values}, lambda x: {good})) = k,"
         f" false) THEN {12 if feature.kind == 'number' else 14}"
@@ -293,24 +302,24 @@ def _select_features(layout: Layout, values: Mapping[str, str]) -> str:
     return "".join(listed)
 
 
-def _with_question(digest: str, layout: Layout) -> str:
+def _add_question_to_digest(digest: str, layout: Layout) -> str:
     """Return SQL of an item's digest, under the question that the row answers if it tells one."""
-    return canonical.question_digest("question", digest) if layout.has_questions else digest
+    return canonical.question_digest_sql("question", digest) if layout.has_questions else digest
 
 
-def _sides(layout: Layout, content: Content, *sides: str) -> str:
+def _select_side_words(layout: Layout, content: Content, *sides: str) -> str:
     """Return the SELECT list of the words of every side, where contents are units."""
     if layout.reading.unit != "item":
         return ""
-    prompt = canonical.plain_text("prompt", content)
+    prompt = canonical.plain_text_sql("prompt", content)
     if sides:
-        words = (f"concat({prompt}, {canonical.plain_text(side, content)})" for side in sides)
+        words = (f"concat({prompt}, {canonical.plain_text_sql(side, content)})" for side in sides)
         return f"[{', '.join(words)}] AS sides, "
-    response = canonical.plain_text("r", content)
+    response = canonical.plain_text_sql("r", content)
     return f"list_transform(responses, lambda r: concat({prompt}, {response})) AS sides, "
 
 
-def _common_columns(layout: Layout) -> str:
+def _select_common_columns(layout: Layout) -> str:
     """Return the SELECT list of the identifying columns that all layouts share."""
     pieces, kinds = [], layout.types
     if layout.reading.unit == "item":
@@ -318,42 +327,46 @@ def _common_columns(layout: Layout) -> str:
     if "labeler_id" in kinds:
         pieces.append("labeler_id AS labeler")
     if "item_id" in kinds:
-        digest = _with_question(canonical.id_digest(canonical.ID_TAG, "item_id"), layout)
-        name = canonical.id_under_question("item_id", "question")
+        digest = _add_question_to_digest(
+            canonical.id_digest_sql(canonical.ID_TAG, "item_id"), layout
+        )
+        name = canonical.id_under_question_sql("item_id", "question")
         name = name if layout.has_questions else "item_id"
         pieces += [f"{name} AS item_id", f"{digest} AS given_id"]
     if layout.has_questions:
         pieces.append("question")
     for role in ("ranking_id", "record_id"):
         if role in kinds:
-            pieces.append(f"{canonical.id_digest(canonical.GROUP_TAG, role)} AS {role[:-3]}")
+            pieces.append(f"{canonical.id_digest_sql(canonical.GROUP_TAG, role)} AS {role[:-3]}")
     if "submitted_at" in kinds:
-        pieces.append(f"{_time(kinds)} AS submitted")
+        pieces.append(f"{_submission_time_sql(kinds)} AS submitted")
     return "".join(f"{piece}, " for piece in pieces)
 
 
-def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
+def _public_fault_cases(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     """Return CASE branches for faults of public columns."""
     faults = []
     if "labeler_id" in kinds:
-        faults.append(f"WHEN {is_blank('labeler_id')} THEN 1")
+        faults.append(f"WHEN {is_blank_sql('labeler_id')} THEN 1")
     faults.append("WHEN ep IS NULL THEN 2")
     for role, code in (("item_id", 8), ("question", 13), ("ranking_id", 9)):
         if role in kinds:
             faults.append(f"WHEN coalesce({role}, '') = '' THEN {code}")
     if "submitted_at" in kinds:
-        faults.append(f"WHEN submitted_at IS NOT NULL AND {_time(kinds)} IS NULL THEN 10")
+        faults.append(
+            f"WHEN submitted_at IS NOT NULL AND {_submission_time_sql(kinds)} IS NULL THEN 10"
+        )
     return faults
 
 
-def is_blank(column: str) -> str:
+def is_blank_sql(column: str) -> str:
     """Return SQL that is true where an id (VARCHAR) is null, empty or white space."""
     # The comparison spares nearly all ids the regular expression.
     is_white = rf"NOT coalesce(regexp_matches({column}, '[^\s\p{{Z}}]'), false)"
     return f"CASE WHEN {column} BETWEEN '!' AND '~' THEN false ELSE {is_white} END"
 
 
-def _time(kinds: Mapping[str, DuckDBPyType]) -> str:
+def _submission_time_sql(kinds: Mapping[str, DuckDBPyType]) -> str:
     """Return SQL of the submission time as an integer that sorts by time; NULL if it is no time."""
     kind = kinds["submitted_at"]
     number = "try_cast(submitted_at AS BIGINT)"
@@ -368,7 +381,7 @@ _FLAG = """coalesce(try_cast(tie AS BOOLEAN),
             CASE try_cast(tie AS DOUBLE) WHEN 1 THEN true WHEN 0 THEN false END)"""
 
 
-def _value_label(layout: Layout) -> str:
+def _label_value_sql(layout: Layout) -> str:
     """Return SQL of the label but for the flag of ties, or 100 outside the domain."""
     if not layout.reading.labelled:
         return f"{LABEL_TIE}"
@@ -391,12 +404,12 @@ def _value_label(layout: Layout) -> str:
     return f"CASE WHEN coalesce(label, '') = '' THEN {LABEL_SKIP} {cases} ELSE {LABEL_FAULT} END"
 
 
-def _flagged_label(layout: Layout) -> str:
+def _label_with_tie_sql(layout: Layout) -> str:
     """Return SQL of the label, from `said` and the flag of ties, or a code of LABEL_FAULTS.
 
     The flag decides: what stands beside it in a column that can only say A or B is a filler.
     """
-    skipped = f"WHEN said = {LABEL_SKIP} THEN {_skip_label(layout)}"
+    skipped = f"WHEN said = {LABEL_SKIP} THEN {_choose_blank_label(layout)}"
     if "tie" not in layout.columns:
         return f"CASE {skipped} ELSE said END"
     return f"""CASE
@@ -407,6 +420,6 @@ def _flagged_label(layout: Layout) -> str:
         ELSE said END"""
 
 
-def _skip_label(layout: Layout) -> int:
+def _choose_blank_label(layout: Layout) -> int:
     """Return what a blank label becomes."""
     return LABEL_TIE if layout.reading.skips == "tie" else LABEL_SKIP

@@ -81,7 +81,7 @@ def nan_to_null(column: str, kind: DuckDBPyType) -> str:
     return f"(CASE WHEN isfinite({column}) OR isinf({column}) THEN {column} END)"
 
 
-def check_columns(names: Sequence[str], where: str) -> None:
+def check_column_names(names: Sequence[str], where: str) -> None:
     """Refuse no columns, too many, or two that DuckDB takes for one."""
     if not names:
         raise InvalidLabels(f"{where}: no columns in the input")
@@ -99,7 +99,7 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
         config={
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "memory_limit": f"{_memory()}B",
+            "memory_limit": f"{_choose_memory_limit()}B",
             # Each thread that reads JSON holds 64 MiB.
             "threads": min(os.cpu_count() or 1, 8),
             "temp_directory": str(scratch),
@@ -108,7 +108,7 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
     )
 
 
-def _memory() -> int:
+def _choose_memory_limit() -> int:
     """Return the bytes that an engine may take: a quarter of the machine's or its container's."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _CONTAINER_LIMITS:
@@ -145,7 +145,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query over the file in batches of about 48 MiB."""
     with translate_errors(file):
-        most = _rows_to_read(file, connection, query)
+        most = _choose_batch_rows(file, connection, query)
         relation = _select(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
         for batch in relation.to_arrow_reader(most):
@@ -168,7 +168,7 @@ def _select(
     return relation
 
 
-def _rows_to_read(file: InputFile, connection: duckdb.DuckDBPyConnection, query: str) -> int:
+def _choose_batch_rows(file: InputFile, connection: duckdb.DuckDBPyConnection, query: str) -> int:
     """Return how many rows to take from DuckDB at once, by the width of the first ones.
 
     Of canonical ones, which are as wide whatever their labels say and however those are written.

@@ -107,7 +107,7 @@ def resolve_input(
         if isinstance(item, InputFile):
             files.append(item)
         elif str(item) == "-" and isinstance(item, str | Path):
-            files.append(resolve_file(_spool_input(spool), named, _STANDARD_INPUT))
+            files.append(resolve_file(_spool_standard_input(spool), named, _STANDARD_INPUT))
         elif isinstance(item, str) and is_remote(item):
             files += [_resolve_object(one, named, spool) for one in list_objects(item)]
         elif isinstance(item, str | Path):
@@ -217,7 +217,7 @@ _directories: list[tempfile.TemporaryDirectory[str]] = []
 _spooled: list[tuple[TextIO, Path]] = []
 
 
-def _spool_input(directory: Path | None) -> Path:
+def _spool_standard_input(directory: Path | None) -> Path:
     """Return the file that holds all of standard input, named by its kind as its first bytes say.
 
     It is written into `directory`, or into one in TMPDIR, and read once in a process.

@@ -121,13 +121,13 @@ class Staged:
         """Public texts by item."""
         return self.directory / _TEXTS
 
-    def labels_of_units(self) -> NDArray[np.int64]:
+    def count_rows_per_unit(self) -> NDArray[np.int64]:
         """Return how many usable rows every unit gave, (units,); each lies whole in one bucket."""
         tables = (buckets.read_bucket(self.rows_directory, b) for b in range(self.buckets))
         units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in tables if table)
         return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 
-    def raise_for(self, faults: list[Fault], count: int) -> None:
+    def refuse_bad_rows(self, faults: list[Fault], count: int) -> None:
         """Stop at bad rows: the first one in full, and how many more there are."""
         if not count:
             return
@@ -135,7 +135,7 @@ class Staged:
         rest = "" if count == self.rows_read else " or set such rows aside: --bad-rows quarantine"
         raise InvalidLabels(f"{faults[0]}{more}; mend the input{rest}")
 
-    def raise_for_labels(self) -> None:
+    def refuse_labels_outside_domain(self) -> None:
         """Stop at labels outside their domain. Such rows cannot be set aside: that would tell what
         their labels are.
         """
@@ -264,12 +264,12 @@ def canonical_order(table: pa.Table) -> NDArray[np.intp]:
         return order
     keys = {name: buckets.column(table, name) for name in present}
     if _SUBMISSION in table.column_names:
-        keys |= _keys_of_lists(table, keys)
+        keys |= _find_submission_sort_keys(table, keys)
     order = np.lexsort([keys[name] for name in reversed(present)])
     return order
 
 
-def _keys_of_lists(
+def _find_submission_sort_keys(
     table: pa.Table, keys: Mapping[str, NDArray[np.generic]]
 ) -> dict[str, NDArray[np.generic]]:
     """Return keys that all pairs of one submitted list share: the latest of several is taken whole.

@@ -65,7 +65,7 @@ class StagingOptions:
     spool: Path | None = None
 
     def __post_init__(self) -> None:
-        buckets.check_count(self.buckets)
+        buckets.check_bucket_count(self.buckets)
         if self.reading.unit != "labeler" and (self.groups is None) == (
             self.reading.unit == "group"
         ):
@@ -136,7 +136,7 @@ class Stager:
         for key, value in shape.items():
             setattr(staged, key, value)
         staged.layouts.add(layout.kind)
-        self._names = {**layout.columns, **formatted.names, **_feature_names(layout)}
+        self._names = {**layout.columns, **formatted.names, **_name_sources_and_strata(layout)}
         self._hint = formatted.hint
         self._file_rows = 0
         self._file_number += 1
@@ -144,13 +144,13 @@ class Stager:
 
     def append(self, name: str, batch: pa.RecordBatch, rows: Sink, texts: Sink) -> None:
         """Check a batch's public columns, then append its usable rows to their buckets."""
-        batch = self._usable(name, batch)
+        batch = self._keep_usable_rows(name, batch)
         if not batch.num_rows:
             return
         blank = batch["label"].to_numpy() == LABEL_SKIP
         content = _read_digests(batch, "content")
         items = _read_digests(batch, "given_id") if self.staged.given_ids else content
-        labelers = self._labeler_blocks(batch)
+        labelers = self._read_labeler_keys(batch)
         units = self._units(labelers, batch)
         # Skips have no number, no text and no digest: what they do is seen once rows are sorted.
         numbers = np.cumsum(~blank, dtype=np.uint64) + np.uint64(self.staged.rows) - np.uint64(1)
@@ -226,13 +226,13 @@ class Stager:
         names, departed = list(self._labelers), self._departed.present
         return Piece(directory, self.staged, self._digest, names, self._answered, departed, size)
 
-    def take_in(self, piece: Piece) -> None:
+    def add_piece(self, piece: Piece) -> None:
         """Count what a worker staged of a file, as if it had been read here."""
         self.staged.add(piece.staged)
         self._digest += piece.digest
         self._departed.present |= piece.departed
         self.staged.refused_labelers = self._departed.count
-        number = self._number(piece.labelers)
+        number = self._number_labelers(piece.labelers)
         self._answered[number] |= piece.answered
 
     def sort(self, received: Received, executor: Executor) -> None:
@@ -254,7 +254,7 @@ class Stager:
         """True where it is known what a skip takes back: when it was, and whose."""
         return self.staged.timed and (self.staged.labelers or self.staged.recorded)
 
-    def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _keep_usable_rows(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Check faults; drop skips, identical sides and (if asked) public ties."""
         staged = self.staged
         start = self._file_rows
@@ -265,7 +265,7 @@ class Stager:
             numbers = np.arange(start, start + batch.num_rows)
             counted = np.ones(batch.num_rows, dtype=bool)
         self._file_rows += batch.num_rows
-        refused = self._departed.rows_of(batch)
+        refused = self._departed.match_rows(batch)
         if refused.any():
             staged.refused_rows += int((refused & counted).sum())
             staged.refused_labelers = self._departed.count
@@ -292,7 +292,7 @@ class Stager:
             example = self._fault(name, 0, PUBLIC_FAULTS[int(code)])
             staged.fault_reasons[f"column {example.column}: {example.reason}"] += int(count)
         if not self.options.quarantine:
-            staged.raise_for(staged.faults, staged.fault_count)
+            staged.refuse_bad_rows(staged.faults, staged.fault_count)
         invalid = sound & (label >= LABEL_FAULT)
         if self._of_tool:
             staged.outside.setdefault(name, []).extend(numbers[invalid].tolist())
@@ -327,19 +327,19 @@ class Stager:
         reason = self._hint if self._hint and reason == NO_CONTENT else reason
         return Fault(file, row + 1, column, reason)
 
-    def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:
+    def _read_labeler_keys(self, batch: pa.RecordBatch) -> Blocks:
         """Return the pseudonym of every row's labeler."""
         if "labeler" not in batch.schema.names:
             return np.zeros((batch.num_rows, 2), np.uint64)
         encoded = batch["labeler"].dictionary_encode()
         ids = encoded.dictionary.to_pylist()
-        codes = self._number(ids)
+        codes = self._number_labelers(ids)
         number = codes[encoded.indices.to_numpy()]
         self._answered[number[batch["label"].to_numpy() != LABEL_SKIP]] = True
         keys: Blocks = self._labeler_keys[number]
         return keys
 
-    def _number(self, ids: list[str]) -> NDArray[np.intp]:
+    def _number_labelers(self, ids: list[str]) -> NDArray[np.intp]:
         """Return the numbers of distinct ids, (n,); each is hashed once."""
         new = [labeler for labeler in ids if labeler not in self._labelers]
         if new:
@@ -373,13 +373,13 @@ class Stager:
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
-            return self._keys.content_units(
+            return self._keys.content_unit_keys(
                 canonical.compute_unit_digests(batch["sides"], self.connection)
             )
         return labelers
 
 
-def _feature_names(layout: Layout) -> dict[str, str]:
+def _name_sources_and_strata(layout: Layout) -> dict[str, str]:
     """Return what messages call the columns of sources and strata."""
     columns: dict[str, list[str]] = {"source": [], "stratum": [], "number": []}
     for feature, names in layout.features.items():

@@ -29,7 +29,7 @@ from labelguard.inputs.canonical import Content
 from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, Reading, TableSchema
 from labelguard.inputs.formats import FORMATS, FormattedFile, apply_format
 from labelguard.inputs.formats.arena import WINNERS
-from labelguard.inputs.layouts import Layout, merge_contents
+from labelguard.inputs.layouts import Layout, find_common_content
 from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
@@ -41,9 +41,9 @@ from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
 from labelguard.storage.executor import Executor, open_executor, over_buckets, read_ahead
 from labelguard.storage.files import fresh_directory
-from labelguard.text import describe_counts
+from labelguard.text import describe_reason_counts
 
-__all__ = ["StagingOptions", "canonical_rows", "check_declared", "stage"]
+__all__ = ["StagingOptions", "canonical_rows", "check_public_columns", "stage"]
 
 # Called with the name of a file and how many rows were read of all so far.
 Rows = Callable[[str, int], None]
@@ -72,15 +72,17 @@ def stage(
         # Every file is looked at before any is read: a wrong column in the last one shows at once,
         # and chats whose members differ from file to file get one type.
         # Of objects of a store that have the same columns the first stands for all.
-        looked = files if _differ(files) else files[:1]
+        looked = files if _may_differ_in_columns(files) else files[:1]
         formatted = [apply_format(file, connection, reading) for file in looked]
         layouts = [entry.find_layout(connection) for entry in formatted]
-        formatted += [_read_alike(formatted[0], file, reading) for file in files[len(looked) :]]
+        formatted += [
+            _format_like_first(formatted[0], file, reading) for file in files[len(looked) :]
+        ]
         layouts += layouts[:1] * (len(files) - len(looked))
-        content = merge_contents(files, layouts)
+        content = find_common_content(files, layouts)
         limit = ByteLimit.for_files(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
-        if not _can_travel(files, executor):
+        if not _should_use_workers(files, executor):
             few = count <= buckets.FEW
             where = directory if few else received
             with (
@@ -90,7 +92,7 @@ def stage(
                 for file, entry, layout in zip(files, formatted, layouts, strict=True):
                     stager.begin_file(entry, layout)
                     _count_left_out(stager, file, entry)
-                    _read(stager, entry, layout, content, limit, rows, texts, progress)
+                    _read_into_buckets(stager, entry, layout, content, limit, rows, texts, progress)
             task = Received(directory, received, () if few else ((received, 0),))
         else:
             for entry, layout in zip(formatted, layouts, strict=True):
@@ -105,7 +107,9 @@ def stage(
         )
     if not staged.rows_read:
         left_out = staged.left_out
-        why = f"nothing is a label; left out: {describe_counts(left_out)}" if left_out else ""
+        why = (
+            f"nothing is a label; left out: {describe_reason_counts(left_out)}" if left_out else ""
+        )
         raise InvalidLabels(f"{files[0].name}: {why or 'no rows in the input'}")
     for target in (staged.rows_directory, staged.texts_directory):
         target.mkdir(mode=0o700, exist_ok=True)
@@ -120,7 +124,7 @@ def stage(
     return staged
 
 
-def check_declared(staged: Staged, declared: Sequence[str]) -> None:
+def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
     """Raise `InvalidLabels` for a column declared public that tells labels, or is in no file.
 
     By names of columns alone. Where columns lack because of labels, none of those is suggested.
@@ -163,14 +167,14 @@ def _columns_of_answers(entry: FormattedFile, kinds: Collection[str]) -> set[str
     return {*made, *named, *FORMATS[entry.format].private, *WINNERS}
 
 
-def _can_travel(files: Sequence[InputFile], executor: Executor) -> bool:
+def _should_use_workers(files: Sequence[InputFile], executor: Executor) -> bool:
     """Return whether files are to be read by workers, and can be."""
     remote = any(file.remote for file in files)
     placed = all((file.path or file.remote) and not file.answers for file in files)
     return placed and (remote or not executor.shares_memory)
 
 
-def _differ(files: Sequence[InputFile]) -> bool:
+def _may_differ_in_columns(files: Sequence[InputFile]) -> bool:
     """Return whether not all files are objects of a store with the same columns.
 
     Raises `InvalidLabels` for objects whose columns differ.
@@ -189,7 +193,7 @@ def _differ(files: Sequence[InputFile]) -> bool:
     return False
 
 
-def _read_alike(first: FormattedFile, file: InputFile, reading: Reading) -> FormattedFile:
+def _format_like_first(first: FormattedFile, file: InputFile, reading: Reading) -> FormattedFile:
     """Return a file that has the columns of the first, formatted when it is opened."""
 
     def open_formatted(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
@@ -198,7 +202,7 @@ def _read_alike(first: FormattedFile, file: InputFile, reading: Reading) -> Form
     return replace(first, file=replace(file, open=open_formatted))
 
 
-def _read(
+def _read_into_buckets(
     stager: Stager,
     entry: FormattedFile,
     layout: Layout,
@@ -226,7 +230,7 @@ def _count_left_out(stager: Stager, file: InputFile, entry: FormattedFile) -> No
 
 @dataclass(frozen=True)
 class ReadingTask:
-    """A task for `read_piece`: the files of an input, path and name, and how they are read.
+    """A task for `stage_file`: the files of an input, path and name, and how they are read.
 
     `content` is what all of them hold together. Parts go to `directory`.
     """
@@ -239,7 +243,7 @@ class ReadingTask:
     max_bytes: int | None
 
 
-def read_piece(task: ReadingTask, number: int) -> Piece:
+def stage_file(task: ReadingTask, number: int) -> Piece:
     """Stage one file of an input, in a worker, into a directory that no other call writes to."""
     place, name = task.files[number]
     directory = task.directory / f"{number:06d}-{secrets.token_hex(8)}"
@@ -262,7 +266,9 @@ def read_piece(task: ReadingTask, number: int) -> Piece:
         rows, texts = (
             stack.enter_context(PartWriter(directory / what, count)) for what in ("rows", "texts")
         )
-        _read(stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None)
+        _read_into_buckets(
+            stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None
+        )
     shutil.rmtree(directory / "object", ignore_errors=True)
     return stager.piece(directory, int(most - limit.left))
 
@@ -272,11 +278,11 @@ def _read_by_workers(
 ) -> Received:
     """Have every file read by a worker, and count what they tell."""
     pieces: list[tuple[Path, int]] = []
-    read = over_buckets(executor, read_piece, task, count=len(task.files))
+    read = over_buckets(executor, stage_file, task, count=len(task.files))
     for (_, name), piece in zip(task.files, read, strict=True):
         limit.take(name, piece.size)
         pieces.append((piece.directory, stager.staged.rows))
-        stager.take_in(piece)
+        stager.add_piece(piece)
         progress(name, stager.staged.rows_read)
     return Received(stager.staged.directory, task.directory, tuple(pieces))
 

@@ -25,16 +25,16 @@ import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical
-from labelguard.inputs.columns import find_contents, find_side_columns
+from labelguard.inputs.columns import find_content_role_columns, find_side_columns
 from labelguard.inputs.readers import (
     NOT_UTF8,
     OURS,
     Opener,
-    check_columns,
+    check_column_names,
     file_literal,
     identifier,
 )
-from labelguard.inputs.text_files import JsonType, read_types, select_typed
+from labelguard.inputs.text_files import JsonType, choose_json_types, select_typed
 
 _DATASET_ROWS = 1000
 ROWS = "rows"  # what messages call rows in memory
@@ -73,11 +73,11 @@ def table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         # Not which column: of chosen and rejected, that would name a side.
         raise InvalidLabels(f"{name}: {_SEVERAL_TYPES}") from None
-    check_columns(converted.column_names, name)
+    check_column_names(converted.column_names, name)
     for batch in converted.to_batches():
         if problem := _find_damage(batch):
             raise InvalidLabels(f"{name}: {problem}")
-    return _opener(lambda: converted)
+    return _make_arrow_opener(lambda: converted)
 
 
 def _dataset_opener(dataset: Any, name: str) -> Opener:
@@ -94,13 +94,13 @@ def _dataset_opener(dataset: Any, name: str) -> Opener:
     if not len(rows):
         raise InvalidLabels(f"{name}: no rows in the input")
     schema = rows[:1].schema
-    check_columns(schema.names, name)
+    check_column_names(schema.names, name)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for table in rows.iter(_DATASET_ROWS):
             yield from table.combine_chunks().to_batches()
 
-    return _opener(lambda: _check_batches(schema, batches()))
+    return _make_arrow_opener(lambda: _check_batches(schema, batches()))
 
 
 def arrow_opener(path: Path, name: str) -> Opener:
@@ -112,11 +112,11 @@ def arrow_opener(path: Path, name: str) -> Opener:
             raise InvalidLabels(
                 f"{name}: compressed Arrow data; write it uncompressed, or as Parquet"
             )
-        check_columns(_read_arrow(path).schema.names, name)
+        check_column_names(_read_arrow(path).schema.names, name)
 
     def open_arrow(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         check()
-        return _opener(lambda: _read_arrow(path))(connection)
+        return _make_arrow_opener(lambda: _read_arrow(path))(connection)
 
     return open_arrow
 
@@ -129,7 +129,7 @@ def parquet_opener(path: Path, name: str) -> Opener:
     )
 
     def open_parquet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        check_columns(pq.read_schema(path).names, name)
+        check_column_names(pq.read_schema(path).names, name)
         return connection.sql(query)
 
     return open_parquet
@@ -173,18 +173,18 @@ def _find_damage(batch: pa.RecordBatch) -> str | None:
     return min(problems, default=None)
 
 
-def _opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
+def _make_arrow_opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
     def open_table(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         source = read()
         try:
             return connection.from_arrow(source)
         except duckdb.NotImplementedException:
-            return _open_readable(source, connection)
+            return _replace_unsupported_columns(source, connection)
 
     return open_table
 
 
-def _open_readable(
+def _replace_unsupported_columns(
     source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
     """Return the relation with bytes in place of columns whose types DuckDB cannot take.
@@ -278,7 +278,7 @@ def rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> 
         raise InvalidLabels(f"{ROWS}: a key is no text; name every column by a str")
     # In the order of their names: which row has a key first may follow from the labels.
     columns = {name: [row.get(name) for row in rows] for name in sorted(names)}
-    check_columns(list(columns), ROWS)
+    check_column_names(list(columns), ROWS)
     return _json_opener(pa.table(_to_json(columns, named, ROWS)), list(columns), named)
 
 
@@ -291,18 +291,18 @@ def _frame_opener(frame: Any, named: Mapping[str, str], name: str) -> Opener | N
     if not frame.columns.is_unique or not all(isinstance(n, str) for n in frame.columns):
         return None
     # What is always missing has the type of another column's absent values.
-    objects = [n for n in frame.columns if frame[n].isna().all() or not _is_typed(frame[n])]
+    objects = [n for n in frame.columns if frame[n].isna().all() or not _has_arrow_type(frame[n])]
     if not objects:
         return None
     typed = pa.table(frame.drop(columns=objects))  # with what the index holds
     texts = _to_json({n: frame[n].tolist() for n in objects}, named, name)
     columns = dict(zip(typed.column_names, typed.columns, strict=True)) | texts
     order = dict.fromkeys([*frame.columns, *columns])
-    check_columns(list(order), name)
+    check_column_names(list(order), name)
     return _json_opener(pa.table({n: columns[n] for n in order}), objects, named)
 
 
-def _is_typed(series: Any) -> bool:
+def _has_arrow_type(series: Any) -> bool:
     """Return whether the type of a column of pandas says what is in it, and Arrow has it, too."""
     if getattr(series.dtype, "hasobject", False):
         return False
@@ -321,7 +321,7 @@ def _json_opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]
         relation = connection.from_arrow(table)
         if not types:
             columns = (f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
-            types.update(read_types(relation.project(", ".join(columns)), named))
+            types.update(choose_json_types(relation.project(", ".join(columns)), named))
         return select_typed(relation, types)
 
     return open_rows
@@ -331,14 +331,18 @@ def _to_json(
     columns: Mapping[str, Iterable[Any]], named: Mapping[str, str], where: str
 ) -> dict[str, pa.Array]:
     """Return the columns as JSON, one text a value."""
-    contents = find_contents(list(columns), named)
+    contents = find_content_role_columns(list(columns), named)
     sides = find_side_columns(list(columns), named)
     arrays = {}
     # Contents first: whether another column is at fault, too, must not depend on their order.
     for name in sorted(columns, key=lambda column: column not in contents):
-        plain = _plain_list if name in contents else partial(_plain, wide=name in sides)
+        plain = (
+            _convert_array_for_json
+            if name in contents
+            else partial(_convert_for_json, wide=name in sides)
+        )
         try:
-            texts = (_write(value, plain) for value in columns[name])
+            texts = (_to_json_text(value, plain) for value in columns[name])
             arrays[name] = pa.array(texts, pa.large_string())
         except (TypeError, ValueError, RecursionError):
             if name in contents:
@@ -347,14 +351,14 @@ def _to_json(
     return arrays
 
 
-def _write(value: Any, plain: Callable[[Any], Any]) -> str | None:
+def _to_json_text(value: Any, plain: Callable[[Any], Any]) -> str | None:
     missing = value is None or type(value).__name__ in ("NAType", "NaTType")
     if missing or (isinstance(value, float | np.floating) and np.isnan(value)):
         return None
     return json.dumps(value, default=plain, ensure_ascii=False)
 
 
-def _plain(value: Any, *, wide: bool) -> Any:
+def _convert_for_json(value: Any, *, wide: bool) -> Any:
     """Return any value but a content as JSON has it; numbers of a side (`wide`) are whole or of 64
     bits.
 
@@ -368,10 +372,10 @@ def _plain(value: Any, *, wide: bool) -> Any:
         return value.isoformat()
     if isinstance(value, decimal.Decimal | uuid.UUID):
         return str(value)
-    return _plain_list(value)
+    return _convert_array_for_json(value)
 
 
-def _plain_list(value: Any) -> Any:
+def _convert_array_for_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError("not JSON")

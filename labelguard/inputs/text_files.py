@@ -30,8 +30,8 @@ from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, NotContent
 from labelguard.inputs.columns import (
     CONVERSATIONS,
-    find_content_columns,
-    find_contents,
+    find_content_role_columns,
+    find_possible_content_columns,
     find_side_columns,
 )
 from labelguard.inputs.readers import (
@@ -40,7 +40,7 @@ from labelguard.inputs.readers import (
     LONG_LINE,
     MAX_LINE,
     Opener,
-    check_columns,
+    check_column_names,
     file_literal,
     identifier,
     literal,
@@ -100,7 +100,7 @@ def _read_header(path: Path, name: str) -> tuple[list[str], str]:
         names = []
     if not names or not all(names):
         raise InvalidLabels(f"{name}: the first line must name every column")
-    check_columns(names, name)
+    check_column_names(names, name)
     return names, delimiter
 
 
@@ -152,7 +152,7 @@ def json_opener(path: Path, name: str, named: Mapping[str, str]) -> Opener:
     @cache
     def options() -> str:
         return (
-            f"{file_literal(path)}, format='{_arrangement(path)}', "
+            f"{file_literal(path)}, format='{_find_json_format(path)}', "
             f"maximum_object_size={MAX_LINE}, {_PARTITIONS}"
         )
 
@@ -161,12 +161,12 @@ def json_opener(path: Path, name: str, named: Mapping[str, str]) -> Opener:
     def open_json(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         if not types:
             types.update(_json_types(connection, options(), named, name))
-        return connection.sql(f"FROM read_json({options()}, columns={_column_list(types)})")
+        return connection.sql(f"FROM read_json({options()}, columns={_column_types_sql(types)})")
 
     return open_json
 
 
-def _arrangement(path: Path) -> str:
+def _find_json_format(path: Path) -> str:
     """Return how objects are written: in one array, one a line, or over several lines."""
     with open_stream(path) as stream:
         while text := stream.read(_PIECE):
@@ -187,7 +187,7 @@ def _json_types(
         f"FROM read_json({options}, sample_size=-1, maximum_depth=1, map_inference_threshold=-1, "
         "field_appearance_threshold=0)"
     )
-    check_columns(_json_keys(connection, options, shallow.columns), where)
+    check_column_names(_json_keys(connection, options, shallow.columns), where)
     if shallow.columns[0] == "json":  # DuckDB's name for what is not an object.
         if shallow.limit(1).fetchall():
             raise InvalidLabels(
@@ -199,10 +199,10 @@ def _json_types(
     members = [name for name, kind in columns if str(kind) == "JSON"]
     types = dict.fromkeys(shallow.columns, "VARCHAR")
     if members:
-        listed = _column_list(dict.fromkeys(members, "JSON"))
+        listed = _column_types_sql(dict.fromkeys(members, "JSON"))
         raw = connection.sql(f"FROM read_json({options}, columns={listed})")
         raw = raw.project(", ".join(map(identifier, members)))
-        types |= {name: column.sql for name, column in read_types(raw, named).items()}
+        types |= {name: column.sql for name, column in choose_json_types(raw, named).items()}
     # In the order of their names: which row has a key first may follow from the labels.
     return dict(sorted(types.items()))
 
@@ -223,7 +223,7 @@ def _json_keys(
     return [name for (name,) in keys.fetchall()]
 
 
-def _column_list(types: Mapping[str, str]) -> str:
+def _column_types_sql(types: Mapping[str, str]) -> str:
     """Return SQL of columns and their types."""
     pieces = (f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
     return f"{{{', '.join(pieces)}}}"
@@ -249,10 +249,12 @@ _KINDS: Mapping[str, str] = {
 }
 
 
-def read_types(raw: duckdb.DuckDBPyRelation, named: Mapping[str, str]) -> dict[str, JsonType]:
+def choose_json_types(
+    raw: duckdb.DuckDBPyRelation, named: Mapping[str, str]
+) -> dict[str, JsonType]:
     """Return what to read every column (JSON) of `raw` as; `named` are columns by role."""
     kinds = _kinds_of_values(raw)
-    strict = find_contents(raw.columns, named)
+    strict = find_content_role_columns(raw.columns, named)
     sides = find_side_columns(raw.columns, named)
     types = {}
     for name, present in kinds.items():
@@ -262,7 +264,7 @@ def read_types(raw: duckdb.DuckDBPyRelation, named: Mapping[str, str]) -> dict[s
             types[name] = _side_type(present)
         else:
             types[name] = _TEXT if present else _NULL
-    chats = [n for n in find_content_columns(raw.columns, named) if kinds[n] == {"nested"}]
+    chats = [n for n in find_possible_content_columns(raw.columns, named) if kinds[n] == {"nested"}]
     return types | _chat_types(raw, chats)
 
 
@@ -324,11 +326,13 @@ def _chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str,
     contents: dict[str, tuple[Content, bool]] = {}
     for name, structures in _structures(raw, names).items():
         if name.lower() in CONVERSATIONS:
-            structures = [canonical.drop_other_members(one) for one in structures]
+            structures = [canonical.keep_chat_members(one) for one in structures]
         with contextlib.suppress(NotContent):
             contents[name] = _content_of(structures)
     try:
-        chat = canonical.merge(content for content, _ in contents.values() if content.chat)
+        chat = canonical.merge_content_types(
+            content for content, _ in contents.values() if content.chat
+        )
     except NotContent:
         contents = {name: pair for name, pair in contents.items() if not pair[0].chat}
     types = {}

@@ -48,7 +48,7 @@ _MESSAGE_FIELDS = (
 )
 
 
-def history_entry(
+def make_history_entry(
     job: Job,
     run: RunInProgress,
     outcome: str,
@@ -104,7 +104,7 @@ def training_key(job: Job, step: Step, release: str) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def registry_entry(home: Project, run: RunInProgress, config: Mapping[str, Any]) -> Facts:
+def make_registry_entry(home: Project, run: RunInProgress, config: Mapping[str, Any]) -> Facts:
     """Return the registry's facts of a model: whose guarantee it has, and why it was promoted."""
     release = run.steps["release"]["learn_from"]
     card = read_card(home.releases / release)
@@ -119,24 +119,24 @@ def registry_entry(home: Project, run: RunInProgress, config: Mapping[str, Any])
     }
 
 
-def finish(job: Job, home: Project, run: RunInProgress) -> list[str]:
+def record_and_notify(job: Job, home: Project, run: RunInProgress) -> list[str]:
     """Add a run that has ended to the history and notify; return notes for the caller.
 
     Only then is it not in progress any more.
     """
     assert run.end_entry
     entry = JobRun(**run.end_entry)
-    attempts.add_run(run.state.history, entry)
+    attempts.append_job_run(run.state.history, entry)
     notes = notify(job.settings.notify, home, run.state, entry)
-    run.state.forget()
+    run.state.remove_run_in_progress()
     return notes
 
 
-def fail(job: Job, home: Project, run: RunInProgress, why: str) -> None:
+def end_failed_run(job: Job, home: Project, run: RunInProgress, why: str) -> None:
     """End a run that failed; its release stays, and the next run learns from it."""
-    run.end(history_entry(job, run, "failed", why))
+    run.end(make_history_entry(job, run, "failed", why))
     with contextlib.suppress(LabelguardError):  # the first error has to be raised
-        finish(job, home, run)
+        record_and_notify(job, home, run)
 
 
 def describe_failure(run: RunInProgress, error: Exception) -> str:
@@ -152,7 +152,7 @@ def log_failure(run: RunInProgress, error: Exception) -> None:
     """Log why a step failed, and add a note to the error with the path of the log."""
     step = _failed_step(run)
     reads_labels = step in _RAW_LABEL_STEPS
-    trace = _trace_without_values(error) if reads_labels else traceback.format_exception(error)
+    trace = _trace_without_labels(error) if reads_labels else traceback.format_exception(error)
     with contextlib.suppress(OSError):  # the first error has to be raised
         path = run.state.log(f"run {run.number}, {step} failed\n{''.join(trace)}")
         error.add_note(f"its trace is in {path}")
@@ -162,18 +162,18 @@ def _failed_step(run: RunInProgress) -> str:
     return next((name for name in STEPS if name not in run.steps), STEPS[-1])
 
 
-def _trace_without_values(error: BaseException) -> Iterator[str]:
+def _trace_without_labels(error: BaseException) -> Iterator[str]:
     """Yield the trace of an error that raw labels may have raised: its places, and messages of our
     own errors, which hold no label. Other messages may hold one.
     """
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause:
-        yield from _trace_without_values(cause)
+        yield from _trace_without_labels(cause)
     yield from traceback.format_tb(error.__traceback__)
     yield f"{type(error).__name__}: {error if isinstance(error, LabelguardError) else '…'}\n"
 
 
-def check_notify(settings: NotifySettings | None) -> None:
+def check_notification_settings(settings: NotifySettings | None) -> None:
     """Raise `MissingExtra`, or `LabelguardError` for a URL or a secret that cannot work."""
     if settings is None:
         return
@@ -183,7 +183,7 @@ def check_notify(settings: NotifySettings | None) -> None:
         raise LabelguardError("notify.url: it must begin with https:// (http:// on this machine)")
     if not url.hostname or url.username or url.password:
         raise LabelguardError("notify.url: it must name a host, and no user or password")
-    _signer(settings)
+    _make_signer(settings)
 
 
 def notify(
@@ -199,7 +199,7 @@ def notify(
         left = {use.event: round(use.left / use.allowed, 4) for use in usage if use.allowed}
         below = sorted(name for name, share in left.items() if share < settings.budget_below)
         crossed = sorted(set(below) - set(queue["below"]))
-        waiting = [*queue["waiting"], *_messages(run, left, crossed)][-_MAX_WAITING:]
+        waiting = [*queue["waiting"], *_compose_messages(run, left, crossed)][-_MAX_WAITING:]
         queue = {"noted": run.run, "below": below, "waiting": waiting}
         state.write(_QUEUE, queue)
     waiting = list(queue["waiting"])
@@ -213,7 +213,9 @@ def notify(
     return []
 
 
-def _messages(run: JobRun, left: Mapping[str, float], crossed: list[str]) -> Iterator[Facts]:
+def _compose_messages(
+    run: JobRun, left: Mapping[str, float], crossed: list[str]
+) -> Iterator[Facts]:
     """Yield what to notify of a run; `crossed` are events of whose allowance little is left now."""
     bodies: dict[str, Facts] = {}
     if run.outcome in _OUTCOMES:
@@ -237,7 +239,7 @@ def _deliver(settings: NotifySettings, message: Facts) -> None:
         "content-type": "application/json",
         "webhook-id": message["id"],
         "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": _signer(settings).sign(message["id"], now, body),
+        "webhook-signature": _make_signer(settings).sign(message["id"], now, body),
     }
     # Proxies of the environment count, but not for http: what is in clear stays on this machine.
     # No cookie, no redirect, nothing of the answer is read.
@@ -255,7 +257,7 @@ def _deliver(settings: NotifySettings, message: Facts) -> None:
         raise LabelguardError(f"notification not delivered ({why})") from None
 
 
-def _signer(settings: NotifySettings) -> Any:
+def _make_signer(settings: NotifySettings) -> Any:
     """Return what signs by the secret; raise `LabelguardError` for a missing or weak secret."""
     from standardwebhooks.webhooks import Webhook
 

@@ -28,7 +28,7 @@ from labelguard.jobs.steps import Step
 from labelguard.mechanisms.joint_flips import BlockLaws, paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
 from labelguard.project.project import Project
-from labelguard.release.evaluation import Evaluation, coordinates_in
+from labelguard.release.evaluation import Evaluation, load_coordinates
 from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
     PAIRS,
@@ -36,7 +36,7 @@ from labelguard.release.pairs_file import (
     hold_out,
     item_keys,
     length_margins,
-    read_preferred,
+    read_preference_pairs,
 )
 from labelguard.release.rows import rows_path
 from labelguard.release.writer import read_card
@@ -109,7 +109,7 @@ class _Measurement:
     note: str = ""
 
 
-def unlearned_share(step: Step, models: Models) -> float:
+def find_unlearned_item_share(step: Step, models: Models) -> float:
     """Return the share of items that neither models of a step nor the model in use learned from.
 
     Shares are nested: a smaller one holds out some of the items of a larger one. A statistic, or a
@@ -130,14 +130,14 @@ def check_gate(gate: GateSettings, step: Step, mechanism: str, models: Models, b
     if gate.by == "probes":
         check_pairs(base / str(gate.probes))
     if gate.by == "released":
-        _check_released(step, mechanism, models)
+        _check_released_gate(step, mechanism, models)
     if gate.by != "none" and gate.by not in step.gates:
         raise LabelguardError(
             f"gate.by: {gate.by} cannot judge {step.name}; take {' or '.join(step.gates)}"
         )
 
 
-def _check_released(step: Step, mechanism: str, models: Models) -> None:
+def _check_released_gate(step: Step, mechanism: str, models: Models) -> None:
     if mechanism != "rr":
         raise LabelguardError(
             f"gate.by: released needs labels with known flips, of mechanism rr, not {mechanism}; "
@@ -145,7 +145,7 @@ def _check_released(step: Step, mechanism: str, models: Models) -> None:
         )
     if not step.holdout:
         raise LabelguardError("gate.by: released needs items to judge by: train.options.holdout")
-    if not unlearned_share(step, models):
+    if not find_unlearned_item_share(step, models):
         raise LabelguardError(
             f"gate.by: released: the model in use ({models.in_use}) may have learned from all "
             "items, and cannot be judged by their labels; take another gate until there is one "
@@ -153,7 +153,7 @@ def _check_released(step: Step, mechanism: str, models: Models) -> None:
         )
 
 
-def gate_coordinates(home: Project, current: Path | None) -> Path | None:
+def find_coordinates_directory(home: Project, current: Path | None) -> Path | None:
     """Return the directory with the coordinates of gate `held-out`: the newest evaluation of the
     project or, before there is one, the model in use.
     """
@@ -161,18 +161,18 @@ def gate_coordinates(home: Project, current: Path | None) -> Path | None:
     return home.releases / newest if newest else current
 
 
-def check_comparable(mechanism: str, home: Project, current: Path | None) -> None:
+def check_same_coordinates(mechanism: str, home: Project, current: Path | None) -> None:
     """Raise `LabelguardError` where the model in use, or the heads of the job's releases, are not
     in the coordinates of the evaluation.
     """
-    directory = gate_coordinates(home, current)
+    directory = find_coordinates_directory(home, current)
     if directory is None:
         return
     if current:
-        _check_axes(directory, current, "the model in use")
+        _check_same_axes(directory, current, "the model in use")
     newest = newest_release(home, mechanism)
     if newest and (home.releases / newest / FILE).exists():
-        _check_axes(directory, home.releases / newest, f"release {newest}")
+        _check_same_axes(directory, home.releases / newest, f"release {newest}")
     elif mechanism == "statistic":
         raise LabelguardError(
             "gate.by: held-out: a first statistic has coordinates of its own, and the gate judges "
@@ -180,12 +180,12 @@ def check_comparable(mechanism: str, home: Project, current: Path | None) -> Non
         )
 
 
-def _check_axes(directory: Path, model: Path, name: str) -> None:
+def _check_same_axes(directory: Path, model: Path, name: str) -> None:
     if not (model / FILE).exists():
         raise LabelguardError(f"gate.by: held-out judges heads, and {name} is none; {_REMEDY}")
-    head, coordinates = Head.load(model), coordinates_in(directory)
+    head, coordinates = Head.load(model), load_coordinates(directory)
     try:
-        coordinates.along(head.identity, head.coefficients)
+        coordinates.convert_coefficients(head.identity, head.coefficients)
     except LabelguardError:
         raise LabelguardError(
             f"gate.by: held-out: {name} has other coordinates than {directory.name}, in whose the "
@@ -193,7 +193,7 @@ def _check_axes(directory: Path, model: Path, name: str) -> None:
         ) from None
 
 
-def evaluate(
+def make_evaluation(
     job: Job,
     home: Project,
     run: RunInProgress,
@@ -206,11 +206,11 @@ def evaluate(
     The newest evaluation is used again where no labeler who is held out gave a new label that can
     be paid for.
     """
-    directory = gate_coordinates(home, current)
+    directory = find_coordinates_directory(home, current)
     if directory:
         for model, name in ((candidate, "the candidate"), (current, "the model in use")):
             if model:
-                _check_axes(directory, model, name)
+                _check_same_axes(directory, model, name)
     newest = newest_release(home, EVALUATION)
     options = {name: value for name, value in job.options.items() if name in _READING_OPTIONS}
     if newest is None:
@@ -251,7 +251,7 @@ def judge(
             "none", True, "nothing judges it", None, None, None, None, None, ACCURACY, 0, _FREE
         )
     if gate.by == "probes":
-        pairs = read_preferred(base / str(gate.probes))
+        pairs = read_preference_pairs(base / str(gate.probes))
         rows = np.arange(len(pairs))
         measured = _measure_accuracy(gate, step, models, pairs, np.zeros(len(pairs)), rows)
     elif gate.by == "released":

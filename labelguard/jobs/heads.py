@@ -21,7 +21,7 @@ from pydantic import model_validator
 from labelguard.configuration.loader import SettingsTable, setting
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.learning.features import (
     PairFeatures,
     check_features,
@@ -34,8 +34,8 @@ from labelguard.mechanisms.geometry import Basis, Shape, spectrum
 from labelguard.mechanisms.geometry import basis as fit_basis
 from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
-from labelguard.release.evaluation import coordinates_in
-from labelguard.release.head import FILE, Coordinates, Head, fit, windows_of
+from labelguard.release.evaluation import load_coordinates
+from labelguard.release.head import FILE, Coordinates, Head, fit, load_windows_of_sum
 from labelguard.release.pairs_file import PAIRS, hold_out, item_keys
 from labelguard.release.rows import rows_path
 from labelguard.release.writer import read_card
@@ -96,7 +96,7 @@ class HeadStep:
         check_features(self._features)
         if mechanism != "rr":  # its releases have heads, or teach none
             return
-        if column_features(self._features):
+        if parse_feature_columns(self._features):
             raise LabelguardError(
                 f"train.options.features: {self._features}: rows that rr releases have texts, and "
                 "no such columns; take features of texts, or mechanism statistic"
@@ -104,7 +104,7 @@ class HeadStep:
         if coordinates is None:
             open_provider(self._features)
         else:
-            self._gate_coordinates(coordinates).provider(no_progress)
+            self._load_gate_coordinates(coordinates).provider(no_progress)
 
     def train(self, task: TrainingTask) -> TrainedModel:
         """Write head.npz and a card. Raises `LabelguardError` for labels that teach no head."""
@@ -122,14 +122,16 @@ class HeadStep:
         if not file.is_file() or file.read_bytes() != content:
             partial = fresh_directory(task.output.with_name(f"{task.output.name}.partial"))
             (partial / FILE).write_bytes(content)
-            (partial / "TRAINING_CARD.md").write_text(_card(card, facts), encoding="utf-8")
+            (partial / "TRAINING_CARD.md").write_text(
+                _format_head_card(card, facts), encoding="utf-8"
+            )
             publish_directory(partial, task.output)
         return TrainedModel(facts)
 
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
         """See `Head.margins`. Raises `LabelguardError` for features that changed since."""
         head = Head.load(model)
-        return head.margins(head.provider(no_progress)(_sides(pairs)))
+        return head.margins(head.provider(no_progress)(_put_chosen_first(pairs)))
 
     def _take_released_head(
         self, task: TrainingTask, card: Mapping[str, Any]
@@ -143,7 +145,7 @@ class HeadStep:
         [record] = [one for one in records if one.id == card["release"]]
         first = record.settings["parameters"]["first"] or record.id
         until = [one for one in records if one.number <= record.number]
-        windows = list(windows_of(task.project.private_maps, first, until))
+        windows = list(load_windows_of_sum(task.project.private_maps, first, until))
         windows = windows[-most:] if most else windows
         coefficients, total, noise = fit(windows, head.basis, head.shape)
         head = replace(
@@ -164,7 +166,7 @@ class HeadStep:
         rows = rows.filter(pl.Series(~is_out) & pl.col("flip_probability").is_not_null())
         if not len(rows):
             raise LabelguardError(f"{file} has no row to learn a head from")
-        pairs = _sides(rows.select(PAIRS).to_arrow())
+        pairs = _put_chosen_first(rows.select(PAIRS).to_arrow())
         provider, basis, shape = self._choose_coordinates(pairs, task)
         z = basis.coordinates(provider(pairs))
         flips = rows["flip_probability"].to_numpy()
@@ -194,7 +196,7 @@ class HeadStep:
         shape = Shape(self.options.components, 0, ridge=self.options.ridge)
         coordinates: Coordinates | None = None
         if task.coordinates:
-            coordinates = self._gate_coordinates(task.coordinates)
+            coordinates = self._load_gate_coordinates(task.coordinates)
         elif task.previous and (task.previous / FILE).exists():
             previous = Head.load(task.previous)
             if (previous.features, replace(previous.shape, ridge=shape.ridge)) == (
@@ -208,9 +210,9 @@ class HeadStep:
         provider = open_fitted(self._features, pairs, task.progress)
         return provider, fit_basis(spectrum(provider(pairs)), shape), shape
 
-    def _gate_coordinates(self, directory: Path) -> Coordinates:
+    def _load_gate_coordinates(self, directory: Path) -> Coordinates:
         """Return the coordinates of a directory; raise where the options ask for others."""
-        coordinates, components = coordinates_in(directory), self.options.components
+        coordinates, components = load_coordinates(directory), self.options.components
         names = coordinates.features, coordinates.shape.components
         if names != (self._features, components):
             raise LabelguardError(
@@ -222,12 +224,12 @@ class HeadStep:
         return coordinates
 
 
-def _sides(pairs: pa.Table) -> pa.Table:
+def _put_chosen_first(pairs: pa.Table) -> pa.Table:
     """Return preferred pairs as features read them: the chosen side is the first."""
     return pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
 
 
-def _card(card: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+def _format_head_card(card: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """Return the card of a head: its training and the guarantee that it keeps."""
     rows = "\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in facts.items())
     return f"""\

@@ -41,7 +41,7 @@ class JobRelease:
     exhausted: Exhausted
     options: Mapping[str, Any]
 
-    def arguments(self, home: Project, progress: Progress) -> dict[str, Any]:
+    def list_privatize_arguments(self, home: Project, progress: Progress) -> dict[str, Any]:
         """Return the keywords of `privatize` and `plan`."""
         shared = {"project": home, "namespace": self.namespace, "progress": progress}
         own = {"mechanism": self.mechanism, "exhausted": self.exhausted}
@@ -81,18 +81,20 @@ def make_release(
 ) -> ReleaseOutcome:
     """Make the release of a run, or finish the one it began; raise what `privatize` raises."""
     ledger = OpenProject.open(home).ledger
-    begun = find_begun(request, home, run)
+    begun = find_begun_release(request, home, run)
     if begun and begun.state == "committed":
-        return _describe_made(begun)
+        return _describe_made_release(begun)
     newest = max((record.number for record in ledger.releases.all()), default=0)
 
     def review(preview: Preview) -> None:
-        if begun is None and (outcome := why_not_yet(preview, request.min_new_labels)):
+        if begun is None and (outcome := explain_no_release(preview, request.min_new_labels)):
             raise NotEnoughLabels(replace(outcome, notes=tuple(preview.notes)))
         run.record_intent(request.mechanism, request=preview.request)
 
     try:
-        release = privatize(request.source, review=review, **request.arguments(home, progress))
+        release = privatize(
+            request.source, review=review, **request.list_privatize_arguments(home, progress)
+        )
     except NotEnoughLabels as stop:
         return stop.outcome
     except BudgetExceeded:
@@ -103,9 +105,9 @@ def make_release(
     record = ledger.releases.get(release.id)
     assert record is not None
     if release.reused and record.number <= newest:
-        outcome = _describe_reused(record, request.min_new_labels)
+        outcome = _describe_reused_release(record, request.min_new_labels)
     else:
-        outcome = _describe_made(record)
+        outcome = _describe_made_release(record)
     return replace(outcome, notes=release.notes)
 
 
@@ -114,12 +116,12 @@ def preview_release(
 ) -> tuple[bool, ReleaseOutcome, Mapping[str, float]]:
     """Return whether `make_release` would make a release, its outcome, and the allowances left."""
     ledger = OpenProject.open(home).ledger
-    begun = find_begun(request, home, run)
+    begun = find_begun_release(request, home, run)
     finishes = "finishes the release that was begun, charges nothing more"
     if begun and begun.state == "committed":
         return True, ReleaseOutcome(begun.id, finishes, begun.drawn or 0), {}
     try:
-        preview = plan(request.source, **request.arguments(home, progress)).preview
+        preview = plan(request.source, **request.list_privatize_arguments(home, progress)).preview
     except BudgetExceeded:
         return False, NO_ALLOWANCE, {}
     if begun and preview.request == _recorded_request(request, run):
@@ -128,8 +130,8 @@ def preview_release(
     if preview.reused:
         earlier = ledger.releases.get(preview.reused)
         assert earlier is not None
-        return False, _describe_reused(earlier, request.min_new_labels), preview.left
-    if begun is None and (outcome := why_not_yet(preview, request.min_new_labels)):
+        return False, _describe_reused_release(earlier, request.min_new_labels), preview.left
+    if begun is None and (outcome := explain_no_release(preview, request.min_new_labels)):
         return False, outcome, preview.left
     why = pluralize(preview.new_labels, "new label")
     return True, ReleaseOutcome(None, why, preview.new_labels, preview.charged), preview.left
@@ -145,7 +147,7 @@ def newest_release(home: Project, mechanism: str, preferred: str | None = None) 
     return preferred if preferred in ids else next(reversed(ids), None)
 
 
-def find_begun(
+def find_begun_release(
     request: JobRelease, home: Project, run: RunInProgress | None
 ) -> ReleaseRecord | None:
     """Return the release that a run had begun when it was killed, found by its request."""
@@ -158,7 +160,7 @@ def _recorded_request(request: JobRelease, run: RunInProgress | None) -> str | N
     return intent["request"] if intent else None
 
 
-def why_not_yet(preview: Preview, min_new_labels: int) -> ReleaseOutcome | None:
+def explain_no_release(preview: Preview, min_new_labels: int) -> ReleaseOutcome | None:
     """Return why too little is new for a release; None if one is made."""
     new = preview.new_labels
     if new >= min_new_labels:
@@ -170,12 +172,12 @@ def why_not_yet(preview: Preview, min_new_labels: int) -> ReleaseOutcome | None:
     return ReleaseOutcome(None, why, exhausted=exhausted)
 
 
-def _describe_made(record: ReleaseRecord) -> ReleaseOutcome:
+def _describe_made_release(record: ReleaseRecord) -> ReleaseOutcome:
     new = record.drawn or 0
     return ReleaseOutcome(record.id, f"{pluralize(new, 'new label')} released", new, record.charged)
 
 
-def _describe_reused(record: ReleaseRecord, min_new_labels: int) -> ReleaseOutcome:
+def _describe_reused_release(record: ReleaseRecord, min_new_labels: int) -> ReleaseOutcome:
     """Return the outcome of a request that an earlier release answers."""
     left_out = record.settings.get("dropped_by_bound", 0)
     if left_out < min_new_labels:
@@ -192,7 +194,7 @@ def find_usage(mechanism: str, home: Project) -> Usage | None:
     return next(used, None)
 
 
-def policy_in_force(home: Project) -> PolicyDetails:
+def require_policy_in_force(home: Project) -> PolicyDetails:
     """Return the policy in force. Raises `PolicyError` where there is none."""
     policy = overview.budget(home).policy
     if policy is not None:

@@ -84,33 +84,35 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = no_progre
     then, its entry says so, and the next start begins another. Where a check fails, none was begun.
     """
     job = load_job(path)
-    home = find_project(job, project)
+    home = find_job_project(job, project)
     state = JobState(home, job.name)
     with state.lock():
         notes: list[str] = []
         begun = state.run_in_progress()
         if begun:
-            with OpenProject.job(home):
+            with OpenProject.hold_for_job(home):
                 pass  # removes what a killed run left of raw labels
-        if begun and not begun.is_of(job):
-            notes = _end_earlier(begun, job, home, progress)
+        if begun and not begun.can_resume_for(job):
+            notes = _end_earlier_run(begun, job, home, progress)
             begun = None
         run = begun or state.begin(job)
         return JobExecution(job, home, progress).run(run, resumed=begun is not None, notes=notes)
 
 
-def find_project(job: Job, project: Where) -> Project:
+def find_job_project(job: Job, project: Where) -> Project:
     """Return the project of a job: the one given, that of job.yaml, or the nearest upwards."""
     in_settings = job.settings.project
     return locate_project(project or (job.base / in_settings if in_settings else None))
 
 
-def _end_earlier(begun: RunInProgress, job: Job, home: Project, progress: Progress) -> list[str]:
+def _end_earlier_run(
+    begun: RunInProgress, job: Job, home: Project, progress: Progress
+) -> list[str]:
     """End a run that failed, or that job.yaml has changed under; return notes for the caller."""
     if begun.end_entry and begun.end_entry["outcome"] == "failed":
-        return finish.finish(job, home, begun)
+        return finish.record_and_notify(job, home, begun)
     if begun.end_entry is None and "judge" not in begun.steps:
-        finish.fail(job, home, begun, "job.yaml changed while it was under way")
+        finish.end_failed_run(job, home, begun, "job.yaml changed while it was under way")
         return [f"job.yaml changed: run {begun.number} was given up, this one is new"]
     before = make_job(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
     JobExecution(before, home, progress).run(begun, resumed=True, notes=[])
@@ -159,13 +161,13 @@ class JobExecution:
             except Exception as error:
                 finish.log_failure(run, error)
                 if "check" not in run.steps:
-                    run.state.forget()  # nothing was begun
+                    run.state.remove_run_in_progress()  # nothing was begun
                     raise
-                finish.fail(self.job, self.home, run, finish.describe_failure(run, error))
+                finish.end_failed_run(self.job, self.home, run, finish.describe_failure(run, error))
                 raise
         entry = JobRun(**run.end_entry or {})
         notes = notes + list(run.steps.get("release", {}).get("notes", ()))
-        notes += finish.finish(self.job, self.home, run)
+        notes += finish.record_and_notify(self.job, self.home, run)
         same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
         return Retrained(
             **same,
@@ -176,27 +178,29 @@ class JobExecution:
         )
 
     def _run_steps(self, run: RunInProgress) -> JobRun:
-        run.step("check", self.check)
-        run.step("pull", self._pull)
-        released = run.step("release", lambda: self._release(run))
+        run.do_step_once("check", self.check)
+        run.do_step_once("pull", self._pull)
+        released = run.do_step_once("release", lambda: self._release(run))
         release, why = released["learn_from"], released["why"]
         if release is None:
-            return finish.history_entry(self.job, run, "unchanged", why)
+            return finish.make_history_entry(self.job, run, "unchanged", why)
         key = finish.training_key(self.job, self.step, release)
         if "train" not in run.steps and self.state.was_judged(key, self.models.in_use):
             why = f"release {release} was learned from before; {why}"
-            return finish.history_entry(self.job, run, "unchanged", why)
-        candidate = self.models.candidate(key)
-        run.step("train", lambda: self._train(release, candidate))
-        run.step("evaluate", lambda: self._evaluate(run, candidate))
-        judged = run.step("judge", lambda: self._judge(run, release, candidate))
+            return finish.make_history_entry(self.job, run, "unchanged", why)
+        candidate = self.models.prepare_candidate(key)
+        run.do_step_once("train", lambda: self._train(release, candidate))
+        run.do_step_once("evaluate", lambda: self._evaluate(run, candidate))
+        judged = run.do_step_once("judge", lambda: self._judge(run, release, candidate))
         config = finish.training_config(self.job, self.step)
         if judged["promote"]:
-            run.step("promote", lambda: self._promote(run, candidate, config))
+            run.do_step_once("promote", lambda: self._promote(run, candidate, config))
         else:
             self.models.discard_candidates()
         outcome, why = "promoted" if judged["promote"] else "rejected", judged["why"]
-        return finish.history_entry(self.job, run, outcome, why, training_key=key, config=config)
+        return finish.make_history_entry(
+            self.job, run, outcome, why, training_key=key, config=config
+        )
 
     def check_writable(self) -> None:
         """Raise `LabelguardError` if the directory of models cannot be written, or not be made."""
@@ -215,8 +219,8 @@ class JobExecution:
         Raises `PolicyError` if the policy in force does not pay for the job.
         """
         mechanism, gate = self.settings.release.mechanism, self.settings.gate
-        finish.check_notify(self.settings.notify)
-        policy = releases.policy_in_force(self.home)
+        finish.check_notification_settings(self.settings.notify)
+        policy = releases.require_policy_in_force(self.home)
         paid = {f"release.mechanism: {mechanism}": mechanism}
         if gate.by == "held-out":
             paid["gate.by: held-out"] = gates.EVALUATION
@@ -235,7 +239,7 @@ class JobExecution:
             )
         gates.check_gate(gate, self.step, mechanism, self.models, self.job.base)
         if gate.by == "held-out":
-            gates.check_comparable(mechanism, self.home, self.models.current)
+            gates.check_same_coordinates(mechanism, self.home, self.models.current)
         self.step.check(mechanism, self._gate_coordinates())
         for name in self.settings.pull:
             connectors.check_access(connectors.read_settings(self.home.connectors, name))
@@ -244,7 +248,7 @@ class JobExecution:
     def _gate_coordinates(self) -> Path | None:
         if self.settings.gate.by != "held-out":
             return None
-        return gates.gate_coordinates(self.home, self.models.current)
+        return gates.find_coordinates_directory(self.home, self.models.current)
 
     def _pull(self) -> Facts:
         if self.job.source is not None:
@@ -256,7 +260,7 @@ class JobExecution:
             answers += ingestion.ingest(self.home, self.progress).answers
         return {"answers": answers}
 
-    def count_waiting(self) -> int:
+    def count_waiting_answers(self) -> int:
         """Return how many answers wait in the inbox for the step that pulls."""
         if self.job.source is not None or not self.home.connectors:
             return 0
@@ -282,7 +286,7 @@ class JobExecution:
         if self.settings.gate.by != "held-out":
             return {"release": None, "charged": 0}
         current = self.models.current
-        return gates.evaluate(self.job, self.home, run, candidate, current, self.progress)
+        return gates.make_evaluation(self.job, self.home, run, candidate, current, self.progress)
 
     def _judge(self, run: RunInProgress, release: str, candidate: Path) -> Facts:
         self.progress("judging", None)
@@ -294,7 +298,7 @@ class JobExecution:
             release=self.home.releases / release,
             candidate=candidate,
             current=self.models.current,
-            unlearned=gates.unlearned_share(self.step, self.models),
+            unlearned=gates.find_unlearned_item_share(self.step, self.models),
             evaluation=self.home.releases / evaluation if evaluation else None,
             charged=evaluated["charged"],
             base=self.job.base,
@@ -304,7 +308,7 @@ class JobExecution:
     def _promote(self, run: RunInProgress, candidate: Path, config: Mapping[str, Any]) -> Facts:
         name = (run.intent("promote") or {"model": self.models.next_name})["model"]
         run.record_intent("promote", model=name)
-        facts = finish.registry_entry(self.home, run, config)
+        facts = finish.make_registry_entry(self.home, run, config)
         self.models.promote(candidate, name, facts, self.settings.promote.keep)
         return {"model": name}
 
@@ -364,17 +368,17 @@ class RunPreview:
 def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> RunPreview:
     """Return what `retrain` would do; raise what it would raise, as far as that is known before."""
     job = load_job(path)
-    run = JobExecution(job, find_project(job, project), progress)
+    run = JobExecution(job, find_job_project(job, project), progress)
     run.check_writable()
     run.check()
     begun = run.state.run_in_progress()
-    begun = begun if begun and begun.is_of(job) else None
+    begun = begun if begun and begun.can_resume_for(job) else None
     done = begun.steps if begun else {}
     pulls = () if "pull" in done else job.settings.pull
-    ingests = 0 if "pull" in done else run.count_waiting()
-    makes, outcome, left = _preview_release(run, begun, more=bool(pulls or ingests))
+    ingests = 0 if "pull" in done else run.count_waiting_answers()
+    makes, outcome, left = _preview_release_step(run, begun, more=bool(pulls or ingests))
     has_ended = begun is not None and begun.end_entry is not None
-    trains = "train" not in done and not has_ended and (makes or _is_new(run, begun))
+    trains = "train" not in done and not has_ended and (makes or _has_unlearned_release(run, begun))
     judges = trains or ("train" in done and not has_ended)
     promotes = judges and done.get("judge", {}).get("promote", True) and "promote" not in done
     intent = begun.intent("promote") if begun else None
@@ -400,7 +404,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     )
 
 
-def _preview_release(
+def _preview_release_step(
     run: JobExecution, begun: RunInProgress | None, *, more: bool
 ) -> tuple[bool, ReleaseOutcome, Mapping[str, float]]:
     """Return whether the step would make a release, its outcome, and what is left of allowances.
@@ -421,7 +425,7 @@ def _preview_release(
     return made, outcome, left
 
 
-def _is_new(run: JobExecution, begun: RunInProgress | None) -> bool:
+def _has_unlearned_release(run: JobExecution, begun: RunInProgress | None) -> bool:
     """Return True if there is a release to learn from that no run learned from."""
     if begun and "release" in begun.steps:
         release = begun.steps["release"]["learn_from"]

@@ -24,7 +24,7 @@ from labelguard.options import (
     RunOptions,
     option_declarations,
 )
-from labelguard.release.mechanisms import of_mechanisms
+from labelguard.release.mechanisms import collect_options
 from labelguard.storage.files import is_remote
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -185,7 +185,7 @@ def options_model() -> type[SettingsTable]:
     """Return the model of `release.options`; `also` may be several files."""
     members: dict[str, Any] = {
         name: (_option_type(option) | None, Field(None, description=option.text))
-        for name, option in _options().items()
+        for name, option in _list_job_options().items()
     }
     if also := members.get("also"):
         members["also"] = (Text | tuple[Text, ...] | None, also[1])
@@ -193,11 +193,13 @@ def options_model() -> type[SettingsTable]:
     return create_model("ReleaseOptions", __base__=SettingsTable, __doc__=text, **members)
 
 
-def _options() -> dict[str, Option]:
+def _list_job_options() -> dict[str, Option]:
     """Return the options that a job may set, by name: those of all releases and of mechanisms."""
     groups = (option_declarations(kind) for kind in (ReadingOptions, PolicyRequest, RunOptions))
     shared = {name: option for group in groups for name, option in group.items() if option.in_jobs}
-    special = {name: option for name, (_, option) in of_mechanisms().items() if name not in shared}
+    special = {
+        name: option for name, (_, option) in collect_options().items() if name not in shared
+    }
     return shared | special
 
 
@@ -207,7 +209,7 @@ def _option_type(option: Option) -> Any:
     if option.choices:
         choices = [option.kind(choice) for choice in option.choices]
         listed = Field(json_schema_extra={"enum": choices})
-        return Annotated[option.kind, AfterValidator(_check_choice(choices)), listed]
+        return Annotated[option.kind, AfterValidator(_make_choice_check(choices)), listed]
     if option.table:
         return Mapping[str, Text]
     if option.many:
@@ -215,7 +217,7 @@ def _option_type(option: Option) -> Any:
     return text if option.least is None else Annotated[text, Field(ge=option.least)]
 
 
-def _check_choice(choices: list[Any]) -> Callable[[Any], Any]:
+def _make_choice_check(choices: list[Any]) -> Callable[[Any], Any]:
     """Return a check for one of several values that are known only at run time."""
 
     def check(value: Any) -> Any:
@@ -232,7 +234,7 @@ def resolve_paths(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
     A value that may be a name or a path is a path where that file exists.
     """
-    declarations = _options()
+    declarations = _list_job_options()
     resolved = dict(options)
     for name, value in options.items():
         if value is None or name not in declarations:

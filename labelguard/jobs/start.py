@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.answers.connector import Settings as Connector
-from labelguard.answers.connector import read_all
+from labelguard.answers.connector import read_all_settings
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.budget.policy import USUAL_EPSILON, Policy, usual_delta
 from labelguard.errors import LabelguardError
@@ -21,7 +21,7 @@ from labelguard.jobs.settings import resolve_paths, resolve_pattern
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
-from labelguard.release.evaluation import coordinates_in
+from labelguard.release.evaluation import load_coordinates
 from labelguard.report import overview
 from labelguard.text import read_template
 
@@ -71,12 +71,12 @@ def write_job(path: Path, project: Where = None) -> JobFile:
         raise LabelguardError(f"{path} exists; remove it, or name another file")
     home, here = locate_project(project), path.absolute().parent
     policy, name, drafted = _choose_policy(home)
-    last = _last_release(home, here, policy)
+    last = _find_last_release(home, here, policy)
     directory = home.state.parent
     # The project as seen from the job's file, which may move with it.
     is_inside = here.is_relative_to(directory)
     place = os.path.relpath(directory, here) if is_inside else str(directory)
-    text = render_job(policy, name, place, _connectors(home, last), last)
+    text = render_job(policy, name, place, _choose_connectors(home, last), last)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -105,7 +105,7 @@ def _choose_policy(home: Project) -> tuple[Policy, str, bool]:
     return draft, POLICY, True
 
 
-def _last_release(home: Project, base: Path, policy: Policy) -> LastRelease:
+def _find_last_release(home: Project, base: Path, policy: Policy) -> LastRelease:
     """Return the last release that trains, of a mechanism that the policy pays for, if any.
 
     Paths are relative to `base` if that is the project's directory, else absolute.
@@ -130,19 +130,19 @@ def _last_release(home: Project, base: Path, policy: Policy) -> LastRelease:
     if source == home.namespace and paths is not None:
         source = None
     mechanism, train, comparable = settings["mechanism"], {}, True
-    if evaluation := gates.gate_coordinates(home, None):
-        axes = coordinates_in(evaluation)
+    if evaluation := gates.find_coordinates_directory(home, None):
+        axes = load_coordinates(evaluation)
         train = {"features": axes.features, "components": axes.shape.components}
         try:
-            gates.check_comparable(mechanism, home, None)
+            gates.check_same_coordinates(mechanism, home, None)
         except LabelguardError:
             comparable = False
     return LastRelease(mechanism, paths, source, options, train, comparable)
 
 
-def _connectors(home: Project, last: LastRelease) -> list[Connector]:
+def _choose_connectors(home: Project, last: LastRelease) -> list[Connector]:
     """Return the connectors of one source, as a release is of one; none if it was of files."""
-    connectors = [] if last.input else list(read_all(home.connectors).values())
+    connectors = [] if last.input else list(read_all_settings(home.connectors).values())
     source = last.source or (connectors[0].source if connectors else None)
     return [connector for connector in connectors if connector.source == source]
 
@@ -151,7 +151,7 @@ def render_job(
     policy: Policy, name: str, project: str, connectors: Sequence[Connector], last: LastRelease
 ) -> str:
     """Return the text of job.yaml, with a comment on every line that one may change."""
-    mechanism, gate, why = mechanism_and_gate(policy, last)
+    mechanism, gate, why = choose_mechanism_and_gate(policy, last)
     features = {"features": "text+length", **last.train}
     is_head = mechanism != RANDOMIZED_LABELS.name  # what is released, so that no step learns one
     options = {**(features if is_head and not last.mechanism else {}), **last.options}
@@ -174,7 +174,7 @@ def render_job(
     )
 
 
-def mechanism_and_gate(policy: Policy, last: LastRelease) -> tuple[str, str, str]:
+def choose_mechanism_and_gate(policy: Policy, last: LastRelease) -> tuple[str, str, str]:
     """Return the last release's mechanism or one that a policy pays for, its gate, and why."""
     events = set(policy.events)
     usual = (RANDOMIZED_LABELS.name, STATISTIC_RELEASES.name, *policy.events)

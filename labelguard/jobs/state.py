@@ -24,13 +24,13 @@ from labelguard.jobs.settings import Job
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import attempts
 from labelguard.project.attempts import JobRun
-from labelguard.project.project import Project, file_lock, when_free
+from labelguard.project.project import Project, file_lock, retry_until_free
 from labelguard.storage.files import (
     check_own_directory,
     fsync_path,
     hashes_of,
     publish_directory,
-    read_own,
+    read_own_file,
     write_atomically,
 )
 
@@ -61,7 +61,7 @@ class JobState:
 
     def ended_runs(self) -> list[JobRun]:
         """Return the runs that ended, oldest first."""
-        return attempts.read_runs(self.history)
+        return attempts.read_job_runs(self.history)
 
     def was_judged(self, training_key: str, in_use: str | None) -> bool:
         """Return True if a run learned this and judged it, and no model was lost since.
@@ -99,7 +99,7 @@ class JobState:
         """Return a file of JSON, None if there is none; raise `ProjectError` for anything else."""
         path = self.directory / name
         try:
-            facts = json.loads(read_own(path, ProjectError))
+            facts = json.loads(read_own_file(path, ProjectError))
         except FileNotFoundError:
             return None
         except ValueError:
@@ -123,7 +123,7 @@ class JobState:
             file.write(f"{clock.now()} {text.rstrip()}\n\n")
         return str(path)
 
-    def forget(self) -> None:
+    def remove_run_in_progress(self) -> None:
         """Remove the run in progress, once it ended and is in the history."""
         (self.directory / _RUN).unlink(missing_ok=True)
         fsync_path(self.directory)
@@ -142,12 +142,12 @@ class RunInProgress:
         """Its entry in the history, once it is known."""
         return self.facts.get("ended")
 
-    def is_of(self, job: Job) -> bool:
+    def can_resume_for(self, job: Job) -> bool:
         """Return True if the next start resumes it: the job is the same and it has not failed."""
         has_failed = self.end_entry and self.end_entry["outcome"] == "failed"
         return not has_failed and self.facts["digest"] == job.digest
 
-    def step(self, name: str, work: Callable[[], Facts]) -> Facts:
+    def do_step_once(self, name: str, work: Callable[[], Facts]) -> Facts:
         """Return the result of a step, which is done now if it was not done before.
 
         Raises `LabelguardError` for a result that is no JSON; then none is written.
@@ -190,7 +190,7 @@ def hold_lock(path: Path, busy: str) -> Iterator[None]:
     """Hold a lock file; raise `ProjectBusy` with this message, unless the command is to wait."""
     with contextlib.ExitStack() as stack:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        when_free(lambda: stack.enter_context(file_lock(path, flags, busy)))
+        retry_until_free(lambda: stack.enter_context(file_lock(path, flags, busy)))
         yield
 
 
@@ -217,7 +217,7 @@ class Models:
     def of(cls, job: Job, home: Project) -> Self:
         """Return the models of a job, apart from its project's state and keys despite any links."""
         # The fingerprint of the project key: it stays when a project moves or is restored.
-        models = cls(job.models, job.name, KeyRing(home.keys).check_value())
+        models = cls(job.models, job.name, KeyRing(home.keys).key_fingerprint())
         directory = models.directory.resolve()
         for private in (home.state.resolve(), home.keys.resolve()):
             if directory.is_relative_to(private) or private.is_relative_to(directory):
@@ -310,7 +310,7 @@ class Models:
         """The name of the next model."""
         return f"{max(map(int, self._names), default=0) + 1:04d}"
 
-    def candidate(self, training_key: str) -> Path:
+    def prepare_candidate(self, training_key: str) -> Path:
         """Return the directory for a model in training, and remove other candidates."""
         path = self.directory / f"{_CANDIDATE}{training_key[:16]}"
         self.discard_candidates(keep=path.name)
@@ -329,30 +329,30 @@ class Models:
         """
         final = self.directory / name
         if name not in self._names:
-            self._register({"model": name, **facts}, hashes_of(candidate))
+            self._add_to_registry({"model": name, **facts}, hashes_of(candidate))
         if not final.is_dir():
             if not candidate.is_dir():
                 raise LabelguardError(f"{candidate} is gone; run the job again to learn it anew")
             publish_directory(candidate, final)
         if self.in_use != name:
-            self._use(name)
-        self._prune(keep)
+            self._point_current_to(name)
+        self._remove_old_models(keep)
 
-    def _register(self, entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    def _add_to_registry(self, entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
         entry = {**entry, "promoted_at": clock.now(), "files": files}
         content = {"format": 1, "project": self.project, "job": self.job}
         content |= {"models": [*self.registry, entry]}
         data = json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
         write_atomically(self.directory / REGISTRY, data)
 
-    def _use(self, name: str) -> None:
+    def _point_current_to(self, name: str) -> None:
         link = self.directory / f".{CURRENT}.new"
         link.unlink(missing_ok=True)
         link.symlink_to(name)
         link.replace(self.directory / CURRENT)
         fsync_path(self.directory)
 
-    def _prune(self, keep: int) -> None:
+    def _remove_old_models(self, keep: int) -> None:
         present = [name for name in sorted(self._names) if (self.directory / name).exists()]
         for name in present[:-keep]:
             if name != self.in_use:

@@ -67,7 +67,7 @@ class Step(Protocol):
 
     @property
     def holdout(self) -> float:
-        """The share of items that it does not learn from (`release.holdout`)."""
+        """The share of items that it does not learn from (`release.pairs_file.hold_out`)."""
         ...
 
     def check(self, mechanism: str, coordinates: Path | None) -> None:
@@ -106,5 +106,5 @@ def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
 
 
 def parse_options(kind: type[T], options: Mapping[str, Any]) -> T:
-    """Return the options of a step as its dataclass; raise for the first that does not fit."""
+    """Return the options of a step as its model; raise for the first that does not fit."""
     return validate(kind, dict(options), at=("train", "options"))

@@ -48,8 +48,8 @@ class Identities:
         order = blocks.order(labelers)  # not that of the input: an error must not depend on it
         labelers, names = labelers[order], [names[row] for row in order.tolist()]
         forms = labelers.copy()
-        other = np.flatnonzero(~are_plain(names))
-        written = [normal_form(names[row]) for row in other.tolist()]
+        other = np.flatnonzero(~are_plainly_normal(names))
+        written = [normalize_id(names[row]) for row in other.tolist()]
         forms[other] = keys.labeler_keys(namespace, written)
         return cls(labelers, forms, names)
 
@@ -69,7 +69,7 @@ class Identities:
         rest = blocks.positions(known.labelers, self.labelers) < 0
         return type(self)(self.labelers[rest], self.forms[rest])
 
-    def with_keys(self, labelers: Blocks) -> Self:
+    def add_unnamed_labelers(self, labelers: Blocks) -> Self:
         """These and labelers of whose ids only the keys are there, which may repeat.
 
         Their ids are taken to be written in their normal forms. Without names.
@@ -80,7 +80,7 @@ class Identities:
         return type(self)(together[order], np.concatenate([self.forms, unmet.forms])[order])
 
 
-def are_plain(names: Sequence[str]) -> NDArray[np.bool_]:
+def are_plainly_normal(names: Sequence[str]) -> NDArray[np.bool_]:
     """Return a mask of ids that are plainly in normal form, shape (n,): nearly all of most
     inputs.
     """
@@ -90,7 +90,7 @@ def are_plain(names: Sequence[str]) -> NDArray[np.bool_]:
     return mask
 
 
-def normal_form(name: str) -> str:
+def normalize_id(name: str) -> str:
     """Return an id as it would be written by a careful hand.
 
     NFKC, case folded, without what cannot be seen, blanks at its ends or several in a row; a number

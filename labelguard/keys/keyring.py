@@ -27,7 +27,12 @@ from labelguard.errors import KeyProblem
 from labelguard.keys.prf import Prf, RowKeys, Splits, derive_key
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import check_own_directory, read_mounted, read_own, write_atomically
+from labelguard.storage.files import (
+    check_own_directory,
+    read_mounted,
+    read_own_file,
+    write_atomically,
+)
 
 _KEY_HEADER = b"labelguard project key v1\n"
 
@@ -81,7 +86,7 @@ class KeyRing:
         write_atomically(directory / KEY_FILE, _KEY_HEADER + secret, mode=0o600)
         return cls(directory)
 
-    def check_value(self) -> str:
+    def key_fingerprint(self) -> str:
         """Return a fingerprint of the project key that reveals nothing of it; the ledger keeps
         it.
         """
@@ -129,29 +134,29 @@ class KeyRing:
         """Return names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n,
         2).
         """
-        return self._names("record", connector, records)
+        return self._hash_ids("record", connector, records)
 
-    def content_units(self, digests: Blocks) -> Blocks:
+    def content_unit_keys(self, digests: Blocks) -> Blocks:
         """Return pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""
         return Prf(derive_key(self._secret, "unit"), 1)(digests)
 
     def digests(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
         """Return a keyed digest of every row of named columns of at most 8 bytes; shape (n, 2)."""
         names = sorted(columns)
-        values = [_bits(columns[name]) for name in names]
+        values = [_to_uint64(columns[name]) for name in names]
         values += [np.zeros_like(values[0])] * (len(values) % 2)
         message = [np.stack(pair, axis=1) for pair in zip(values[::2], values[1::2], strict=True)]
         return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(message))(*message)
 
     def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
         """Return pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
-        return self._names("labeler-id", namespace, labeler_ids)
+        return self._hash_ids("labeler-id", namespace, labeler_ids)
 
     def group_keys(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
         """Return pseudonyms of groups, of another domain than those of labelers, shape (n, 2)."""
-        return self._names("group-id", namespace, group_ids)
+        return self._hash_ids("group-id", namespace, group_ids)
 
-    def _names(self, purpose: str, namespace: str, ids: Iterable[str]) -> Blocks:
+    def _hash_ids(self, purpose: str, namespace: str, ids: Iterable[str]) -> Blocks:
         key, prefix = derive_key(self._secret, purpose), _length_prefixed(namespace)
         digests = (hmac.digest(key, prefix + _length_prefixed(name), "sha256")[:16] for name in ids)
         return blocks.from_bytes(b"".join(digests))
@@ -164,7 +169,7 @@ class KeyRing:
         return self._write(directory, self._secret)
 
 
-def _bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
+def _to_uint64(values: NDArray[np.generic]) -> NDArray[np.uint64]:
     """Numbers of at most 8 bytes as 64 bits; different values stay different."""
     wide = values.astype(np.float64) if values.dtype.kind == "f" else values
     return wide.view(np.uint64) if wide.dtype.itemsize == 8 else wide.astype(np.uint64)
@@ -185,7 +190,7 @@ def _project_key(directory: Path) -> bytes:
             raise FileNotFoundError
         check_own_directory(directory, KeyProblem)
         mounted = None if os.path.lexists(path) else _read_from_environment()
-        data = read_own(path, KeyProblem) if mounted is None else mounted
+        data = read_own_file(path, KeyProblem) if mounted is None else mounted
     except FileNotFoundError:
         raise KeyProblem(
             f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "

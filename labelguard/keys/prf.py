@@ -62,10 +62,10 @@ class Prf:
         """Return the state after one step of the chain. Callers that share a prefix of blocks step
         by themselves; only the state after exactly `length` steps is an output.
         """
-        return _apply(self._cipher.encryptor(), state ^ block)
+        return _encrypt_blocks(self._cipher.encryptor(), state ^ block)
 
 
-def _apply(context: CipherContext, blocks: Blocks) -> Blocks:
+def _encrypt_blocks(context: CipherContext, blocks: Blocks) -> Blocks:
     """Return AES over every 16-byte row."""
     clear = blocks.byteswap() if sys.byteorder == "little" else blocks
     output = np.empty(len(blocks) * 16 + 15, np.uint8)  # update_into wants room for a block more

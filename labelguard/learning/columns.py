@@ -45,15 +45,15 @@ def is_feature_column(column: str) -> bool:
     return of_sides or column.startswith(("feature_", "stratum_"))
 
 
-def column_features(spec: str) -> tuple[FeatureColumn, ...]:
-    """Return the public columns of a feature specification; raises as `source_options` does."""
+def parse_feature_columns(spec: str) -> tuple[FeatureColumn, ...]:
+    """Return the public columns of a feature specification; raise as `parse_source_options`."""
     columns: list[FeatureColumn] = []
     for part in spec.split("+"):
         name, _, options = part.strip().partition(":")
         if name == "columns" or (name == "verdict" and not is_verdict_of_model(options)):
             columns += [FeatureColumn(n.strip()) for n in options.split(",") if n.strip()]
         if name == "source":
-            column, by = source_options(options)
+            column, by = parse_source_options(options)
             columns += [
                 FeatureColumn(column, "source"),
                 *([FeatureColumn(by, "stratum")] if by else []),
@@ -66,7 +66,7 @@ def is_verdict_of_model(options: str) -> bool:
     return options.partition("=")[0].strip() == "model"
 
 
-def source_options(options: str) -> tuple[str, str | None]:
+def parse_source_options(options: str) -> tuple[str, str | None]:
     """Return the columns of `source:COLUMN,by=COLUMN`; `LabelguardError` if they are none."""
     column, *rest = (option.strip() for option in options.split(","))
     by = rest[0].removeprefix("by=").strip() if rest and rest[0].startswith("by=") else ""

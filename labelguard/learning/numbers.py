@@ -26,7 +26,9 @@ class _Columns(Stateless):
         self._names = names
 
     def __call__(self, pairs: pa.Table) -> Features:
-        return np.stack([_numbers(pairs, f"feature_{name}") for name in self._names], axis=1)
+        return np.stack(
+            [_read_number_column(pairs, f"feature_{name}") for name in self._names], axis=1
+        )
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._names)
@@ -35,7 +37,7 @@ class _Columns(Stateless):
         return f"columns {','.join(self._names)}"
 
 
-def _numbers(pairs: pa.Table, name: str) -> Features:
+def _read_number_column(pairs: pa.Table, name: str) -> Features:
     if name not in pairs.column_names:
         known = [column for column in pairs.column_names if column.startswith("feature_")]
         raise InvalidLabels(f"pairs have no column {name}; found {', '.join(known) or 'none'}")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.columns import FeatureColumn, source_options
+from labelguard.learning.columns import FeatureColumn, parse_source_options
 from labelguard.learning.features import Features, State
 from labelguard.text import escape_controls, pluralize
 
@@ -38,7 +38,7 @@ _STRATUM, _SOURCE = "stratum", "source"
 
 def source(options: str, state: State | None) -> SourceFeatures:
     """Return the provider `source:COLUMN[,by=COLUMN]`, fitted earlier if `state` is given."""
-    return SourceFeatures(*source_options(options), state)
+    return SourceFeatures(*parse_source_options(options), state)
 
 
 class SourceFeatures:
@@ -61,7 +61,7 @@ class SourceFeatures:
         """Learn which sources there are; raises `InvalidLabels` if they are too many, or a name is
         too long to be one.
         """
-        names = _without_joined(self._sides(pairs).unique())
+        names = _drop_joined_names(self._read_side_sources(pairs).unique())
         if len(names) > MOST_SOURCES:
             raise InvalidLabels(
                 f"features source:{self._column}: {len(names):,} sources; expected the names of "
@@ -86,7 +86,7 @@ class SourceFeatures:
         place, indicators, known = self._look_up(pairs)
         x: Features = indicators[place[: pairs.num_rows]]
         x -= indicators[place[pairs.num_rows :]]
-        x[~_both(known[place])] = 0
+        x[~_are_both_known(known[place])] = 0
         return x
 
     def has_known_sources(self, pairs: pa.Table) -> NDArray[np.bool_]:
@@ -95,14 +95,14 @@ class SourceFeatures:
         Public; raises as a call does.
         """
         place, _, known = self._look_up(pairs)
-        return _both(known[place])
+        return _are_both_known(known[place])
 
     def _look_up(self, pairs: pa.Table) -> tuple[NDArray[np.int64], Features, NDArray[np.bool_]]:
         """Return the distinct sources: the number of each first and then each second side's (2n,),
         their indicators (distinct, d), and whether each is known (distinct,).
         """
         names = self._known_names()
-        sides = self._sides(pairs)
+        sides = self._read_side_sources(pairs)
         distinct = sides.unique()
         rows = distinct.with_row_index("row")
         place = sides.join(rows, on=sides.columns, how="left", maintain_order="left")["row"]
@@ -121,7 +121,7 @@ class SourceFeatures:
         """Return the arrays of names; {} before `fit`."""
         if self._known is None:
             return {}
-        return dict(pair for key in self._keys for pair in _bytes(key, self._known[key]))
+        return dict(pair for key in self._keys for pair in _pack_names(key, self._known[key]))
 
     def identity(self) -> str:
         """Return the columns; which sources there were is named by the digest of the state."""
@@ -146,20 +146,20 @@ class SourceFeatures:
             raise LabelguardError("features source must be fitted on public pairs before use")
         return self._known
 
-    def _sides(self, pairs: pa.Table) -> pl.DataFrame:
+    def _read_side_sources(self, pairs: pa.Table) -> pl.DataFrame:
         """Return the sources of all first and then of all second sides, each within its stratum."""
         strata = {}
         if self._by:
-            strata[_STRATUM] = _texts(pairs, *FeatureColumn(self._by, "stratum").columns)
+            strata[_STRATUM] = _read_names(pairs, *FeatureColumn(self._by, "stratum").columns)
         sides = FeatureColumn(self._column, "source").columns
         return pl.concat(
-            [pl.DataFrame({**strata, _SOURCE: _texts(pairs, column)}) for column in sides]
+            [pl.DataFrame({**strata, _SOURCE: _read_names(pairs, column)}) for column in sides]
         )
 
 
-def _without_joined(names: pl.DataFrame) -> pl.DataFrame:
+def _drop_joined_names(names: pl.DataFrame) -> pl.DataFrame:
     """Return the names without those that join several others of their stratum by +."""
-    several = names.with_row_index("row").pipe(_split)
+    several = names.with_row_index("row").pipe(_split_joined_names)
     known = several.join(names.with_columns(known=True), on=names.columns, how="left")
     shared = known.group_by("row").agg(pl.col("known").count() == pl.len(), parts=pl.len())
     rows = shared.filter(pl.col("known"), pl.col("parts") > 1)["row"]
@@ -170,16 +170,16 @@ def _shares(names: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """Return the sources of each row and their shares: all of a known one, else of its parts."""
     rows = names.with_row_index("row")
     whole = rows.join(known, on=names.columns, how="semi").with_columns(share=pl.lit(1.0))
-    rest = _split(rows.join(known, on=names.columns, how="anti"))
+    rest = _split_joined_names(rows.join(known, on=names.columns, how="anti"))
     return pl.concat([whole, rest.with_columns(share=1 / pl.len().over("row"))])
 
 
-def _split(rows: pl.DataFrame) -> pl.DataFrame:
+def _split_joined_names(rows: pl.DataFrame) -> pl.DataFrame:
     """Return a row for each part of a name with +."""
     return rows.with_columns(pl.col("source").str.split("+")).explode("source")
 
 
-def _texts(pairs: pa.Table, name: str) -> pl.Series:
+def _read_names(pairs: pa.Table, name: str) -> pl.Series:
     """Return a column of names. Raises `InvalidLabels` if it lacks, or a name in it."""
     if name not in pairs.column_names:
         raise InvalidLabels(f"pairs have no column {name}; found {', '.join(pairs.column_names)}")
@@ -190,13 +190,13 @@ def _texts(pairs: pa.Table, name: str) -> pl.Series:
     return column.cast(pl.String)
 
 
-def _both(known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _are_both_known(known: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return True for pairs (n,) of which both sides, first ones first (2n,), are known."""
     first, second = np.split(known, 2)
     return first & second
 
 
-def _bytes(key: str, names: pl.Series) -> tuple[tuple[str, NDArray[Any]], ...]:
+def _pack_names(key: str, names: pl.Series) -> tuple[tuple[str, NDArray[Any]], ...]:
     """Return the arrays of names: a padded array would be as wide as the longest for all."""
     ends = names.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()
     return (key, np.frombuffer("".join(names).encode(), np.uint8)), (f"{key}_ends", ends)
@@ -208,7 +208,7 @@ def _load_names(keys: tuple[str, ...], state: State) -> pl.DataFrame:
     try:
         if set(state) != expected:
             raise ValueError
-        names = pl.DataFrame({key: _names(state[key], state[f"{key}_ends"]) for key in keys})
+        names = pl.DataFrame({key: _unpack_names(state[key], state[f"{key}_ends"]) for key in keys})
         if len(names) > MOST_SOURCES or names.is_duplicated().any():
             raise ValueError
     except (ValueError, TypeError, pl.exceptions.PolarsError):
@@ -219,8 +219,8 @@ def _load_names(keys: tuple[str, ...], state: State) -> pl.DataFrame:
     return names
 
 
-def _names(text: NDArray[Any], ends: NDArray[Any]) -> pl.Series:
-    """Invert `_bytes`; raises `ValueError` for what no names give."""
+def _unpack_names(text: NDArray[Any], ends: NDArray[Any]) -> pl.Series:
+    """Invert `_pack_names`; raises `ValueError` for what no names give."""
     if text.dtype != np.uint8 or text.ndim != 1 or ends.dtype != np.int64 or ends.ndim != 1:
         raise ValueError
     if not 0 < len(ends) <= MOST_SOURCES or ends[-1] != len(text):

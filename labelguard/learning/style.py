@@ -54,25 +54,25 @@ class Function:
     of: pl.Expr
 
 
-def _log(expression: pl.Expr) -> pl.Expr:
+def _log1p(expression: pl.Expr) -> pl.Expr:
     return expression.cast(pl.Float64).log1p()
 
 
-def _matches(pattern: str) -> pl.Expr:
-    return _log(_text.str.count_matches(pattern))
+def _log_match_count(pattern: str) -> pl.Expr:
+    return _log1p(_text.str.count_matches(pattern))
 
 
-def _per(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
+def _share_of_whole(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
     """Return a share; 0 of nothing."""
     return part.cast(pl.Float64) / whole.clip(lower_bound=1).cast(pl.Float64)
 
 
-def _characters_of(pattern: str) -> pl.Expr:
-    return _per(_text.str.count_matches(pattern), _characters)
+def _share_of_characters(pattern: str) -> pl.Expr:
+    return _share_of_whole(_text.str.count_matches(pattern), _characters)
 
 
-def _words_among(words: tuple[str, ...]) -> pl.Expr:
-    return _per(_words.list.eval(pl.element().is_in(list(words))).list.sum(), _count)
+def _share_of_words(words: tuple[str, ...]) -> pl.Expr:
+    return _share_of_whole(_words.list.eval(pl.element().is_in(list(words))).list.sum(), _count)
 
 
 def _mean_of_words(of_word: pl.Expr) -> pl.Expr:
@@ -81,39 +81,47 @@ def _mean_of_words(of_word: pl.Expr) -> pl.Expr:
 
 def _reading_ease() -> pl.Expr:
     syllables = pl.element().str.count_matches("[aeiouyáéíóúäöü]+").clip(lower_bound=1)
-    return -1.015 * _per(_count, _sentences) - 84.6 * _mean_of_words(syllables)
+    return -1.015 * _share_of_whole(_count, _sentences) - 84.6 * _mean_of_words(syllables)
 
 
-def _overlap() -> pl.Expr:
+def _share_in_prompt() -> pl.Expr:
     distinct = _words.list.unique()
-    return _per(
+    return _share_of_whole(
         distinct.list.set_intersection(pl.col("prompt_words")).list.len(), distinct.list.len()
     )
 
 
 # All functions, in the order of the features.
 FUNCTIONS = (
-    Function("words", "log of the number of words", _log(_count)),
-    Function("sentences", "log of the number of sentences", _log(_sentences)),
-    Function("sentence-length", "log of words a sentence", _log(_per(_count, _sentences))),
-    Function("lines", "log of the number of lines with text", _matches(r"(?m)^.*\S")),
-    Function("paragraphs", "log of the number of empty lines between text", _matches(r"\n\s*\n")),
-    Function("list-items", "log of the number of list items", _matches(_LIST_ITEM)),
-    Function("headings", "log of the number of headings", _matches(r"(?m)^#{1,6}\s+\S")),
-    Function("emphasis", "log of the number of words in bold", _matches(r"\*\*[^*\n]+\*\*")),
-    Function("table-rows", "log of the number of rows of tables", _matches(r"(?m)^\s*\|.*\|\s*$")),
-    Function("links", "log of the number of links", _matches(r"https?://\S|\]\(")),
+    Function("words", "log of the number of words", _log1p(_count)),
+    Function("sentences", "log of the number of sentences", _log1p(_sentences)),
+    Function(
+        "sentence-length", "log of words a sentence", _log1p(_share_of_whole(_count, _sentences))
+    ),
+    Function("lines", "log of the number of lines with text", _log_match_count(r"(?m)^.*\S")),
+    Function(
+        "paragraphs", "log of the number of empty lines between text", _log_match_count(r"\n\s*\n")
+    ),
+    Function("list-items", "log of the number of list items", _log_match_count(_LIST_ITEM)),
+    Function("headings", "log of the number of headings", _log_match_count(r"(?m)^#{1,6}\s+\S")),
+    Function(
+        "emphasis", "log of the number of words in bold", _log_match_count(r"\*\*[^*\n]+\*\*")
+    ),
+    Function(
+        "table-rows", "log of the number of rows of tables", _log_match_count(r"(?m)^\s*\|.*\|\s*$")
+    ),
+    Function("links", "log of the number of links", _log_match_count(r"https?://\S|\]\(")),
     Function(
         "code",
         "share of characters in code",
-        _per(_text.str.extract_all(_CODE).list.join("").str.len_chars(), _characters),
+        _share_of_whole(_text.str.extract_all(_CODE).list.join("").str.len_chars(), _characters),
     ),
-    Function("digits", "share of characters that are digits", _characters_of(r"\p{Nd}")),
-    Function("upper-case", "share of characters in upper case", _characters_of(r"\p{Lu}")),
-    Function("punctuation", "share of characters that punctuate", _characters_of(r"\p{P}")),
-    Function("questions", "log of the number of question marks", _matches("[?？]")),
-    Function("exclamations", "log of the number of exclamation marks", _matches("[!！]")),
-    Function("parentheses", "log of the number of parentheses", _matches(r"[(（]")),
+    Function("digits", "share of characters that are digits", _share_of_characters(r"\p{Nd}")),
+    Function("upper-case", "share of characters in upper case", _share_of_characters(r"\p{Lu}")),
+    Function("punctuation", "share of characters that punctuate", _share_of_characters(r"\p{P}")),
+    Function("questions", "log of the number of question marks", _log_match_count("[?？]")),
+    Function("exclamations", "log of the number of exclamation marks", _log_match_count("[!！]")),
+    Function("parentheses", "log of the number of parentheses", _log_match_count(r"[(（]")),
     Function("word-length", "mean letters a word", _mean_of_words(pl.element().str.len_chars())),
     Function(
         "variety",
@@ -121,12 +129,12 @@ FUNCTIONS = (
         _words.list.n_unique() / _count.clip(lower_bound=1).cast(pl.Float64).sqrt(),
     ),
     Function("reading-ease", "Flesch's reading ease, less its constant", _reading_ease()),
-    Function("overlap", "share of distinct words that are in the prompt", _overlap()),
-    Function("hedges", "share of words like may, perhaps, usually", _words_among(_HEDGES)),
-    Function("negations", "share of words like not, never, without", _words_among(_NEGATIONS)),
-    Function("addressing", "share of words like you, your", _words_among(_READER)),
-    Function("first-person", "share of words like I, we, my", _words_among(_WRITER)),
-    Function("apologies", "log of the number of apologies", _matches(_APOLOGIES)),
+    Function("overlap", "share of distinct words that are in the prompt", _share_in_prompt()),
+    Function("hedges", "share of words like may, perhaps, usually", _share_of_words(_HEDGES)),
+    Function("negations", "share of words like not, never, without", _share_of_words(_NEGATIONS)),
+    Function("addressing", "share of words like you, your", _share_of_words(_READER)),
+    Function("first-person", "share of words like I, we, my", _share_of_words(_WRITER)),
+    Function("apologies", "log of the number of apologies", _log_match_count(_APOLOGIES)),
 )
 
 
@@ -152,7 +160,7 @@ class StyleFeatures(FittedProvider):
 
     def fit(self, pairs: pa.Table) -> None:
         """Learn the mean and the spread of every function."""
-        values = self._values(_responses(pairs).unique().sort("prompt", "response"))
+        values = self._values(_prompts_and_responses(pairs).unique().sort("prompt", "response"))
         spread = values.std(axis=0)
         varied = spread > 1e-9 * (1 + np.abs(values).max(axis=0))
         scale = np.divide(1, spread, where=varied, out=np.zeros_like(spread))
@@ -164,7 +172,7 @@ class StyleFeatures(FittedProvider):
         Raises `LabelguardError` before `fit`.
         """
         fitted = self.fitted_state
-        values = (self._values(_responses(pairs)) - fitted["center"]) * fitted["scale"]
+        values = (self._values(_prompts_and_responses(pairs)) - fitted["center"]) * fitted["scale"]
         first, second = np.split(np.clip(values, -CLIP, CLIP), 2)
         return np.asarray(first - second, np.float32)
 
@@ -197,7 +205,7 @@ def _measure(responses: pl.DataFrame) -> NDArray[np.float64]:
     return values.to_numpy()
 
 
-def _responses(pairs: pa.Table) -> pl.DataFrame:
+def _prompts_and_responses(pairs: pa.Table) -> pl.DataFrame:
     """Return the prompts and responses of all first and then all second sides."""
     prompt = pl.Series("prompt", plain_text(content_column(pairs, "prompt")))
     sides = (plain_text(content_column(pairs, side)) for side in ("first", "second"))

@@ -55,7 +55,7 @@ class WordFeatures(FittedProvider):
         """
         responses = pc.unique(_responses(pairs))
         responses = responses.take(pc.sort_indices(responses))
-        counts = self._counts(responses)
+        counts = self._count_words(responses)
         documents = np.bincount(counts.indices, minlength=COLUMNS)
         columns = np.flatnonzero(documents).astype(np.int32)
         if not len(columns):
@@ -71,7 +71,7 @@ class WordFeatures(FittedProvider):
         """
         components = np.ascontiguousarray(self.fitted_state["components"].T)
         encoded = _responses(pairs).dictionary_encode()
-        vectors = self._weigh(self._counts(encoded.dictionary)) @ components
+        vectors = self._weigh(self._count_words(encoded.dictionary)) @ components
         index = encoded.indices.to_numpy()
         first, second = index[: pairs.num_rows], index[pairs.num_rows :]
         return np.asarray(vectors[first] - vectors[second])
@@ -89,7 +89,7 @@ class WordFeatures(FittedProvider):
         chosen.data /= lengths[row].astype(np.float32)
         return chosen
 
-    def _counts(self, responses: pa.Array) -> csr_matrix:
+    def _count_words(self, responses: pa.Array) -> csr_matrix:
         """Return signed counts of hashed words and word pairs, shape (texts, COLUMNS), float32."""
         from scipy.sparse import csr_matrix, vstack
         from sklearn.feature_extraction.text import HashingVectorizer

@@ -93,16 +93,18 @@ def add_charges(connection: sa.Connection, number: int, allowance_id: int, charg
 
 
 def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
-    """Return the SHA-256 of who was charged how many labels: 32-byte rows, by labeler."""
+    """Return the SHA-256 of who was charged how many uses, of which capacity: 32-byte rows."""
     rows = np.column_stack([labelers, capacity.astype(np.uint64), labels.astype(np.uint64)])
     return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
 
 
-def release_digest(connection: sa.Connection, number: int) -> str:
+def stored_charges_digest(connection: sa.Connection, number: int) -> str:
     """Return the `charges_digest` of a release from the tables."""
     own = schema.charges.c
     query = sa.select(own.labeler, own.capacity, own.labels).where(own.release == number)
-    labelers, (capacity, labels) = database.read_keyed(connection, query.order_by(own.labeler))
+    labelers, (capacity, labels) = database.read_pseudonym_rows(
+        connection, query.order_by(own.labeler)
+    )
     return charges_digest(labelers, capacity, labels)
 
 
@@ -115,7 +117,7 @@ def read_charges(connection: sa.Connection, number: int) -> tuple[Blocks, NDArra
     """Return who was charged for a release, by pseudonym (n, 2), and how many uses (n,)."""
     own = schema.charges.c
     query = sa.select(own.labeler, own.labels).where(own.release == number)
-    who, (labels,) = database.read_keyed(connection, query.order_by(own.labeler))
+    who, (labels,) = database.read_pseudonym_rows(connection, query.order_by(own.labeler))
     return who, labels
 
 
@@ -136,7 +138,7 @@ def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
         sa.delete(schema.counters).where(c.allowance_id == allowance_id, c.used == 0)
     )
     facts = {"labels": record.charged}
-    advance(connection, record.id, ["reserved"], "refunded", facts, {"charged": 0})
+    change_state(connection, record.id, ["reserved"], "refunded", facts, {"charged": 0})
 
 
 def read_usage(connection: sa.Connection) -> dict[str, list[tuple[int, int, int]]]:
@@ -185,7 +187,7 @@ def read_releases(
     ]
 
 
-def advance(
+def change_state(
     connection: sa.Connection,
     release_id: str,
     expected: Sequence[str],
@@ -206,7 +208,7 @@ def advance(
     journal.append(connection, state, {"release": release_id, **(facts or {})})
 
 
-def replace_maps(connection: sa.Connection, maps: Mapping[str, str]) -> None:
+def replace_map_digests(connection: sa.Connection, maps: Mapping[str, str]) -> None:
     """Record new digests of private maps that somebody who left was taken out of."""
     own = schema.releases
     for release, digest in maps.items():
@@ -248,7 +250,7 @@ def read_labelers(
         .where(counters.allowance_id == (active.allowance_ids.get(event) if active else None))
         .order_by(counters.labeler)
     )
-    labelers, (capacity, used) = database.read_keyed(connection, query)
+    labelers, (capacity, used) = database.read_pseudonym_rows(connection, query)
     if active and excluding and (excluding.policy_id, excluding.event) == (active.id, event):
         who, labels = read_charges(connection, excluding.number)
         used[blocks.positions(labelers, who)] -= labels
@@ -258,7 +260,7 @@ def read_labelers(
 def charged_units(connection: sa.Connection) -> Blocks:
     """Return the pseudonyms of all units that were ever charged, sorted, shape (n, 2)."""
     own = schema.counters.c.labeler
-    return database.read_keyed(connection, sa.select(own).distinct().order_by(own))[0]
+    return database.read_pseudonym_rows(connection, sa.select(own).distinct().order_by(own))[0]
 
 
 def uses_by_release(connection: sa.Connection, units: Blocks) -> dict[int, int]:
@@ -299,7 +301,7 @@ class ReleaseRepository(Repository):
     heavy_users = in_snapshot(read_heavy_users)
     charged_units = in_snapshot(charged_units)
     uses_by_release = in_snapshot(uses_by_release)
-    replace_maps = in_transaction(replace_maps)
+    replace_map_digests = in_transaction(replace_map_digests)
 
     def list_committed(self) -> list[ReleaseRecord]:
         """Return the releases that are complete, oldest first."""

@@ -81,7 +81,7 @@ def connect(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite":
 
         @sa.event.listens_for(engine, "connect")
-        def _durable(connection: Any, _: Any) -> None:
+        def _make_durable(connection: Any, _: Any) -> None:
             connection.isolation_level = None  # the driver would begin only at the first change
             connection.execute("PRAGMA busy_timeout = 60000")
             connection.execute("PRAGMA synchronous = EXTRA")
@@ -103,11 +103,11 @@ def connect_existing(url: str) -> sa.Engine:
     engine = connect(url)
     path = engine.url.database
     if engine.dialect.name == "sqlite" and path and not Path(path).exists():
-        raise missing_ledger(address(engine.url))
+        raise missing_ledger_error(address(engine.url))
     return engine
 
 
-def write_ahead(connection: Any, seconds: float) -> None:
+def enable_write_ahead_log(connection: Any, seconds: float) -> None:
     """Let readers of an SQLite file not stop writers; wait so long for who does this just now.
 
     SQLite's own wait (`busy_timeout`) does not cover this change, since two could wait for each
@@ -124,7 +124,7 @@ def write_ahead(connection: Any, seconds: float) -> None:
             time.sleep(0.01)
 
 
-def missing_ledger(address: str) -> LedgerError:
+def missing_ledger_error(address: str) -> LedgerError:
     """Return the error where there is no ledger."""
     return LedgerError(
         f"no ledger at {address}: a project without one has lost it; if it lives in "
@@ -233,7 +233,7 @@ def insert_rows(
         connection.exec_driver_sql(statement, [tuple(row) for row in rows])
 
 
-def read_keyed(
+def read_pseudonym_rows(
     connection: sa.Connection, query: sa.Select[Any]
 ) -> tuple[Blocks, tuple[NDArray[np.int64], ...]]:
     """Return the pseudonyms of a first column, (n, 2), and the other, integer columns, (n,).
@@ -249,7 +249,7 @@ def read_keyed(
     return keys, tuple(np.fromiter(column, np.int64, len(rows)) for column in columns)
 
 
-def read_pairs(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:
+def read_pseudonym_pairs(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:
     """Return rows of two pseudonyms as two columns, each (n, 2)."""
     rows = connection.execute(query).all()
     first, second = zip(*rows, strict=True) if rows else ((), ())

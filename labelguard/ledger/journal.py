@@ -70,7 +70,7 @@ def first_fault(entries: Iterable[Entry]) -> str | None:
             return f"journal entry {number} is missing"
         if item.previous != previous:
             return f"journal entry {number} does not follow the entry before it"
-        if not _is_whole(item):
+        if not _is_unaltered(item):
             return f"journal entry {number} was altered"
         previous, number = item.digest, number + 1
     return None
@@ -79,12 +79,12 @@ def first_fault(entries: Iterable[Entry]) -> str | None:
 def first_forged(entries: Iterable[Entry], mac: Mac) -> str | None:
     """Return what is wrong with the first entry that this project did not write, or None."""
     for item in entries:
-        if not (_is_whole(item) and hmac.compare_digest(item.mac, mac(item.digest))):
+        if not (_is_unaltered(item) and hmac.compare_digest(item.mac, mac(item.digest))):
             return f"journal entry {item.number} was altered, or written without the project's key"
     return None
 
 
-def _is_whole(item: Entry) -> bool:
+def _is_unaltered(item: Entry) -> bool:
     return item.digest == _digest(item.number, item.at, item.kind, item.body, item.previous)
 
 
@@ -182,7 +182,7 @@ class Witness:
             )
         digests: dict[int, str | None] = {}  # the files mostly know the same entry
         for path in self._paths:
-            seen = _read(path)
+            seen = _read_witness(path)
             if seen and seen[0] not in digests:
                 digests[seen[0]] = digest_of(connection, seen[0])
             if seen and digests[seen[0]] != seen[1]:
@@ -195,7 +195,7 @@ class Witness:
 
     def entries(self) -> list[tuple[int, str]]:
         """Return number and digest of the newest entry that each file knows."""
-        return [entry for path in self._paths if (entry := _read(path))]
+        return [entry for path in self._paths if (entry := _read_witness(path))]
 
     def replace(self, number: int, digest: str) -> None:
         """Remember this entry, whatever the files held before: a ledger was restored."""
@@ -205,7 +205,7 @@ class Witness:
     def advance(self, number: int, digest: str) -> None:
         """Remember an entry that is committed."""
         for path in self._paths:
-            seen = _read(path)
+            seen = _read_witness(path)
             if (seen is None or seen[0] < number) and path.parent.is_dir():
                 try:
                     write_atomically(path, f"{number} {digest}\n".encode(), mode=0o600)
@@ -216,7 +216,7 @@ class Witness:
                     ) from None
 
 
-def _read(path: Path) -> tuple[int, str] | None:
+def _read_witness(path: Path) -> tuple[int, str] | None:
     try:
         number, digest = path.read_text(encoding="ascii").split()
         return int(number), digest

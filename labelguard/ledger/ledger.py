@@ -160,7 +160,7 @@ class Ledger:
         Raises `LedgerError` if a labeler lacks allowance: the caller must select within it.
         """
         if resumed:
-            return self._grant_again(charge, epoch, resumed)
+            return self._grant_unfinished(charge, epoch, resumed)
         with self.transaction(epoch) as connection:
             active = policies.find_active(connection) or policies.add(
                 connection, IMPLICIT, policy, "active"
@@ -168,13 +168,13 @@ class Ledger:
             if active.policy != policy:
                 raise LedgerError("the policy in force is not the one this job was planned with")
             policies.check_ceiling(connection)
-            self._check_terms(connection)
+            self._check_policies_unforged(connection)
             allowance = active.allowance_ids[charge.event]
             prices = policies.store_prices(connection, allowance, charge.prices)
             release_id = charges.reserve(connection, active.id, allowance, charge, prices)
         return self._grant(release_id, self.policies.prices(charge.event))
 
-    def start(self, grant: Grant, epoch: int, reads: Admission | None = None) -> None:
+    def mark_reading(self, grant: Grant, epoch: int, reads: Admission | None = None) -> None:
         """Mark that labels are about to be read; from here on there is no refund.
 
         Also record what the release reads, and the labelers it is the first to meet.
@@ -184,9 +184,9 @@ class Ledger:
             if release.state != "reserved":
                 return
             if reads:
-                facts |= sources.record(connection, reads.source, reads.columns)
+                facts |= sources.record_source_use(connection, reads.source, reads.columns)
                 facts |= people.add_identities(connection, release.number, reads.newcomers)
-            charges.advance(connection, release.id, ["reserved"], "computing", facts)
+            charges.change_state(connection, release.id, ["reserved"], "computing", facts)
 
     def mark_drawn(self, grant: Grant, epoch: int, digest: str, labels: int) -> Grant:
         """Record the keyed digest of the complete private map: it is never redrawn from here on.
@@ -195,18 +195,18 @@ class Ledger:
         """
         values = {"map": digest, "drawn": labels}
         release = grant.release.id
-        self.write(epoch, charges.advance, release, ["computing"], "drawn", values, values)
+        self.write(epoch, charges.change_state, release, ["computing"], "drawn", values, values)
         return self._grant(release, grant.prices)
 
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """Record that the release is complete on disk; `files` maps public files to SHA-256."""
         facts, release = {"rows": rows, "files": dict(files)}, grant.release.id
         values = {"rows": rows, "files": json.dumps(facts["files"])}
-        self.write(epoch, charges.advance, release, ["drawn"], "committed", facts, values)
+        self.write(epoch, charges.change_state, release, ["drawn"], "committed", facts, values)
 
     def abandon(self, release_id: str, epoch: int) -> None:
         """Give up a release that read labels and was never finished: it stays charged."""
-        self.write(epoch, charges.advance, release_id, charges.UNFINISHED, "abandoned")
+        self.write(epoch, charges.change_state, release_id, charges.UNFINISHED, "abandoned")
 
     def refund_reserved(self, epoch: int, resumed: str | None) -> list[str]:
         """Give back what crashed jobs charged before they read a label; return their release ids.
@@ -238,10 +238,10 @@ class Ledger:
         assert record is not None
         return Grant(record, prices, _SEAL)
 
-    def _grant_again(self, charge: Charge, epoch: int, crashed: ReleaseRecord) -> Grant:
+    def _grant_unfinished(self, charge: Charge, epoch: int, crashed: ReleaseRecord) -> Grant:
         """Return the grant of a release that was charged and not finished, if it needs no more."""
         with self.transaction(epoch) as connection:
-            self._check_terms(connection)
+            self._check_policies_unforged(connection)
             record = self.releases.get(crashed.id)
         if (
             record is None
@@ -258,7 +258,7 @@ class Ledger:
             )
         return Grant(record, self.policies.prices(charge.event), _SEAL)
 
-    def _check_terms(self, connection: sa.Connection) -> None:
+    def _check_policies_unforged(self, connection: sa.Connection) -> None:
         """Refuse to charge by policies or prices that others wrote."""
         broken = verification.terms_fault(connection, journal.entries(connection))
         if broken:

@@ -31,7 +31,9 @@ Leaving = Literal["retired", "erased"]
 def read_members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     """Return labelers in groups, sorted, and the group of each; both (n, 2)."""
     own = schema.members.c
-    return database.read_pairs(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
+    return database.read_pseudonym_pairs(
+        connection, sa.select(own.labeler, own.unit).order_by(own.labeler)
+    )
 
 
 def add_members(connection: sa.Connection, added: UnitGroups, met: Identities) -> int:
@@ -44,7 +46,7 @@ def add_members(connection: sa.Connection, added: UnitGroups, met: Identities) -
     """
     labelers, units = added.labelers, added.units
     known, groups = read_members(connection)
-    refuse_forgetful(connection)
+    refuse_incomplete_restore(connection)
     at = blocks.positions(known, labelers)
     present = at >= 0
     moved = (groups[at[present]] != units[present]).any(axis=1) if len(known) else np.zeros(0, bool)
@@ -80,7 +82,7 @@ def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
     be added up; for two who were said to be distinct; and for somebody who has left.
     """
     everybody, row = blocks.unique(np.concatenate([labelers, same_as]))
-    refuse_forgetful(connection)
+    refuse_incomplete_restore(connection)
     if (blocks.positions(read_tombstones(connection), everybody) >= 0).any():
         raise PolicyError(
             "one of these labelers has left, and who is one person with them has left as well: "
@@ -152,7 +154,7 @@ def set_distinct(connection: sa.Connection, pair: Blocks) -> bool:
 def read_distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     """Return pairs of labelers who are two people although their ids have one form; both (n, 2)."""
     own = schema.distinct.c
-    return database.read_pairs(
+    return database.read_pseudonym_pairs(
         connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other)
     )
 
@@ -197,7 +199,7 @@ def identities_digests(connection: sa.Connection) -> dict[str, str]:
     return {str(row.release): hashlib.sha256(row.met).hexdigest() for row in rows}
 
 
-def refuse_forgetful(connection: sa.Connection) -> None:
+def refuse_incomplete_restore(connection: sa.Connection) -> None:
     """Refuse to join people in a ledger that was restored from a backup that may lack charges."""
     own = schema.journal.c
     bodies = connection.scalars(sa.select(own.body).where(own.kind == "restored"))
@@ -211,7 +213,7 @@ def refuse_forgetful(connection: sa.Connection) -> None:
 def read_tombstones(connection: sa.Connection) -> Blocks:
     """Return labelers who have left, sorted, shape (n, 2)."""
     own = schema.tombstones.c.labeler
-    return database.read_keyed(connection, sa.select(own).order_by(own))[0]
+    return database.read_pseudonym_rows(connection, sa.select(own).order_by(own))[0]
 
 
 def tombstones_digest(connection: sa.Connection) -> str:
@@ -305,10 +307,10 @@ def read_policies_of(connection: sa.Connection, units: Blocks) -> list[Policy]:
     return [one.policy for one in records if in_force[one.id] < left or one.id in charged]
 
 
-def read_known(connection: sa.Connection) -> Identities:
+def read_known_people(connection: sa.Connection) -> Identities:
     """Return whom releases met, and who was put into a group, linked, or left before any did."""
     unmet = np.concatenate([read_members(connection)[0], read_tombstones(connection)])
-    return read_identities(connection).with_keys(unmet)
+    return read_identities(connection).add_unnamed_labelers(unmet)
 
 
 class PeopleRepository(Repository):
@@ -320,7 +322,7 @@ class PeopleRepository(Repository):
     distinct = in_snapshot(read_distinct)
     set_distinct = in_transaction(set_distinct)
     identities = in_snapshot(read_identities)
-    known = in_snapshot(read_known)
+    known = in_snapshot(read_known_people)
     tombstones = in_snapshot(read_tombstones)
     departures = in_snapshot(read_departures)
     policies_of = in_snapshot(read_policies_of)

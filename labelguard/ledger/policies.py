@@ -142,11 +142,11 @@ def activate(connection: sa.Connection, name: str) -> PolicyRecord:
 
     Raises `PolicyError` if there is no such draft, or the project's ceiling would be passed.
     """
-    record = _draft(connection, name)
+    record = _find_draft(connection, name)
     before = find_active(connection)
     if before:
         close(connection, before)
-    _set(connection, record.id, state="active")
+    _update_policy(connection, record.id, state="active")
     check_ceiling(connection)
     journal.append(connection, "activated", {"policy": record.id, "name": name})
     return next(record for record in read(connection) if record.name == name)
@@ -154,7 +154,7 @@ def activate(connection: sa.Connection, name: str) -> PolicyRecord:
 
 def drop(connection: sa.Connection, name: str) -> None:
     """Remove a draft. Raises `PolicyError` if there is none of that name."""
-    record = _draft(connection, name)
+    record = _find_draft(connection, name)
     for table, column, value in (
         (schema.prices, schema.prices.c.allowance_id, list(record.allowance_ids.values())),
         (schema.allowances, schema.allowances.c.policy_id, [record.id]),
@@ -164,7 +164,7 @@ def drop(connection: sa.Connection, name: str) -> None:
     journal.append(connection, "dropped", {"policy": record.id, "name": name})
 
 
-def _draft(connection: sa.Connection, name: str) -> PolicyRecord:
+def _find_draft(connection: sa.Connection, name: str) -> PolicyRecord:
     for record in read(connection):
         if record.name == name and record.state == "draft":
             return record
@@ -173,7 +173,7 @@ def _draft(connection: sa.Connection, name: str) -> PolicyRecord:
 
 def close(connection: sa.Connection, record: PolicyRecord) -> None:
     """Allow no more charges under a policy; it stays paid in full."""
-    _set(connection, record.id, state="closed")
+    _update_policy(connection, record.id, state="closed")
     journal.append(connection, "closed", {"policy": record.id, "name": record.name})
 
 
@@ -209,7 +209,7 @@ def raise_ceiling(connection: sa.Connection, raised: Ceiling) -> None:
 
 
 def check_raise(present: Ceiling, raised: Ceiling) -> None:
-    """Raise `PolicyError` unless `raised` is above the present one, in ε, in δ, or both."""
+    """Raise `PolicyError` unless `raised` is above the present one in ε or δ, in neither below."""
     lower = raised.epsilon < present.epsilon or raised.delta < present.delta
     if lower or raised == present:
         raise PolicyError(
@@ -256,7 +256,7 @@ def _record(rows: Sequence[Any]) -> PolicyRecord:
     )
 
 
-def _set(connection: sa.Connection, number: int, **values: Any) -> None:
+def _update_policy(connection: sa.Connection, number: int, **values: Any) -> None:
     connection.execute(
         sa.update(schema.policies).where(schema.policies.c.id == number).values(**values)
     )

@@ -56,8 +56,8 @@ class Charge:
 
     `event` names the kind of event. `labelers` (n, 2) are all units of the release, `capacity` k
     (n,) what they are allowed; `charged` (n,) is how many new uses each of them is asked for:
-    randomized blocks, or statistic releases. `prices` says for every k what a use costs. The
-    repr leaves out who they are.
+    randomized blocks, statistic releases, training runs or stages. `prices` says for every k what
+    a use costs. The repr leaves out who they are.
     """
 
     mechanism: str
@@ -109,7 +109,7 @@ class LabelerTable:
     capacity: NDArray[np.int64]
     used: NDArray[np.int64]
 
-    def of(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def look_up(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return k and uses of some labelers, (n,) each; 0 for whom the ledger has not met."""
         where = blocks.positions(self.labelers, labelers)
         met = where >= 0

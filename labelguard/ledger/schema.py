@@ -110,7 +110,7 @@ identities = _table(
     "identities",
     {"release": sa.Integer},
     # Whom a release, or a list of groups (numbered below 0), was the first to name: for each the
-    # pseudonym and the form of the id (see `labelguard.identities`), 16 bytes each, sorted. They
+    # pseudonym and the form of the id (see `keys.identities`), 16 bytes each, sorted. They
     # are always read together, and a million rows would take seconds.
     {"labelers": _NUMBER, "met": sa.LargeBinary},
 )
@@ -163,7 +163,7 @@ def create(connection: sa.Connection, keys: KeyRing) -> bool:
         return False
     metadata.create_all(connection, checkfirst=False)  # all are made in one transaction
     settings = {"schema": str(VERSION), "labelguard": __version__}
-    settings |= {"key_check": keys.check_value(), "epoch": "0"}
+    settings |= {"key_check": keys.key_fingerprint(), "epoch": "0"}
     rows = [{"name": name, "value": value} for name, value in settings.items()]
     connection.execute(sa.insert(meta), rows)
     return True
@@ -211,9 +211,9 @@ def _find_steps(settings: Mapping[str, str], address: str) -> list[Callable[[sa.
 def _read_settings(connection: sa.Connection, keys: KeyRing, address: str) -> dict[str, str]:
     """Return what `meta` says of a ledger that these keys made."""
     if not sa.inspect(connection).has_table(meta.name):
-        raise database.missing_ledger(address)
+        raise database.missing_ledger_error(address)
     settings = {row.name: row.value for row in connection.execute(sa.select(meta))}
-    if settings["key_check"] != keys.check_value():
+    if settings["key_check"] != keys.key_fingerprint():
         raise KeyProblem(
             f"the project key is not the one the ledger at {address} was made with: one of them is "
             "another project's; check LABELGUARD_LEDGER_URL and LABELGUARD_KEYS"

@@ -66,7 +66,7 @@ def check(sources: Sequence[SourceRecord], name: str, columns: Mapping[str, str]
         )
     if not record.columns:
         return
-    differing = list(_differing(record.columns, columns))
+    differing = list(_describe_differences(record.columns, columns))
     if differing:
         raise PolicyError(
             f"source {name!r} (taken for the one of these labels, unless --source says otherwise) "
@@ -90,7 +90,7 @@ def _changed_roles(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
     return [role for role in roles if before.get(role) != now.get(role)]
 
 
-def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def _describe_differences(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     """Yield roles that have another column than before, and columns that play another part."""
     for role in _changed_roles(before, now):
         was, is_now = (
@@ -98,12 +98,12 @@ def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[st
         )
         yield f"{role}: was {was}, found {is_now}"
     for role in sorted(now.keys() - before.keys() - set(FIXED)):
-        parts = _roles(before, now[role])
-        if parts and not parts & _roles(now, now[role]):
+        parts = _roles_of_column(before, now[role])
+        if parts and not parts & _roles_of_column(now, now[role]):
             yield f"{role}: its column {now[role]!r} was {' and '.join(sorted(parts))}"
 
 
-def _roles(columns: Mapping[str, str], column: str) -> set[str]:
+def _roles_of_column(columns: Mapping[str, str], column: str) -> set[str]:
     """Return the parts that a column plays, whatever question it answers."""
     return {role.partition(" of ")[0] for role, name in columns.items() if name == column}
 
@@ -117,7 +117,9 @@ def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:
     return record
 
 
-def record(connection: sa.Connection, name: str, columns: Mapping[str, str]) -> dict[str, Any]:
+def record_source_use(
+    connection: sa.Connection, name: str, columns: Mapping[str, str]
+) -> dict[str, Any]:
     """Record what a release reads: the first source as such, and roles that are new.
 
     Returns the facts for the journal's entry.
@@ -183,14 +185,14 @@ def add_segment(connection: sa.Connection, segment: Segment, deleted: int) -> No
     journal.append(connection, _DELETING if deleted else "ingested", entry)
 
 
-def has_deletions(connection: sa.Connection) -> bool:
+def has_unpruned_deletions(connection: sa.Connection) -> bool:
     """Return whether deletions came since segments were pruned last."""
     own = schema.journal.c
     query = sa.select(own.kind).where(own.kind.in_((_DELETING, _PRUNED)))
     return connection.scalar(query.order_by(own.number.desc()).limit(1)) == _DELETING
 
 
-def replace_segments(
+def record_rewritten_segments(
     connection: sa.Connection, changed: Mapping[str, tuple[str, int]]
 ) -> list[Segment]:
     """Record that segments were rewritten: their new digests and numbers of rows.
@@ -204,7 +206,7 @@ def replace_segments(
     return read_segments(connection)
 
 
-def advance_pull(connection: sa.Connection, name: str, cursor: str) -> None:
+def record_pull_cursor(connection: sa.Connection, name: str, cursor: str) -> None:
     """Record at a connector's segment that a pull came as far as `cursor`, with nothing new."""
     own = sa.update(schema.segments).where(schema.segments.c.name == name)
     connection.execute(own.values(cursor=cursor))

@@ -28,7 +28,7 @@ def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> 
     broken = terms_fault(connection, entries)
     if broken:
         return broken
-    read = _read(entries)
+    read = _parse_entries(entries)
     return (
         _sum_fault(connection)
         or _release_fault(connection, read)
@@ -42,11 +42,11 @@ def terms_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> 
     Whoever edits a stored price would take the noise from every release that follows.
     """
     broken = journal.first_fault(entries) or journal.first_forged(entries, journal.mac(connection))
-    read = [] if broken else _read(entries)
+    read = [] if broken else _parse_entries(entries)
     return broken or _policy_fault(connection, read) or _price_fault(connection, read)
 
 
-def _read(entries: Sequence[journal.Entry]) -> _Entries:
+def _parse_entries(entries: Sequence[journal.Entry]) -> _Entries:
     return [(entry.kind, json.loads(entry.body)) for entry in entries]
 
 
@@ -150,7 +150,7 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
             story["request"],
         ):
             return f"release {release} is not what the journal says of it"
-        if not refunded and charges.release_digest(connection, record.number) != story.get(
+        if not refunded and charges.stored_charges_digest(connection, record.number) != story.get(
             "charges"
         ):
             return f"release {release}: its charges are not those in the journal"

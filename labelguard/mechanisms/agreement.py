@@ -86,7 +86,7 @@ def between_labelers(
     return _interval_of_mean(
         float(summed.sum()) / information,
         math.sqrt(max(0.0, variance)) / information,
-        _step(a, others, rows.size) / information,
+        _largest_block_shift(a, others, rows.size) / information,
         comparisons=int((labels * (labels - 1) // 2).sum()),
         items=int((labels > 1).sum()),
     )
@@ -146,13 +146,13 @@ def with_gold(
     return _interval_of_mean(
         float(a @ (x * g)) / information,
         math.sqrt(float(a**2 @ rows.noise)) / information,
-        _step(a, np.ones(len(a)), rows.size) / information,
+        _largest_block_shift(a, np.ones(len(a)), rows.size) / information,
         comparisons=len(x),
         items=len(np.unique(np.asarray(item))),
     )
 
 
-def _step(a: Floats, weight: Floats, size: NDArray[np.int64]) -> float:
+def _largest_block_shift(a: Floats, weight: Floats, size: NDArray[np.int64]) -> float:
     """Return the most that the a·x of one block can be off their mean, times their weight; where
     γ = 0 they are not off.
     """

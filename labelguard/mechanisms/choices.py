@@ -7,8 +7,8 @@ For a conditional logit (McFadden 1974; the first place of Plackett-Luce) with l
 so the likelihood touches the labels only through S = Σ_u w_u Σ_j (φ(chosen_j) − mean of Φ_j), where
 Φ_j holds the K_j responses of choice j. A release, which stages choices as their pairs, sums it
 from these: φ_c − mean of Φ = (1/K) Σ_k (φ_c − φ_k), so that S is the sum over all pairs of a
-choice, of weight 2/K, that hold the chosen response (`Rows.share` of `mechanisms.statistic`, whose
-guarantee it has). `responses_of_pairs` finds Φ again, for the fit.
+choice, of weight 2/K, that hold the chosen response (`Rows.row_weights` of
+`mechanisms.statistic`, whose guarantee it has). `recover_responses` finds Φ again, for the fit.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Choices:
         return np.diff(self.offsets)
 
 
-def responses_of_pairs(
+def recover_responses(
     z: NDArray[np.float32],
     group: NDArray[np.intp],
     number: NDArray[np.int64],
@@ -142,7 +142,7 @@ class _ChoiceObjective:
         """Value, gradient and Hessian in one pass over the responses."""
         value = 0.0
         gradient, hessian = self.ridge * theta - self.linear, np.diag(self.ridge)
-        for sets, responses in _blocks(self.choices):
+        for sets, responses in _iterate_chunks(self.choices):
             part, weight = self.z[responses].astype(np.float64), self.weight[sets]
             size, starts = self.choices.size[sets], _starts(self.choices, sets)
             score = part @ theta
@@ -175,7 +175,7 @@ def _center(features: NDArray[np.float32], choices: Choices) -> NDArray[np.float
             f"expected features of {choices.offsets[-1]} responses, found shape {features.shape}"
         )
     z = np.empty(features.shape, np.float32)
-    for sets, responses in _blocks(choices):
+    for sets, responses in _iterate_chunks(choices):
         part = features[responses].astype(np.float64)
         size = choices.size[sets]
         mean = np.add.reduceat(part, _starts(choices, sets), axis=0) / size[:, None]
@@ -183,7 +183,7 @@ def _center(features: NDArray[np.float32], choices: Choices) -> NDArray[np.float
     return z
 
 
-def _blocks(choices: Choices) -> Iterator[tuple[slice, slice]]:
+def _iterate_chunks(choices: Choices) -> Iterator[tuple[slice, slice]]:
     """Consecutive choices and their responses, about _CHUNK responses at a time."""
     first = 0
     while first < len(choices):

@@ -24,7 +24,7 @@ _LEAST_EXPONENT = -1021  # 2 to its opposite is a double
 _HALF_BITS = 31  # squares are added in two halves, which do not overflow
 
 
-def norms(vectors: NDArray[np.floating]) -> Floats:
+def norm_bounds(vectors: NDArray[np.floating]) -> Floats:
     """Return upper bounds of the ℓ2 norms of rows (n, d), shape (n,).
 
     Above the norm by (d + 6)·2^-52 of it at most, or by 2^-1074; infinite for a row that is not
@@ -49,9 +49,9 @@ def norms(vectors: NDArray[np.floating]) -> Floats:
 def clip_rows(vectors: NDArray[np.floating], clip: float) -> Floats:
     """Return rows (n, d), scaled to a norm of at most `clip` where they are longer.
 
-    A row of infinite `norms` counts for nothing: left in, it would undo the bound.
+    A row of infinite `norm_bounds` counts for nothing: left in, it would undo the bound.
     """
-    length = norms(vectors)
+    length = norm_bounds(vectors)
     finite = np.isfinite(length)
     rows = np.array(vectors, np.float64)
     rows[~finite] = 0
@@ -59,7 +59,7 @@ def clip_rows(vectors: NDArray[np.floating], clip: float) -> Floats:
     return rows
 
 
-def on_grid(vectors: NDArray[np.floating], clip: float, step: float) -> NDArray[np.int64]:
+def clip_to_grid(vectors: NDArray[np.floating], clip: float, step: float) -> NDArray[np.int64]:
     """Return `clip_rows` rows, rounded toward zero to whole numbers of `step`, shape (n, d).
 
     The squares of every row add up to (clip/step)² at most, exactly: a row for which they did not
@@ -73,11 +73,11 @@ def on_grid(vectors: NDArray[np.floating], clip: float, step: float) -> NDArray[
     rows = clip_rows(vectors, clip)
     rows /= step
     whole = rows.astype(np.int64)  # toward zero
-    whole[_longer(whole, ratio)] = 0
+    whole[_exceeds_norm(whole, ratio)] = 0
     return whole
 
 
-def _longer(whole: NDArray[np.int64], most: Fraction) -> NDArray[np.bool_]:
+def _exceeds_norm(whole: NDArray[np.int64], most: Fraction) -> NDArray[np.bool_]:
     """Return which rows have squares that add up to more than most², (n,)."""
     if most > 2**_HALF_BITS:  # a grid finer than any release's: Python's whole numbers
         return np.asarray((whole.astype(object) ** 2).sum(axis=1) > most**2, np.bool_)

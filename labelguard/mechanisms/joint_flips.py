@@ -110,7 +110,7 @@ def standard_error(
     errors = np.append(errors, np.array([0, 0, 1, 1]) * total / count)
     sizes = np.append(sizes, np.full(4, total / count))
     rate = float(errors.sum() / sizes.sum())
-    noise, joint = _noise(gamma, blocks)
+    noise, joint = _noise_and_excess(gamma, blocks)
     of_items = count / (count + 4) * float(np.square(errors - rate * sizes).sum())
     of_items += float(signal**2 @ joint) / 4
     spread = min(1.0, max(0.0, rate))
@@ -139,13 +139,13 @@ def paired_standard_error(
         return math.inf
     share = float(won.sum()) / total
     of_items = float(np.square(won - share * sizes).sum())
-    noise, joint = _noise(gamma, blocks)
+    noise, joint = _noise_and_excess(gamma, blocks)
     of_items += 2 * (total / count) ** 2 + float((signal * gap) ** 2 @ joint)
     of_flips = float((signal * gap) ** 2 @ noise)
     return math.sqrt(max(of_items, of_flips)) / total
 
 
-def _noise(gamma: Floats, blocks: BlockLaws) -> tuple[Floats, Floats]:
+def _noise_and_excess(gamma: Floats, blocks: BlockLaws) -> tuple[Floats, Floats]:
     """Return the noise of each row, and by how much it exceeds that of a row flipped alone."""
     noise = FlippedRows.of(gamma, blocks).noise
     return noise, np.maximum(noise - coin_variance(gamma), 0)

@@ -184,7 +184,7 @@ class _Crowd:
         sums, scores = np.zeros((2, self._units, components))
         squares, crossed = np.zeros((2, components, components))
         deviation = tastes[0] * self._metric[0] * np.sqrt(self._x_squared)
-        margin, slope = unmix(self._z @ theta, deviation)
+        margin, slope = conditional_margins(self._z @ theta, deviation)
         shared, steeper = margin[self._pair], slope[self._pair][self._cell]
         for world in range(worlds):
             rng = np.random.default_rng([_SEED, window, world])
@@ -192,9 +192,9 @@ class _Crowd:
             own = np.einsum("ij,ij->i", self._z[self._pair], taste[self._unit])
             chance = (1 / (1 + np.exp(-(shared + own))))[self._cell]
             surprise = (rng.random(self.rows) < chance) - chance
-            part = self._sums(self._factor * (chance - 0.5 + self._spread * surprise))
+            part = self._sums_by_labeler(self._factor * (chance - 0.5 + self._spread * surprise))
             part = clip_rows(part, self._clip)
-            score = self._sums(surprise * steeper)
+            score = self._sums_by_labeler(surprise * steeper)
             sums += part
             scores += score
             squares += part.T @ part
@@ -206,14 +206,14 @@ class _Crowd:
             (crossed - mean.T @ scores) / (worlds - 1),
         )
 
-    def _sums(self, values: Floats) -> Floats:
+    def _sums_by_labeler(self, values: Floats) -> Floats:
         """Σ values · z over the rows of each labeler, shape (units, components)."""
         cells = np.bincount(self._cell, values, len(self._pair))
         shape = (self._units, len(self._z))
         return np.asarray(csr_array((cells, self._pair, self._starts), shape=shape) @ self._z)
 
 
-def unmix(together: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+def conditional_margins(together: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     """Return margins m (n,) around which labelers differ, and dm / d`together`.
 
     Labelers of margins N(m, `deviation`²), in log-odds, answer as often together as one of margin

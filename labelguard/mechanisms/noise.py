@@ -233,7 +233,7 @@ def reach(
     if not balls or probability == 0.5:
         return bell
     parts = [(one.deviation**2, one.dimension(components) + 1) for one in balls]
-    ends, weights = _mixture(tuple(sorted(parts)))
+    ends, weights = _gamma_sum_bins(tuple(sorted(parts)))
     spread = np.sqrt(normal + length**2 * ends)
 
     def beyond(t: float) -> float:
@@ -249,7 +249,7 @@ def reach(
 
 
 @lru_cache(maxsize=64)
-def _mixture(parts: tuple[tuple[float, int], ...]) -> tuple[Floats, Floats]:
+def _gamma_sum_bins(parts: tuple[tuple[float, int], ...]) -> tuple[Floats, Floats]:
     """Upper ends of bins of Σ 2 s_i² G_i, the last one at infinity, and their chances.
 
     `parts` are (variance, dimensions + 1) of each noise, so that 2 s² = 2 · variance / (D + 1).
@@ -260,14 +260,16 @@ def _mixture(parts: tuple[tuple[float, int], ...]) -> tuple[Floats, Floats]:
         edges = _EDGES if len(set(parts)) == 1 else _FEW_EDGES
         ends = np.append(gammaincinv(shape, expit(edges)), math.inf) * 2 * variance / halves
         weights = np.diff(expit(edges), prepend=0.0, append=1.0)
-        total = (ends, weights) if total is None else _sum(*total, ends, weights)
+        total = (ends, weights) if total is None else _sum_in_bins(*total, ends, weights)
     assert total is not None
     return total
 
 
-def _sum(one: Floats, chance: Floats, other: Floats, likewise: Floats) -> tuple[Floats, Floats]:
+def _sum_in_bins(
+    one: Floats, chance: Floats, other: Floats, other_chance: Floats
+) -> tuple[Floats, Floats]:
     """Return the sum of two independent variables, rounded up to as many bins."""
-    values, weights = np.add.outer(one, other).ravel(), np.outer(chance, likewise).ravel()
+    values, weights = np.add.outer(one, other).ravel(), np.outer(chance, other_chance).ravel()
     order = np.argsort(values, kind="stable")
     values, below = values[order], np.cumsum(weights[order])
     last = np.searchsorted(below, expit(_FEW_EDGES)).clip(max=len(values) - 1)

@@ -41,8 +41,8 @@ STEP_BITS = 30
 SLACK = 1 + 1e-9
 
 _MEDIAN = 0.5
-# Of `score_bounds`: how far labels are from a coin's on average, by how much a typical labeler's
-# norm may be exceeded, and the noise that is accepted, in units of what labels scatter by.
+# Of `bounds_for_source_scores`: how far labels are from a coin's on average, by how much a typical
+# labeler's norm may be exceeded, and the noise that is accepted, in units of the labels' scatter.
 _PREFERENCE, _ROOM, _NOISE_SHARE = 0.45, 1.2, 2.0
 _CHUNK = 1 << 10  # rows at a time: stays in cache
 
@@ -69,7 +69,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.pair)
 
-    def share(self) -> Floats:
+    def row_weights(self) -> Floats:
         """Return the weight of each row, shape (n,): 1, or 1/(K − 1) for the pairs of a ranking of
         K.
 
@@ -86,7 +86,7 @@ class Rows:
 
         Of a choice H is the covariance of a response at random, (1/K) Φᵀ Φ of centred Φ.
         """
-        return self.share() ** (2 if self.choices else 1) / 4
+        return self.row_weights() ** (2 if self.choices else 1) / 4
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
     no less, for those whose b_u is at least C.) Raises `InvalidLabels` if no labeler has a row that
     differs in any coordinate, or if a coordinate is not finite.
     """
-    clip, weight = clip_and_weights(without_signal(z, rows), clip_quantile)
+    clip, weight = clip_and_weights(norms_without_signal(z, rows), clip_quantile)
     return Bounds(clip, weight, 2 * clip)
 
 
-def without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
+def norms_without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
     """b_u = ½ √Σ_j share² ‖z_uj‖², the norm of a labeler without signal, shape (units,)."""
     norms = squared_norms(z)[rows.pair]
-    return np.asarray(np.sqrt(_sum_by_unit(rows, rows.share() ** 2 * norms)) / 2)
+    return np.asarray(np.sqrt(_sum_by_unit(rows, rows.row_weights() ** 2 * norms)) / 2)
 
 
 def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
@@ -155,7 +155,9 @@ def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
     return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
 
 
-def score_bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float) -> Bounds:
+def bounds_for_source_scores(
+    z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float
+) -> Bounds:
     """Bounds for scores of sources: few labelers are clipped, as far as noise allows.
 
     A clip at the norm without signal shortens labelers who agree with themselves, by how much they
@@ -165,7 +167,7 @@ def score_bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise
     deviation `noise` in units of Δ) within `_NOISE_SHARE` of what labels scatter by. All of it is
     public; Δ = 2C as in `bounds`, whose errors it raises.
     """
-    least, most = without_signal(z, rows), _largest_norms(z, rows)
+    least, most = norms_without_signal(z, rows), _largest_norms(z, rows)
     usual = np.minimum(_ROOM * np.hypot(least, _PREFERENCE * most), most)
     labelers, components = np.count_nonzero(least), z.shape[1]
     room = max(_NOISE_SHARE * math.sqrt(labelers / components) / (2 * noise), 1.0)
@@ -175,10 +177,10 @@ def score_bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise
 
 def _largest_norms(z: NDArray[np.float32], rows: Rows) -> Floats:
     """Return D_u / 2, what ‖v_u‖ can be at most, whatever the labels are: shape (units,)."""
-    triangle = _sum_by_unit(rows, rows.share() * np.sqrt(squared_norms(z)[rows.pair]))
+    triangle = _sum_by_unit(rows, rows.row_weights() * np.sqrt(squared_norms(z)[rows.pair]))
     ends = np.cumsum(np.bincount(rows.unit, minlength=rows.units))
     of_units = np.split(np.argsort(rows.unit, kind="stable"), ends[:-1])
-    spectral = np.array([_spectral(z, rows, own) for own in of_units])
+    spectral = np.array([_spectral_norm_bound(z, rows, own) for own in of_units])
     return np.asarray(np.minimum(triangle, spectral) / 2)
 
 
@@ -196,7 +198,7 @@ def clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float, Floats
     return clip, np.minimum(1, clip / np.maximum(norms, clip))
 
 
-def _spectral(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
+def _spectral_norm_bound(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
     """2 √(Λ Σ_j ‖c_j‖²), Λ = λ_max(Σ_j Φ_jᵀΦ_j), of one labeler's rows: twice what ‖v‖ can be.
 
     Φ_j holds the centred responses, so Φ_jᵀΦ_j = (1/K_j) Σ_pairs z zᵀ, and v = Σ_j Φ_jᵀc_j with
@@ -262,7 +264,7 @@ def exact_sum(
 
     A tie adds 0. The sum is over integers, so it does not depend on the order of labelers.
     """
-    half = np.where(labels == LABEL_TIE, 0, (labels == LABEL_A) - 0.5) * rows.share()
+    half = np.where(labels == LABEL_TIE, 0, (labels == LABEL_A) - 0.5) * rows.row_weights()
     return clipped_sum(z, rows, half, bounds, step)
 
 
@@ -276,7 +278,7 @@ def clipped_sum(
     total = np.zeros(z.shape[1], np.int64)
     for units, part in contributions(z, rows, half):
         part *= bounds.weight[units, None]
-        total += clipping.on_grid(part, bounds.clip, step).sum(axis=0)
+        total += clipping.clip_to_grid(part, bounds.clip, step).sum(axis=0)
     return total
 
 
@@ -320,7 +322,7 @@ def add_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.
 
 def pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
     """Return what each pair weighs in the likelihood: Σ w_u share over its rows, shape (pairs,)."""
-    shares = rows.share() * bounds.weight[rows.unit]
+    shares = rows.row_weights() * bounds.weight[rows.unit]
     return np.bincount(rows.pair, shares, pairs).astype(np.float64)
 
 
@@ -332,7 +334,7 @@ def sampling_bound(z: NDArray[np.float32], rows: Rows, bounds: Bounds) -> Floats
     (Popoviciu), which is at most dᵀ M_u d (Cauchy–Schwarz over their m_u rows). Labelers answer
     independently: Var(dᵀS) ≤ dᵀ M d, without the noise.
     """
-    weight = (rows.share() * bounds.weight[rows.unit]) ** 2
+    weight = (rows.row_weights() * bounds.weight[rows.unit]) ** 2
     weight *= np.bincount(rows.unit, minlength=rows.units)[rows.unit] / 4
     of_pair = np.bincount(rows.pair, weight, len(z))
     total = np.zeros((z.shape[1], z.shape[1]))

@@ -68,7 +68,7 @@ class Worth:
 
 
 def describe_worth(epsilon: float | None, units: int | None, unit: str) -> Worth:
-    """Describe the least ε, or of the fewest units at that ε."""
+    """Describe the least ε that is worth it, or the fewest units at this ε, or that none is."""
     coin = (
         "a model that learns from it is right about more than 50 of 100 fresh labels, a coin's "
         "score, in 19 of 20 simulations"
@@ -275,7 +275,7 @@ class Planned:
         return next((one for one in self.recommended if one.epsilon == self.epsilon), None)
 
 
-def plan_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
+def forecast_table_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
     """Return rows under `HEADINGS`; true beside one that `--mechanism auto` takes at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
     best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
@@ -299,8 +299,8 @@ def plan_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
             else "–",
             f"{forecast.label_error.mean:.3f}",
             f"{forecast.released:.0%}",
-            _number(forecast.twice_labelers),
-            _number(forecast.twice_labels),
+            _format_accuracy(forecast.twice_labelers),
+            _format_accuracy(forecast.twice_labels),
             parameters,
         )
         of_it = (forecast.epsilon, forecast.mechanism, forecast.max_labels_per_labeler)
@@ -324,14 +324,14 @@ def summarize(plan: Planned) -> tuple[str, str]:
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
     words = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]
     if choice and choice is not last and plan.features:
-        accuracy = {_key(one): one.accuracy.mean for one in plan.forecasts}
-        more = accuracy[_key(last)] - accuracy[_key(choice)]
+        accuracy = {_forecast_key(one): one.accuracy.mean for one in plan.forecasts}
+        more = accuracy[_forecast_key(last)] - accuracy[_forecast_key(choice)]
         gain = f"about {100 * more:.0f}" if more > GAIN else "less than 1"
         words += f"; ε = {last.epsilon:g} would gain {gain} of 100 answers"
     return _sentence(words), f"Worth it at all? {_sentence(plan.worth.words)}"
 
 
-def _key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:
+def _forecast_key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:
     return one.epsilon, one.mechanism, one.max_labels_per_labeler
 
 
@@ -346,14 +346,14 @@ def render_page(plan: Planned, png: bytes) -> str:
         headline=describe_input(plan),
         summary=summarize(plan),
         headings=HEADINGS,
-        rows=plan_rows(plan),
+        rows=forecast_table_rows(plan),
         picture=base64.b64encode(png).decode("ascii"),
         others=[one for one in plan.recommended if one is not plan.choice and one.command],
     )
     return f"{html}\n"
 
 
-def _number(value: float | None) -> str:
+def _format_accuracy(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 

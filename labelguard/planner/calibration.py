@@ -32,7 +32,7 @@ from labelguard.mechanisms.clipping import clip_rows
 from labelguard.mechanisms.geometry import Basis, Shape, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
 from labelguard.planner.prior import Draw, Population, Prior
-from labelguard.planner.trials import rows_of
+from labelguard.planner.trials import rows_of_labelers
 from labelguard.text import Progress, no_progress
 
 WORLDS = 45
@@ -91,14 +91,14 @@ def calibrate_head(
     prior = prior or Prior()
     release = _SimulatedRelease.of(x, rows, basis, shape, bounds, noise, windows)
     generator = np.random.default_rng([prior.seed, WORLDS])
-    shocks = _shocks(kind, release.noise, worlds, len(basis.metric), generator)
+    shocks = _simulate_noise(kind, release.noise, worlds, len(basis.metric), generator)
     simulated = []
     for number, draw in enumerate(release.population(prior).draws(worlds, twins=True)):
         progress("simulating calibration", number / worlds)
-        simulated.append(release.world(draw, shocks[number]))
+        simulated.append(release.simulate_world(draw, shocks[number]))
     parts = ((getattr(one, name) for one in simulated) for name in ("margin", "gain", "strict"))
     scale = best_scale(*(np.concatenate(list(part)) for part in parts))
-    effects = [release.excess(world, scale) for world in simulated]
+    effects = [release.estimate_design_effect(world, scale) for world in simulated]
     return Calibration(round(scale, 2), round(max(1.0, float(np.mean(effects))), 2))
 
 
@@ -183,28 +183,28 @@ class _SimulatedRelease:
     @cached_property
     def square_weight(self) -> Floats:
         """Σ w_u² share² of each pair, shape (pairs,)."""
-        squares = np.bincount(self.rows.pair, (self.weight * self.rows.share()) ** 2)
+        squares = np.bincount(self.rows.pair, (self.weight * self.rows.row_weights()) ** 2)
         return np.asarray(squares, np.float64)
 
     @cached_property
-    def squares(self) -> Small:
+    def squared_coordinates(self) -> Small:
         """z², shape (pairs, components)."""
         return np.square(self.z)
 
     @cached_property
-    def counts(self) -> Floats:
+    def pair_shares(self) -> Floats:
         """The share of all rows that each pair has."""
         return np.bincount(self.rows.pair) / len(self.rows)
 
     def clipped_sum(self, half: Small) -> Floats:
         """Σ_u clip_C(w_u Σ_j share half z), shape (components,)."""
         starts = np.searchsorted(self.rows.unit, np.arange(self.rows.units + 1))
-        factor = (half * self.rows.share() * self.weight).astype(np.float32)
+        factor = (half * self.rows.row_weights() * self.weight).astype(np.float32)
         shape = (self.rows.units, len(self.z))
         part = csr_array((factor, self.rows.pair, starts), shape=shape) @ self.z
         return np.asarray(clip_rows(part, self.clip).sum(axis=0))
 
-    def world(self, draw: Draw, shock: Floats) -> _SimulatedWorld:
+    def simulate_world(self, draw: Draw, shock: Floats) -> _SimulatedWorld:
         """Return the head of one world."""
         assert draw.twin is not None
         total, other = self.clipped_sum(draw.half), self.clipped_sum(draw.twin)
@@ -213,13 +213,13 @@ class _SimulatedRelease:
         )
         margin = (self.z @ theta.astype(np.float32)).astype(np.float64)
         return _SimulatedWorld(
-            margin, self.counts * draw.gain, self.counts * draw.strict, total - other
+            margin, self.pair_shares * draw.gain, self.pair_shares * draw.strict, total - other
         )
 
-    def excess(self, world: _SimulatedWorld, scale: float) -> float:
+    def estimate_design_effect(self, world: _SimulatedWorld, scale: float) -> float:
         """½ d²/V, a mean over components: 1 on average were the labels of a labeler independent."""
         slope = 1 / (4 * np.cosh(scale * world.margin / 2) ** 2)
-        variance = (self.square_weight * slope).astype(np.float32) @ self.squares
+        variance = (self.square_weight * slope).astype(np.float32) @ self.squared_coordinates
         return float(np.mean(world.difference**2 / np.maximum(variance, _TINY))) / 2
 
 
@@ -242,7 +242,7 @@ def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
     return float(brentq(slope, SMALLEST, LARGEST, xtol=_PRECISION))
 
 
-def _shocks(
+def _simulate_noise(
     kind: str, noise: float, worlds: int, components: int, generator: np.random.Generator
 ) -> Floats:
     """Noise of standard deviation `noise` in each component, shape (worlds, components)."""
@@ -262,4 +262,4 @@ def sample_labelers(rows: Rows) -> tuple[Rows, NDArray[np.intp], float]:
         order = np.random.default_rng(0).permutation(units)
         within = int(np.searchsorted(np.cumsum(counts[order]), _MOST_ROWS, side="right"))
         units = np.sort(order[: max(within, 1)])
-    return rows_of(rows, units, by_pair=True), units, present / len(units)
+    return rows_of_labelers(rows, units, by_pair=True), units, present / len(units)

@@ -84,7 +84,7 @@ class Directions:
         shape, axes = Shape(), min(z.shape[1], COUNTS[-1])
         leading = values[: min(axes, _LEADING)]
         metric = (leading / values[0] + shape.floor) ** -shape.whitening
-        norms = statistic.without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
+        norms = statistic.norms_without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
         clip, weight = statistic.clip_and_weights(norms, shape.clip_quantile)
         of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z))
         information = np.zeros(axes)
@@ -98,11 +98,11 @@ class Directions:
         rank = int((values > values[0] * 1e-9).sum())
         return cls(expected, float(weight @ norms**2) / clip**2, float(f"{square:.2g}"), rank)
 
-    def shape(self, noises: Noises) -> Shape:
+    def choose_shape(self, noises: Noises) -> Shape:
         """Return the best number of components, and the ridge of what is expected of them."""
-        return Shape(self.best(noises), ridge=self.ridge)
+        return Shape(self.best_component_count(noises), ridge=self.ridge)
 
-    def best(self, noises: Noises) -> int:
+    def best_component_count(self, noises: Noises) -> int:
         """Return the number of components of highest gain; a larger one only for .05 % more."""
         chosen, gained = 1, 0.0
         for components, gain in self.gains(noises).items():
@@ -120,7 +120,7 @@ class Directions:
         return gains
 
 
-def smaller_noise(epsilon: float, delta: float, releases: int = 1) -> Noises:
+def make_noise_chooser(epsilon: float, delta: float, releases: int = 1) -> Noises:
     """For every number of components the smaller noise that (epsilon, delta) buys.
 
     Ball noise is for one release alone: of several, Gaussian noise composes better. Whichever is
@@ -165,7 +165,7 @@ def describe_sources(
         columns = x[:, group.start : group.stop]
         if group.name.startswith("source:") and columns.any():
             of_group = Directions.of_features(columns, rows)
-            room = {epsilon: of_group.best(of) for epsilon, of in noises.items()}
+            room = {epsilon: of_group.best_component_count(of) for epsilon, of in noises.items()}
             lines.append(_describe_group(group, count_directions(columns), room))
     return tuple(lines)
 

@@ -33,7 +33,7 @@ BOUNDS = (None, 1, 3)
 _QUANTILES = (1.0, 0.9, 0.5)
 
 
-def bounds_for(counts: Counts) -> tuple[int | None, ...]:
+def bounds_to_try(counts: Counts) -> tuple[int | None, ...]:
     """Return the bounds that are tried for labelers with so many labels each; the first is None."""
     most = int(counts.max(initial=0))
     return tuple(bound for bound in BOUNDS if bound is None or bound < most)
@@ -148,7 +148,7 @@ class Flips:
 
     def half_heads(self, trial: Trial) -> Heads:
         """Heads from one of two stages of PROPS: every other labeler's labels."""
-        return trial.flipped_heads(self.sampled.every_other())
+        return trial.flipped_heads(self.sampled.drop_every_second())
 
     def mean(self, values: Floats | float) -> float:
         """Mean over released labels of what labelers have."""
@@ -156,7 +156,7 @@ class Flips:
             np.average(np.broadcast_to(values, self.released.shape), weights=self.released)
         )
 
-    def spread(self) -> Interval:
+    def flip_interval(self) -> Interval:
         """γ over released labels."""
         of_labels = self.every[self.released > 0]
         return Interval(self.mean(self.every), float(of_labels.min()), float(of_labels.max()))
@@ -175,14 +175,14 @@ class TriedBound:
         return cls(flips, worlds.accuracies(flips.heads))
 
     @property
-    def head(self) -> int:
+    def best_head_index(self) -> int:
         """The head that is most accurate on average."""
         return int(self.accuracies.mean(axis=0).argmax())
 
     @property
     def accuracy(self) -> Floats:
         """The accuracy of that head, shape (worlds,)."""
-        return np.asarray(self.accuracies[:, self.head])
+        return np.asarray(self.accuracies[:, self.best_head_index])
 
 
 def choose_bound(tried: Sequence[TriedBound]) -> TriedBound:
@@ -195,14 +195,14 @@ def choose_bound(tried: Sequence[TriedBound]) -> TriedBound:
 def forecast_rr(worlds: Worlds, epsilon: float, tried: TriedBound) -> Forecast:
     """Randomized response under one bound."""
     flips = tried.flips
-    accuracy, _ = worlds.score_head(flips.heads, tried.head)
+    accuracy, _ = worlds.score_head(flips.heads, tried.best_head_index)
     error = flips.mean(flips.every)
     return Forecast(
         "rr",
         epsilon,
         accuracy,
         Interval(error, error, error),
-        flip_probability=flips.spread(),
+        flip_probability=flips.flip_interval(),
         max_labels_per_labeler=flips.bound,
         uses=flips.uses,
         block=flips.block,
@@ -240,14 +240,14 @@ def forecast_props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
     second model then learns what the first one knew; elsewhere it learns from all labels. Its
     accuracy is therefore between that of `rr` and that of half of its labels.
     """
-    half, _ = worlds.best(flips.half_heads)
+    half, _ = worlds.score_best_head(flips.half_heads)
     signal = 1 - 2 * flips.every
     # Half of the labelers are in stage 2; the noise of d, where 1 marks a disagreement, is s/2.
     weight = float(signal**2 @ flips.released) / 2
     noise = math.sqrt((signal**2 * flips.noise) @ flips.released / 8)
     standard_error = noise / weight
 
-    def against(accuracy: float) -> tuple[float, float]:
+    def model_share_and_error(accuracy: float) -> tuple[float, float]:
         """Return how often the model decides, and the error of all labels."""
         error = 1 - accuracy
         ratio = (flips.every - error) / (math.sqrt(2) * standard_error)
@@ -255,16 +255,16 @@ def forecast_props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
         second = flips.mean(decides * error + (1 - decides) * flips.every)
         return flips.mean(decides), (rr.label_error.mean + second) / 2
 
-    decides, error = against(half.mean)
-    errors = [error, against(half.low)[1], against(half.high)[1]]
+    decides, error = model_share_and_error(half.mean)
+    errors = [error, model_share_and_error(half.low)[1], model_share_and_error(half.high)[1]]
 
-    def between(full: float, part: float) -> float:
+    def interpolate(full: float, part: float) -> float:
         return decides * part + (1 - decides) * full
 
     accuracy = Interval(
-        between(rr.accuracy.mean, half.mean),
-        between(rr.accuracy.low, half.low),
-        between(rr.accuracy.high, half.high),
+        interpolate(rr.accuracy.mean, half.mean),
+        interpolate(rr.accuracy.low, half.low),
+        interpolate(rr.accuracy.high, half.high),
     )
     label_error = Interval(error, min(errors), max(errors))
     return replace(rr, mechanism="props", accuracy=accuracy, label_error=label_error)

@@ -24,7 +24,7 @@ from labelguard.learning.features import (
     open_usable,
 )
 from labelguard.mechanisms.statistic import Rows
-from labelguard.notebook import Picture, card, several
+from labelguard.notebook import Picture, card, group_facts
 from labelguard.planner import advice, components, tuning
 from labelguard.planner.advice import (
     NOUNS,
@@ -36,9 +36,9 @@ from labelguard.planner.advice import (
     draw_accuracy,
     summarize,
 )
-from labelguard.planner.outcomes import Forecast, Sizing, best, worth_training
+from labelguard.planner.outcomes import Forecast, Sizing, best, best_including_training
 from labelguard.planner.prior import Prior
-from labelguard.spelling import suggest_keywords
+from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 V = TypeVar("V", int, float)
@@ -61,14 +61,14 @@ class PlanResult(Planned):
         words = [one.words for one in self.recommended]
         commands = [one.command for one in self.recommended if one.command]
         facts = [("planned for", describe_input(self)), ("recommended", " ".join(summarize(self)))]
-        facts += several("expect", words)
-        facts += [*several("notes", self.notes), *several("next", commands)]
+        facts += group_facts("expect", words)
+        facts += [*group_facts("notes", self.notes), *group_facts("next", commands)]
         title = "Forecast of a private release"
         caption = "Accuracy against ε. " + "; ".join(words)
         return card(title, facts, picture=Picture(draw_accuracy(self), caption))
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def plan(
     source: Input,
     epsilons: float | Iterable[float] = (0.5, 1.0, 3.0, 8.0),
@@ -112,7 +112,7 @@ def plan(
     several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
-    _check(unit, max_labels_per_labeler, bad_rows, periods)
+    _check_options(unit, max_labels_per_labeler, bad_rows, periods)
     named, prior, features = bool(features), Prior(agreement), features or default_features()
     pairs = read_pairs(
         source,
@@ -145,7 +145,7 @@ def plan(
     forecasts = setting.forecast(budgets, growth=True, progress=progress)
     good = {epsilon: best(forecasts, epsilon) for epsilon in budgets}
     # A first release makes no policy of several runs of training.
-    choose = worth_training if periods == 1 else best
+    choose = best_including_training if periods == 1 else best
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
     read = advice.format_reading_options(columns, format, public_columns, question, split)
@@ -170,7 +170,9 @@ def plan(
         )
         for epsilon, forecast in good.items()
     )
-    noises = {epsilon: components.smaller_noise(epsilon, delta, periods) for epsilon in budgets}
+    noises = {
+        epsilon: components.make_noise_chooser(epsilon, delta, periods) for epsilon in budgets
+    }
     left_out = [f"{pluralize(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     if provider is None:
         left_out.append(_no_features_note(unusable, "only randomized response is planned"))
@@ -202,7 +204,7 @@ def _no_features_note(features: Sequence[str], consequence: str) -> str:
     )
 
 
-def _check(unit: str, bound: int | None, bad_rows: str, periods: int) -> None:
+def _check_options(unit: str, bound: int | None, bad_rows: str, periods: int) -> None:
     if unit not in ("labeler", "item"):
         raise PolicyError(f"unit must be labeler or item, found {unit!r}")
     if bad_rows not in ("stop", "quarantine"):
@@ -278,18 +280,22 @@ class _Setting:
             above = max((e for e in poor if least is None or e < least), default=0.0)
             below = math.inf if least is None else least
             between = [epsilon for epsilon in _EPSILONS if above < epsilon < below]
-            least_good = self._first(between, lambda e: self._beats(e, 1, progress)) or least
+            least_good = (
+                self._first_that_holds(between, lambda e: self._beats_coin(e, 1, progress)) or least
+            )
             if least_good is not None:
                 return advice.describe_worth(least_good, None, self.unit)
         epsilon = min(epsilons, key=lambda e: abs(e - USUAL_EPSILON))
         few = -(-advice.FEWEST // self.units)
         more = sorted({1, *(few * times for times in advice.TIMES)})
-        times = self._first(more, lambda times: self._beats(epsilon, times, progress))
+        times = self._first_that_holds(
+            more, lambda times: self._beats_coin(epsilon, times, progress)
+        )
         if times is None:
             return advice.describe_worth(None, None, self.unit)
         return advice.describe_worth(epsilon, max(advice.FEWEST, times * self.units), self.unit)
 
-    def _beats(self, epsilon: float, times: int, progress: Progress) -> bool:
+    def _beats_coin(self, epsilon: float, times: int, progress: Progress) -> bool:
         """Return whether a release of so many times the labelers beats a coin, in few worlds."""
         rows = tuning.repeat_labelers(self.rows, times) if times > 1 else None
         forecasts = self.forecast(
@@ -299,7 +305,7 @@ class _Setting:
         return advice.is_worth_it(best(forecasts, epsilon), units)
 
     @staticmethod
-    def _first(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
+    def _first_that_holds(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
         """Return the first that holds, of values of which those behind it hold too."""
         at = bisect.bisect_left(values, True, key=holds)
         return values[at] if at < len(values) else None

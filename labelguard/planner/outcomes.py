@@ -117,7 +117,7 @@ def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
     return min(near, key=lambda f: (-f.released, f.label_error.mean))
 
 
-def worth_training(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
+def best_including_training(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
     """Return the `best` at ε, or `uls` where that is the statistic and a run is better by over
     .002.
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
-from labelguard.simulation import calibrate, tie_probability
+from labelguard.simulation import calibrate_scale_and_ties, tie_probability
 
 Floats = NDArray[np.float64]
 
@@ -151,17 +151,17 @@ class Population:
         agreement, explained, tie_rate = self._prior.beliefs(world, self._explained)
         axes = len(self._variances)
         theta = rng.standard_normal((axes, 1)) * np.sqrt(self._variances)[:, None]
-        linear = self._unit(self._z @ theta.astype(np.float32))[:, 0]
+        linear = self._scale_to_unit(self._z @ theta.astype(np.float32))[:, 0]
         hidden = rng.standard_normal(len(self._z))
         shared = np.sqrt(explained) * linear + np.sqrt(1 - explained) * hidden
         tastes = rng.standard_normal((axes, _TASTES))
-        own = self._unit(self._z @ tastes.astype(np.float32))
+        own = self._scale_to_unit(self._z @ tastes.astype(np.float32))
         own *= np.sqrt((1 - agreement) / 3 / _TASTES)  # labelers who agree more differ less
         spread = np.sqrt(np.einsum("ij,ij->i", own, own))
         # Two fresh labelers meet at the pairs of random rows.
         met = rows.pair[rng.integers(len(rows), size=_MEETINGS)]
         gaps = shared[met] + spread[met] * rng.standard_normal((2, _MEETINGS))
-        scale, ties = calibrate(gaps, agreement, tie_rate, _PRECISION)
+        scale, ties = calibrate_scale_and_ties(gaps, agreement, tie_rate, _PRECISION)
 
         fresh = scale * (shared[:, None] + spread[:, None] * _NODES)
         strict = 1 - tie_probability(fresh, ties)
@@ -170,7 +170,7 @@ class Population:
         def draw_labels() -> NDArray[np.float32]:
             taste = rng.standard_normal((rows.units, _TASTES))
             gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
-            half = _labels(scale * gap, ties, rng)
+            half = _simulate_labels(scale * gap, ties, rng)
             if not rows.choices or rows.size is None:
                 return half
             # Of the pairs of a choice those tell something that hold the chosen one, 2 of K; given
@@ -182,13 +182,13 @@ class Population:
         weights = _WEIGHTS / _WEIGHTS.sum()
         return Draw(half, gain @ weights, strict @ weights, twin)
 
-    def _unit(self, values: NDArray[np.float32]) -> Floats:
+    def _scale_to_unit(self, values: NDArray[np.float32]) -> Floats:
         """Columns scaled to mean square 1 over rows."""
         squares = self._counts @ np.square(values, dtype=np.float64) / self._counts.sum()
         return np.asarray(values / np.sqrt(np.maximum(squares, _TINY)), np.float64)
 
 
-def _labels(gap: Floats, ties: float, rng: np.random.Generator) -> NDArray[np.float32]:
+def _simulate_labels(gap: Floats, ties: float, rng: np.random.Generator) -> NDArray[np.float32]:
     """Labels less ½, 0 for a tie, of labelers with these utility gaps."""
     first = rng.random(len(gap)) < 1 / (1 + np.exp(-gap))
     tied = rng.random(len(gap)) < tie_probability(gap, ties)

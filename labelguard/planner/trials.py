@@ -97,18 +97,18 @@ class PublicSide:
     @lru_cache(maxsize=8)  # noqa: B019 - a public side lives as long as one plan
     def weighing(self, shape: Shape) -> Weighing:
         """Return the clip and the weights of a statistic of this shape."""
-        metric, norms = self._norms(shape)
+        metric, norms = self._metric_and_norms(shape)
         clip, weight = clip_and_weights(norms, shape.clip_quantile)
         mine = weight[self.sampled]
         information = self._information(mine, len(metric))
         return Weighing(metric, clip, mine, information, information)
 
     @lru_cache(maxsize=8)  # noqa: B019 - as above
-    def root_weighing(self, shape: Shape) -> Weighing:
+    def user_wise_weighing(self, shape: Shape) -> Weighing:
         """Return those of a run of user-wise DP-SGD: 1/√m for each of m records, clipped at the
         median.
         """
-        metric, norms = self._norms(shape)
+        metric, norms = self._metric_and_norms(shape)
         size = self.every.size
         # A ranking of K, or a choice among K, is one record of K(K − 1)/2 rows.
         part = np.ones(len(self.every)) if size is None else 2 / (size * (size - 1.0))
@@ -119,7 +119,7 @@ class PublicSide:
         of_labels = self._information(mine**2, components)
         return Weighing(metric, clip, mine, self._information(mine, components), of_labels)
 
-    def _norms(self, shape: Shape) -> tuple[Floats, Floats]:
+    def _metric_and_norms(self, shape: Shape) -> tuple[Floats, Floats]:
         """Return a, and b_u of all labelers in it, (components,) and (units,)."""
         components = min(shape.components, len(self.values))
         leading = self.values[:components]
@@ -161,8 +161,8 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     values = axes.values[: sizes[-1]]
     rng = np.random.default_rng(seed)
     counts = np.bincount(rows.unit, minlength=rows.units)
-    sampled = _sample(counts, rng)
-    mine = rows_of(rows, sampled)
+    sampled = _sample_labelers(counts, rng)
+    mine = rows_of_labelers(rows, sampled)
     seen, seen_weight = _pairs_to_judge(mine, len(z), rng)
     return PublicSide(
         z=z,
@@ -173,7 +173,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
         rows=mine,
         scale=np.count_nonzero(counts) / len(sampled),
         counts=counts[counts > 0],
-        energy=_sums(z, mine, mine.information(), 2),
+        energy=_sums_by_labeler(z, mine, mine.information(), 2),
         seen=seen,
         seen_weight=seen_weight,
     )
@@ -210,7 +210,7 @@ class FlippedLabels:
         both = (in_block * second + across * first**2) / pairs
         return cls(first, share, np.where(given > 1, both - (share * first) ** 2, 0.0))
 
-    def every_other(self) -> FlippedLabels:
+    def drop_every_second(self) -> FlippedLabels:
         """Return it where the labels of every second labeler are left out."""
         is_in = np.arange(len(self.share)) % 2 == 0
         return FlippedLabels(self.signal, self.share * is_in, self.together * is_in)
@@ -222,7 +222,7 @@ class Trial:
     def __init__(self, public: PublicSide, draw: Draw) -> None:
         self._public = public
         rows, seen = public.rows, public.seen
-        self.sums = _sums(public.z, rows, draw.half * rows.share(), 1)
+        self.sums = _sums_by_labeler(public.z, rows, draw.half * rows.row_weights(), 1)
         given = np.bincount(rows.pair, minlength=len(public.z))[seen]
         weight = public.seen_weight / np.maximum(given, 1)
         half = np.bincount(rows.pair, draw.half, len(public.z))[seen]
@@ -238,9 +238,9 @@ class Trial:
         The sensitivity is 2C, which comparisons attain and nothing exceeds.
         """
         weighing = self._public.weighing(shape)
-        total, variance, information, ridge = self._noisy(weighing, shape, noise)
+        total, variance, information, ridge = self._noisy_sum_and_ridge(weighing, shape, noise)
         shrunk = 1 / (information + ridge)
-        return self._one(total * shrunk, variance * shrunk**2)
+        return self._single_head(total * shrunk, variance * shrunk**2)
 
     def user_wise_head(self, shape: Shape, noise: Noise) -> Heads:
         """Return the head of a run of user-wise DP-SGD with root weighting, one of one head.
@@ -254,13 +254,13 @@ class Trial:
         Early steps' noise has decayed by the end, so that what is left is more than the mean's: for
         ridge R and information h, by ln(1 + h/R) (½ + R/h).
         """
-        weighing = self._public.root_weighing(shape)
-        total, variance, information, ridge = self._noisy(weighing, shape, noise)
+        weighing = self._public.user_wise_weighing(shape)
+        total, variance, information, ridge = self._noisy_sum_and_ridge(weighing, shape, noise)
         shrunk = 1 / (information + ridge)
         grown = np.log1p(information / ridge) * (0.5 + ridge / information)
-        return self._one(total * shrunk, variance * shrunk**2 * grown)
+        return self._single_head(total * shrunk, variance * shrunk**2 * grown)
 
-    def _noisy(
+    def _noisy_sum_and_ridge(
         self, weighing: Weighing, shape: Shape, noise: Noise
     ) -> tuple[NDArray[np.floating[Any]], Floats, Floats, Floats]:
         """Return a clipped sum, the variance of its noise, information and ridge, each
@@ -278,7 +278,7 @@ class Trial:
         ridge = shape.ridge / public.scale * ((weighing.scatter + variance) / information)
         return total, variance, information, ridge
 
-    def _one(self, mean: Floats, variance: Floats) -> Heads:
+    def _single_head(self, mean: Floats, variance: Floats) -> Heads:
         """Return one head with these leading coefficients."""
         heads = np.zeros((2, len(self._public.values)))
         heads[:, : len(mean)] = mean, variance
@@ -329,14 +329,14 @@ class Trial:
         return 0.5 + right[:, 0], 0.5 + right[:, 1]
 
 
-def _sample(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.intp]:
+def _sample_labelers(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.intp]:
     """Return some labelers with labels: as many as keep a trial fast, at random."""
     some = rng.permutation(np.flatnonzero(counts))[:_MOST_UNITS]
     within = int(np.searchsorted(np.cumsum(counts[some]), _MOST_ROWS, side="right"))
     return np.sort(some[: max(within, min(len(some), 1))])
 
 
-def rows_of(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
+def rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
     """Return the rows of some labelers, grouped by labeler and renumbered, in their order or by
     pair.
     """
@@ -355,11 +355,13 @@ def _norms(z: Small, metric: Small, rows: Rows) -> Floats:
     for start in range(0, len(z), _CHUNK):
         part = np.square(z[start : start + _CHUNK] * metric)
         squares[start : start + _CHUNK] = part.sum(axis=1, dtype=np.float64)
-    share = rows.share() ** 2
+    share = rows.row_weights() ** 2
     return np.asarray(np.sqrt(np.bincount(rows.unit, share * squares[rows.pair], rows.units)) / 2)
 
 
-def _sums(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: int) -> Small:
+def _sums_by_labeler(
+    z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: int
+) -> Small:
     """Σ coefficient · z^power over the rows of each labeler, shape (labelers, axes).
 
     `rows` are grouped by labeler: they are the compressed rows of a sparse matrix as they stand.
@@ -397,7 +399,7 @@ class Worlds:
         public = public_side(x, rows, prior.seed)
         return cls(public, tuple(public.trials(prior, number)), prior)
 
-    def more(self, number: int) -> Worlds:
+    def extend_to(self, number: int) -> Worlds:
         """These worlds and further ones, as if `number` had been asked for at first."""
         new = self.public.trials(self.prior, number, skip=len(self.trials))
         return Worlds(self.public, (*self.trials, *new), self.prior)
@@ -423,7 +425,7 @@ class Worlds:
         spread = np.stack([np.stack(scores) for scores in realised], axis=1)
         return interval(float(accuracy), spread[0]), interval(float(error), spread[1])
 
-    def best(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
+    def score_best_head(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
         """Return what the head with the highest mean accuracy is scored by `score_head`."""
         return self.score_head(heads_of, int(self.accuracies(heads_of).mean(axis=0).argmax()))
 

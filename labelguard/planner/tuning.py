@@ -73,19 +73,21 @@ def forecast(
     parts = 3 if growth else 1
     progress("simulating labels", 0.0)
     counts = np.bincount(rows.unit)
-    bounds = tuple(bounds or flips.bounds_for(counts))
+    bounds = tuple(bounds or flips.bounds_to_try(counts))
     if not x.shape[1]:
         every = ((epsilon, delta, bound, periods) for epsilon in epsilons for bound in bounds)
         return tuple(flips.forecast_labels(counts[counts > 0], *terms) for terms in every)
     terms = _ForecastTerms(tuple(epsilons), delta, bounds, periods)
-    share = _part(partial(progress, "simulating labels"), 0, parts)
+    share = _part_of_progress(partial(progress, "simulating labels"), 0, parts)
     now = terms.forecasts(Worlds.of(x, rows, prior, draws), share)
     if growth:
         grown = []
         for part, (name, more) in enumerate(
-            (("labelers", repeat_labelers(rows, 2)), ("labels", _twice_labels(rows, prior))), 1
+            (("labelers", repeat_labelers(rows, 2)), ("labels", _double_labels(rows, prior))), 1
         ):
-            share = _part(partial(progress, f"simulating twice the {name}"), part, parts)
+            share = _part_of_progress(
+                partial(progress, f"simulating twice the {name}"), part, parts
+            )
             worlds = Worlds.of(x, more, prior, max(draws // 2, 1))
             grown.append(terms.forecasts(worlds, share))
         now = [
@@ -114,12 +116,12 @@ def recommend(
     chosen only where randomized response is as good as the best. Raises as `forecast`.
     """
     check_budgets([epsilon], delta)
-    terms = _ForecastTerms((epsilon,), delta, flips.bounds_for(np.bincount(rows.unit)), periods)
+    terms = _ForecastTerms((epsilon,), delta, flips.bounds_to_try(np.bincount(rows.unit)), periods)
     worlds = Worlds.of(x, rows, prior or Prior(), _FIRST_DRAWS)
     step = "comparing mechanisms on simulated labels"
     compared = terms.compare(worlds, epsilon, partial(progress, step))
-    if not compared.clear:
-        worlds = worlds.more(DRAWS)
+    if not compared.is_conclusive:
+        worlds = worlds.extend_to(DRAWS)
         compared = terms.compare(worlds, epsilon, partial(progress, f"{step}, in more worlds"))
     option = flips.choose_bound(compared.tried)
     statistic, rr = compared.statistic(worlds), flips.forecast_rr(worlds, epsilon, option)
@@ -129,7 +131,7 @@ def recommend(
     return Sizing.of(best(forecasts, epsilon), periods)
 
 
-def forecast_alone(
+def forecast_statistic_alone(
     x: NDArray[np.float32],
     rows: Rows,
     epsilon: float,
@@ -143,8 +145,8 @@ def forecast_alone(
     Raises as `forecast`.
     """
     worlds = Worlds.of(x, rows, prior or Prior(), DRAWS)
-    noises = components.smaller_noise(epsilon, delta, periods)
-    shape = worlds.public.directions.shape(noises)
+    noises = components.make_noise_chooser(epsilon, delta, periods)
+    shape = worlds.public.directions.choose_shape(noises)
     return worlds.statistic(epsilon, noises(shape.components), shape).accuracy
 
 
@@ -167,7 +169,7 @@ class _Comparison:
         return worlds.statistic(self.epsilon, self.noise, self.shape)
 
     @property
-    def clear(self) -> bool:
+    def is_conclusive(self) -> bool:
         """True if these worlds tell which of the two is more accurate."""
         difference = self.accuracy - flips.choose_bound(self.tried).accuracy
         error = float(difference.std(ddof=1)) / math.sqrt(len(difference))
@@ -186,8 +188,8 @@ class _ForecastTerms:
     def compare(self, worlds: Worlds, epsilon: float, share: _Share) -> _Comparison:
         """Return a statistic, and randomized response under every bound."""
         share(0.0)
-        noises = components.smaller_noise(epsilon, self.delta, self.periods)
-        shape = worlds.public.directions.shape(noises)
+        noises = components.make_noise_chooser(epsilon, self.delta, self.periods)
+        shape = worlds.public.directions.choose_shape(noises)
         noise = noises(shape.components)
         accuracies = worlds.accuracies(lambda trial: trial.statistic_head(shape, noise))
         tried = []
@@ -201,16 +203,20 @@ class _ForecastTerms:
     def user_wise(self, worlds: Worlds, epsilon: float) -> Forecast:
         """Return a run of `uls` in each of the periods (`Trial.user_wise_head` has its noise)."""
         noise = Noise("gaussian", gaussian.calibrate(epsilon, self.delta, self.periods))
-        return worlds.user_wise(epsilon, noise, worlds.public.directions.shape(lambda _: noise))
+        return worlds.user_wise(
+            epsilon, noise, worlds.public.directions.choose_shape(lambda _: noise)
+        )
 
     def forecasts(self, worlds: Worlds, share: _Share) -> list[Forecast]:
         """Without privacy; then, at every ε, a statistic, randomized response under every bound,
         PROPS under the best of them, and `uls`.
         """
-        forecasts = [Forecast("non-private", None, *worlds.best(Trial.plain_heads))]
+        forecasts = [Forecast("non-private", None, *worlds.score_best_head(Trial.plain_heads))]
         for number, epsilon in enumerate(self.epsilons):
-            mine = _part(share, number, len(self.epsilons))
-            compared = self.compare(worlds, epsilon, _part(mine, 0, 2))  # about half of the work
+            mine = _part_of_progress(share, number, len(self.epsilons))
+            compared = self.compare(
+                worlds, epsilon, _part_of_progress(mine, 0, 2)
+            )  # about half of the work
             best_option = flips.choose_bound(compared.tried)
             rr = [flips.forecast_rr(worlds, epsilon, option) for option in compared.tried]
             forecasts += [compared.statistic(worlds), *rr]
@@ -221,7 +227,7 @@ class _ForecastTerms:
         return forecasts
 
 
-def _part(whole: _Share, number: int, parts: int) -> _Share:
+def _part_of_progress(whole: _Share, number: int, parts: int) -> _Share:
     """Shares of one of so many equal parts, told as shares of the whole."""
     return lambda share: whole((number + share) / parts)
 
@@ -238,7 +244,7 @@ def repeat_labelers(rows: Rows, times: int) -> Rows:
     return Rows(np.tile(rows.pair, times), units, times * rows.units, None, size, rows.choices)
 
 
-def _twice_labels(rows: Rows, prior: Prior) -> Rows:
+def _double_labels(rows: Rows, prior: Prior) -> Rows:
     """As many further labels from each labeler, on pairs as popular as those labeled."""
     other = np.random.default_rng(prior.seed).permutation(len(rows))
     size = None if rows.size is None else np.concatenate([rows.size, rows.size[other]])

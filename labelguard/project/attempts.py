@@ -32,7 +32,7 @@ from labelguard.errors import (
     ProjectError,
 )
 from labelguard.project.project import Project
-from labelguard.storage.files import read_own, write_atomically
+from labelguard.storage.files import read_own_file, write_atomically
 from labelguard.text import pluralize
 
 # Its name in the project directory.
@@ -92,7 +92,7 @@ def read(home: Project) -> Attempts:
     with contextlib.suppress(
         *(OSError, ValueError, TypeError, AttributeError, RecursionError, LabelguardError)
     ):
-        attempts = Attempts(**json.loads(read_own(home.state / FILE, ProjectError)))
+        attempts = Attempts(**json.loads(read_own_file(home.state / FILE, ProjectError)))
         counts = sum(attempts.failed.values()) + attempts.failures
         if not isinstance(counts, int):
             return Attempts()
@@ -115,12 +115,12 @@ def record_attempt(home: Project) -> Iterator[None]:
         raise
     except Exception as error:
         if type(error).__name__ != "Abort":  # click's: somebody was asked, and went away
-            fail(home, error)
+            record_failure(home, error)
         raise
-    succeed(home)
+    record_success(home)
 
 
-def fail(home: Project, error: Exception) -> None:
+def record_failure(home: Project, error: Exception) -> None:
     """Note that an attempt failed."""
     before = read(home)
     reason = next((name for kind, name in _KINDS if isinstance(error, kind)), "other")
@@ -134,21 +134,21 @@ def fail(home: Project, error: Exception) -> None:
         # What another package says may hold a label.
         message=str(error) if ours else type(error).__name__,
     )
-    _write(home, attempts)
+    _write_attempts(home, attempts)
 
 
-def succeed(home: Project) -> None:
+def record_success(home: Project) -> None:
     """Note that an attempt succeeded."""
-    _write(home, Attempts(read(home).failed, released_at=clock.now()))
+    _write_attempts(home, Attempts(read(home).failed, released_at=clock.now()))
 
 
-def clear(home: Project) -> None:
+def clear_failures(home: Project) -> None:
     """Note that what failed does not fail any more, though nothing was released."""
     before = read(home)
-    _write(home, Attempts(before.failed, released_at=before.released_at))
+    _write_attempts(home, Attempts(before.failed, released_at=before.released_at))
 
 
-def _write(home: Project, attempts: Attempts) -> None:
+def _write_attempts(home: Project, attempts: Attempts) -> None:
     """Keep it; on a full disk, what was known before stays."""
     data = json.dumps(asdict(attempts)).encode()
     with contextlib.suppress(OSError):
@@ -203,15 +203,15 @@ class JobRun:
 _NAMES = {one.name for one in fields(JobRun)}
 
 
-def list_runs(project: Project) -> list[JobRun]:
+def list_job_runs(project: Project) -> list[JobRun]:
     """Return finished runs of all jobs of a project, oldest first."""
     finished = [
-        run for path in sorted(project.jobs.glob(f"*/{HISTORY}")) for run in read_runs(path)
+        run for path in sorted(project.jobs.glob(f"*/{HISTORY}")) for run in read_job_runs(path)
     ]
     return sorted(finished, key=lambda run: (run.ended_at, run.job, run.run))
 
 
-def read_runs(path: Path) -> list[JobRun]:
+def read_job_runs(path: Path) -> list[JobRun]:
     """Return the runs of one job; a last line that was not written whole does not count.
 
     Raises `ProjectError` for lines that are none.
@@ -226,9 +226,9 @@ def read_runs(path: Path) -> list[JobRun]:
     return finished
 
 
-def add_run(path: Path, run: JobRun) -> None:
+def append_job_run(path: Path, run: JobRun) -> None:
     """Append a run, unless it is there; only for who holds the job."""
-    if any(one.run == run.run for one in read_runs(path)):
+    if any(one.run == run.run for one in read_job_runs(path)):
         return
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "r+b") as file:

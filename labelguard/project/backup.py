@@ -44,7 +44,7 @@ from labelguard.ledger import database, journal, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project.opening import OpenProject, Where, remove_leftovers
-from labelguard.project.verification import ledger_fault, release_fault
+from labelguard.project.verification import find_ledger_fault, find_release_fault
 from labelguard.storage.files import PART, fsync_path, sha256
 
 FORMAT = 1
@@ -53,7 +53,7 @@ DIRECTORIES = ("releases", "released", "labels")
 _NAME = re.compile(rf"labelguard\.toml|ledger\.sqlite3|(?:{'|'.join(DIRECTORIES)})(?:/{PART})+")
 _MANIFEST, _MAC = "manifest.json", "manifest.mac"
 _LARGEST = {_MANIFEST: 1 << 27, _MAC: 32}
-# Bytes of a member beside its content, at most: headers, padding, the end of the
+# Bytes of a member beside its content, at most: headers, padding, the end of the archive.
 _OVERHEAD = 1 << 13
 _CHUNK = 1 << 20
 
@@ -67,7 +67,7 @@ def write_archive(
     exists, or for a file that has no place in a project.
     """
     refuse_existing(path)
-    listed = {name: _description(name, source) for name, source in members.items()}
+    listed = {name: _describe_member(name, source) for name, source in members.items()}
     manifest = json.dumps({"format": FORMAT} | dict(facts) | {"members": listed}, indent=1).encode()
     if len(manifest) > _LARGEST[_MANIFEST]:
         raise ProjectError("the project has too many files for one backup")
@@ -81,10 +81,10 @@ def write_archive(
             tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             for name, data in ((_MANIFEST, manifest), (_MAC, mac(manifest))):
-                tar.addfile(_header(name, len(data)), io.BytesIO(data))
+                tar.addfile(_make_tar_header(name, len(data)), io.BytesIO(data))
             for name, source in members.items():
                 with source.open("rb") as content:
-                    tar.addfile(_header(name, listed[name]["bytes"]), content)
+                    tar.addfile(_make_tar_header(name, listed[name]["bytes"]), content)
         fsync_path(temporary)
         refuse_existing(path)
         temporary.replace(path)
@@ -107,9 +107,9 @@ class Reader:
     def __init__(self, path: Path, stream: _Bounded, tar: tarfile.TarFile) -> None:
         self._path, self._stream, self._tar = path, stream, tar
         self._member = tar.next()
-        self.manifest, self.mac = self._head(_MANIFEST), self._head(_MAC)
+        self.manifest, self.mac = self._read_head_member(_MANIFEST), self._read_head_member(_MAC)
 
-    def _head(self, name: str) -> bytes:
+    def _read_head_member(self, name: str) -> bytes:
         member = self._member
         expected = member is not None and member.name == name and member.size <= _LARGEST[name]
         content = self._tar.extractfile(member) if member and expected else None
@@ -141,7 +141,7 @@ class Reader:
             content = self._tar.extractfile(member)
             assert content is not None
             public = name.startswith("releases/")
-            digest = _put(content, directory / name, 0o644 if public else 0o600)
+            digest = _write_and_hash(content, directory / name, 0o644 if public else 0o600)
             if (expected["bytes"], expected["sha256"]) != (member.size, digest):
                 raise ProjectError(f"{path}: {name} is damaged; use another backup")
             self._member = self._tar.next()
@@ -187,7 +187,7 @@ class _Bounded(io.RawIOBase):
         return data
 
 
-def _put(content: IO[bytes], target: Path, mode: int) -> str:
+def _write_and_hash(content: IO[bytes], target: Path, mode: int) -> str:
     """Write a new file, and make its SHA-256 on the way."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     digest = hashlib.sha256()
@@ -199,13 +199,13 @@ def _put(content: IO[bytes], target: Path, mode: int) -> str:
     return digest.hexdigest()
 
 
-def _description(name: str, source: Path) -> dict[str, Any]:
+def _describe_member(name: str, source: Path) -> dict[str, Any]:
     if not _NAME.fullmatch(name) or source.is_symlink():
         raise ProjectError(f"{source} does not belong into a project; move it away")
     return {"sha256": sha256(source), "bytes": source.stat().st_size}
 
 
-def _header(name: str, size: int) -> tarfile.TarInfo:
+def _make_tar_header(name: str, size: int) -> tarfile.TarInfo:
     header = tarfile.TarInfo(name)
     header.size, header.mode = size, 0o600
     return header
@@ -244,21 +244,21 @@ def backup(path: str | Path, *, project: Where = None) -> Backup:
     """
     target = Path(path)
     refuse_existing(target)
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         try:
-            return _backup(opened, target)
+            return _write_backup(opened, target)
         except OSError as error:
             raise ProjectError(f"cannot write {target}: {error.strerror}") from None
 
 
-def _backup(opened: OpenProject, target: Path) -> Backup:
+def _write_backup(opened: OpenProject, target: Path) -> Backup:
     home, keys, ledger = opened.project, opened.keys, opened.ledger
     records = ledger.releases.all()
-    if broken := ledger_fault(opened, records):
+    if broken := find_ledger_fault(opened, records):
         raise LedgerError(f"the ledger does not hold, so it is not backed up: {broken}")
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
     remove_leftovers(opened, records)
-    opened.private_map.settle(opened.maps)
+    opened.private_map.finish_rewriting(opened.map_digests)
     opened.answers.settle()
     home.work.mkdir(mode=0o700, parents=True)
     anchor = _copy_ledger(ledger, home.work / LEDGER)
@@ -279,12 +279,12 @@ def _backup(opened: OpenProject, target: Path) -> Backup:
         releases=sum(record.state == "committed" for record in records),
         unfinished=unfinished,
         left_out=["keys", "quarantine", *(["inbox"] if opened.answers.count().waiting else [])],
-        fault=release_fault(opened, records),
+        fault=find_release_fault(opened, records),
     )
 
 
 def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:
-    """Return the ledger as a new SQLite file, all of it from one snapshot; its head."""
+    """Copy one snapshot of the ledger to a new SQLite file; return its anchor."""
     engine = database.connect(f"sqlite:///{path}")
     try:
         with ledger.snapshot() as source, database.begin_writing(engine) as copy:

@@ -107,21 +107,21 @@ class _Leaver:
         return self.opened.ledger
 
     @property
-    def rows(self) -> DepartedLabelers:
+    def row_matcher(self) -> DepartedLabelers:
         """Return how their rows are recognised."""
         return DepartedLabelers(self.opened.keys, self.project.namespace, self.key)
 
     @property
     def row_keys(self) -> set[bytes]:
         """Return the keys of their rows in all private maps."""
-        maps, known = self.opened.private_map, self.opened.maps
+        maps, known = self.opened.private_map, self.opened.map_digests
         return {key for release in known for key in maps.keys_of(release, self.key)}
 
     @property
-    def raw(self) -> RawRows:
+    def raw_rows(self) -> RawRows:
         """Return what is stored of them: rows in quarantine, and answers."""
-        quarantined = quarantine.find(self.project.quarantine, self.rows)
-        return quarantined + self.opened.answers.remove(self.rows, self.row_keys, None)
+        quarantined = quarantine.find(self.project.quarantine, self.row_matcher)
+        return quarantined + self.opened.answers.remove(self.row_matcher, self.row_keys, None)
 
     def purge_raw(self, epoch: int) -> RawRows:
         """Remove it, from disk too; return what there was. May be called again after a crash.
@@ -130,8 +130,8 @@ class _Leaver:
         """
         # It names answers without labelers, and the next release writes it anew.
         self.project.outside.unlink(missing_ok=True)
-        quarantined = quarantine.purge(self.project.quarantine, self.rows)
-        return quarantined + self.opened.answers.remove(self.rows, self.row_keys, epoch)
+        quarantined = quarantine.purge(self.project.quarantine, self.row_matcher)
+        return quarantined + self.opened.answers.remove(self.row_matcher, self.row_keys, epoch)
 
     @property
     def pseudonym(self) -> str:
@@ -143,12 +143,12 @@ class _Leaver:
         return self.ledger.releases.uses_by_release(self.units)
 
 
-def preview(
+def preview_removal(
     labeler_id: str, kind: Leaving, project: Where = None, *, never_seen: bool = False
 ) -> RemovalReport:
     """Return what `remove_labeler` would do and what would remain; change nothing."""
     leaver = _find_leaver(labeler_id, OpenProject.open(project), never_seen)
-    return _complete(_report(leaver, kind), leaver, leaver.raw)
+    return _add_rows_and_remains(_build_removal_report(leaver, kind), leaver, leaver.raw_rows)
 
 
 def remove_labeler(
@@ -163,23 +163,23 @@ def remove_labeler(
     their charges stay. Raises `LedgerError` for an id that was never seen, or a group's pseudonym,
     `ProjectBusy` while a job runs.
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         leaver = _find_leaver(labeler_id, opened, never_seen)
         epoch = ledger.begin_job()
         ledger.refund_reserved(epoch, resumed=None)
-        report = _report(leaver, kind)
+        report = _build_removal_report(leaver, kind)
         ledger.people.add_tombstone(epoch, leaver.key, kind)
         for release_id in report.given_up:
             ledger.abandon(release_id, epoch)
         remove_leftovers(opened, ledger.releases.all())
         erased = report.kind == "erased"
-        raw = leaver.purge_raw(epoch) if erased else leaver.raw
+        raw = leaver.purge_raw(epoch) if erased else leaver.raw_rows
         _remove_from_maps(leaver, epoch)
-    return _complete(report, leaver, raw)
+    return _add_rows_and_remains(report, leaver, raw)
 
 
-def listing(project: Where = None) -> list[Departure]:
+def list_departures(project: Where = None) -> list[Departure]:
     """Return everybody who left, the first one first."""
     return OpenProject.open(project).ledger.people.departures()
 
@@ -188,9 +188,9 @@ def _find_leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Lea
     """Return the labeler with this id or pseudonym, known unless it is said that they were never
     seen.
     """
-    labeler = _resolve(labeler_id, opened)
-    if not (never_seen or _is_known(labeler) or labeler.raw.rows):
-        raise LedgerError(_unknown_id_message(linking.find_similar(labeler_id, opened)))
+    labeler = _find_id_or_pseudonym(labeler_id, opened)
+    if not (never_seen or _is_known(labeler) or labeler.raw_rows.rows):
+        raise LedgerError(_unknown_id_message(linking.find_similar_labelers(labeler_id, opened)))
     return labeler
 
 
@@ -205,7 +205,7 @@ def _unknown_id_message(similar: Sequence[str]) -> str:
     return f"{who}; nothing was changed; --never-seen for somebody who leaves before any label came"
 
 
-def _resolve(labeler_id: str, opened: OpenProject) -> _Leaver:
+def _find_id_or_pseudonym(labeler_id: str, opened: OpenProject) -> _Leaver:
     """Return the labeler with this id or pseudonym; one that the project does not know goes by the
     id.
 
@@ -240,16 +240,16 @@ def _remove_from_maps(leaver: _Leaver, epoch: int) -> None:
     New files are written beside the old ones, the ledger takes the digests that follow, and then
     the files change places; whoever opens the maps next completes what a crash left.
     """
-    private_map, maps = leaver.opened.private_map, leaver.opened.maps
-    private_map.settle(maps)
-    changed = [release for release in maps if private_map.leave_out(release, leaver.key)]
+    private_map, maps = leaver.opened.private_map, leaver.opened.map_digests
+    private_map.finish_rewriting(maps)
+    changed = [release for release in maps if private_map.rewrite_without(release, leaver.key)]
     if changed:
         digests = {release: private_map.digest(release, rewritten=True) for release in changed}
-        leaver.ledger.releases.replace_maps(epoch, digests)
-        private_map.settle(digests)
+        leaver.ledger.releases.replace_map_digests(epoch, digests)
+        private_map.finish_rewriting(digests)
 
 
-def _report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
+def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
     """Report what the ledger and private maps hold of a labeler, and what their removal means."""
     ledger = leaver.ledger
     gone = {one.pseudonym: one.kind for one in ledger.people.departures()}
@@ -257,7 +257,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
     kind = "erased" if before == "erased" else kind
     charged = [r for r in ledger.releases.all() if r.number in uses and r.state != "reserved"]
     total = pricing.total(ledger.people.policies_of(leaver.units))
-    private_map, maps = leaver.opened.private_map, leaver.opened.maps
+    private_map, maps = leaver.opened.private_map, leaver.opened.map_digests
     private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)
     for record in charged:
@@ -268,7 +268,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
         before,
         known=_is_known(leaver),
         group=len(leaver.units) > 1,
-        linked=_other_ids(leaver),
+        linked=_list_linked_active_ids(leaver),
         rows_remembered=sum(len(private_map.keys_of(release, leaver.key)) for release in maps),
         given_up=[r.id for r in _releases_to_abandon(leaver, kind, uses)],
         releases=[
@@ -284,7 +284,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
     )
 
 
-def _other_ids(leaver: _Leaver) -> list[str]:
+def _list_linked_active_ids(leaver: _Leaver) -> list[str]:
     """Return other ids of the same person that are still active; members of a group are other
     people.
     """
@@ -299,7 +299,7 @@ def _other_ids(leaver: _Leaver) -> list[str]:
     return sorted(blocks.to_hex(key) for key in active)
 
 
-def _complete(report: RemovalReport, leaver: _Leaver, raw: RawRows) -> RemovalReport:
+def _add_rows_and_remains(report: RemovalReport, leaver: _Leaver, raw: RawRows) -> RemovalReport:
     """Return the report with raw rows and what remains."""
     report = replace(
         report,
@@ -308,7 +308,7 @@ def _complete(report: RemovalReport, leaver: _Leaver, raw: RawRows) -> RemovalRe
         stored_answers=raw.answers,
         unreadable_files=list(raw.unreadable),
     )
-    return replace(report, remains=_remains(report, leaver))
+    return replace(report, remains=_list_what_remains(report, leaver))
 
 
 def _releases_to_abandon(
@@ -350,7 +350,7 @@ def _unit_is_item(ledger: Ledger) -> bool:
     return any(policy.unit == "item" for policy in ledger.policies.history())
 
 
-def _remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
+def _list_what_remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
     """Return what leaving does not undo, in sentences."""
     remains = []
     if any(release.state == "committed" for release in report.releases):

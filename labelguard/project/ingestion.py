@@ -73,7 +73,7 @@ def ingest(project: Where = None, progress: Progress = no_progress) -> Ingestion
     Raises `ConnectorError` for events of a connector that labelguard.toml does not name,
     `ProjectBusy` while another job runs.
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         job = _Ingestion(opened, progress)
         return job.forget(job.drain_inbox())
 
@@ -136,10 +136,10 @@ class _Ingestion:
             tables = self.opened.project.connectors
             for name in sorted(inbox.connectors(), key=lambda name: (name not in tables, name)):
                 settings = connectors.read_settings(tables, name)
-                while count := inbox.claim(name, segment := _new_name(), _MOST):
+                while count := inbox.claim(name, segment := _draw_segment_name(), _MOST):
                     events = inbox.read_claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
-                    result += self._store(settings, answers, segment, is_pull=False)
+                    result += self._store_new_answers(settings, answers, segment, is_pull=False)
                     inbox.settle({*self.names, segment})
                     self._progress(f"ingesting {name}: {count:,} events", None)
         return result
@@ -150,16 +150,18 @@ class _Ingestion:
         with contextlib.closing(self.opened.answers.inbox()) as inbox:
             repeated = inbox.find_repeated(settings.name, page.answers)
             # Whether it was listed before it was deleted cannot be said: the next pull will.
-            since = [s for s in self._of_connector(settings.name) if s.number > pull.segment]
+            since = [
+                s for s in self._list_connector_segments(settings.name) if s.number > pull.segment
+            ]
             deleted = stored.read_deletions(self.opened.answers.files, since)
-            result = self._store(
-                *(settings, page.answers, _new_name()),
+            result = self._store_new_answers(
+                *(settings, page.answers, _draw_segment_name()),
                 is_pull=True,
                 deleted=deleted,
                 repeated=repeated,
                 cursor=page.cursor,
             )
-            inbox.settle_repeated(settings.name, page.answers, pull.began)
+            inbox.forget_repeated(settings.name, page.answers, pull.began)
         return result
 
     def note_unreadable(self, pull: _Pull, *, is_whole: bool) -> None:
@@ -171,7 +173,7 @@ class _Ingestion:
         """Mark those as deleted that counted when the tool was read from its start, and which it
         did not list. What came meanwhile is none of them.
         """
-        settings, now = pull.settings, self.standing(pull.settings.name)
+        settings, now = pull.settings, self.read_answer_states(pull.settings.name)
         listed = blocks.unique(np.concatenate([_NOBODY, *pull.listed]))[0]
         missing = blocks.positions(listed, now.record) < 0
         before = pull.before.record[pull.before.alive]
@@ -188,10 +190,10 @@ class _Ingestion:
             )
         rows = AnswerRows.of([], settings.name, settings.source, self.opened.keys)
         rows = replace(rows, deleted=deleted)
-        self._write(settings, rows, _new_name(), is_pull=True, cursor=None)
+        self._write_segment(settings, rows, _draw_segment_name(), is_pull=True, cursor=None)
         return replace(_NOTHING, deleted=len(deleted))
 
-    def _store(
+    def _store_new_answers(
         self,
         settings: Settings,
         answers: Sequence[Answer],
@@ -211,24 +213,24 @@ class _Ingestion:
         rows = AnswerRows.of(answers, connector, settings.source, opened.keys)
         tombstones = opened.ledger.people.tombstones()
         departed = DepartedLabelers(opened.keys, settings.source, tombstones)
-        refused = departed.of_keys(rows.labeler_key)
+        refused = departed.match_keys(rows.labeler_key)
         flags = zip(repeated or [False] * len(answers), answers, strict=True)
         again = np.array([flag for flag, answer in flags if not answer.is_deleted], bool)
         if connector not in self._standing:  # what counted before is enough to know what is new
-            self._standing[connector] = self.standing(connector)
+            self._standing[connector] = self.read_answer_states(connector)
         known, known_deletions = self._standing[connector].match_known(
             rows, is_pull=is_pull, repeated=again
         )
         known |= blocks.positions(deleted, rows.record) >= 0
         rows = rows.select(~refused & ~known, ~known_deletions)
         if len(rows):
-            self._write(settings, rows, name, is_pull=is_pull, cursor=cursor)
+            self._write_segment(settings, rows, name, is_pull=is_pull, cursor=cursor)
         elif (
             cursor is not None
             and cursor != self.cursor(connector)
-            and (segments := self._of_connector(connector))
+            and (segments := self._list_connector_segments(connector))
         ):  # how far the pull came, if anything of the connector was ever stored
-            opened.ledger.write(self._epoch, sources.advance_pull, segments[-1].name, cursor)
+            opened.ledger.write(self._epoch, sources.record_pull_cursor, segments[-1].name, cursor)
             self._segments = opened.answers.segments()
         present = (answer for answer in answers if not answer.is_deleted)
         new = zip(present, ~refused & ~known, strict=True)
@@ -244,7 +246,7 @@ class _Ingestion:
             left_out=dict(reasons),
         )
 
-    def _write(
+    def _write_segment(
         self, settings: Settings, rows: AnswerRows, name: str, *, is_pull: bool, cursor: str | None
     ) -> None:
         digest = self.opened.answers.files.write(name, rows.tables())
@@ -259,37 +261,39 @@ class _Ingestion:
         """Forget what is gone from the tool, and labels that were released long ago, as
         `[ingest] keep` says; return the result with their number.
         """
-        is_due = self.opened.ledger.read(sources.has_deletions)
-        if not is_due and retention.period(self.opened.project.ingest) is None:
+        is_due = self.opened.ledger.read(sources.has_unpruned_deletions)
+        if not is_due and retention.parse_retention_period(self.opened.project.ingest) is None:
             return result
         count = retention.forget(self.opened, self._epoch)
         return replace(result, forgotten=result.forgotten + count)
 
     def cursor(self, connector: str) -> str:
         """Return the cursor from which the next pull goes on."""
-        segments = self._of_connector(connector)
+        segments = self._list_connector_segments(connector)
         return next((s.cursor for s in reversed(segments) if s.cursor is not None), "")
 
-    def standing(self, connector: str) -> AnswerStates:
+    def read_answer_states(self, connector: str) -> AnswerStates:
         """Return which answers of a connector count."""
-        return stored.read_standing(self.opened.answers.files, self._of_connector(connector))
+        return stored.read_counting_states(
+            self.opened.answers.files, self._list_connector_segments(connector)
+        )
 
-    def _of_connector(self, connector: str) -> list[Segment]:
+    def _list_connector_segments(self, connector: str) -> list[Segment]:
         return [segment for segment in self._segments if segment.connector == connector]
 
 
-def _new_name() -> str:
+def _draw_segment_name() -> str:
     return keyring.random_bytes(16).hex()
 
 
-def _refuse_ahead(page: Page) -> Page:
+def _mark_future_unreadable(page: Page) -> Page:
     """Return the page with answers from the future as unreadable ones."""
     ahead = [Unreadable(one.record, connectors.AHEAD) for one in page.answers if one.is_ahead]
     answers = [one for one in page.answers if not one.is_ahead]
     return replace(page, answers=answers, unreadable=[*page.unreadable, *ahead])
 
 
-def _group(pages: Iterable[Page]) -> Iterator[Page]:
+def _merge_small_pages(pages: Iterable[Page]) -> Iterator[Page]:
     """Put pages together, so that segments are not many and small."""
     answers, unreadable, cursor = list[Answer](), list[Unreadable](), None
     for page in pages:
@@ -326,7 +330,7 @@ class _Pull:
     @classmethod
     def begin(cls, name: str, project: Where, progress: Progress, *, is_whole: bool) -> _Pull:
         """Ingest what waits in the inbox; a whole pull reads everything, not what is new."""
-        with OpenProject.job(project) as opened:
+        with OpenProject.hold_for_job(project) as opened:
             job = _Ingestion(opened, progress)
             result = job.drain_inbox()
             return cls(
@@ -334,7 +338,7 @@ class _Pull:
                 progress=progress,
                 settings=connectors.read_settings(opened.project.connectors, name),
                 cursor="" if is_whole else job.cursor(name),
-                before=job.standing(name),
+                before=job.read_answer_states(name),
                 segment=job.last,
                 began=int(time.time() * 1e6),
                 result=result,
@@ -345,29 +349,29 @@ class _Pull:
         """Read, store and forget."""
         count, name = 0, self.settings.name
         pages = connectors.connector(self.settings).pull(self.cursor)
-        for page in _group(map(_refuse_ahead, pages)):
+        for page in _merge_small_pages(map(_mark_future_unreadable, pages)):
             count += len(page.answers)
             self.progress(f"pulling {name}: {count:,} answers", None)
             self.unreadable += [f"answer {item.record}: {item.why}" for item in page.unreadable]
-            with self._job() as job:
+            with self._hold_project() as job:
                 job.note_unreadable(self, is_whole=False)
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
                 self.listed.append(job.opened.keys.record_keys(name, listed))
                 self.result += job.add_page(self, page)
                 if page.unreadable:
                     self.result += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})
-        with self._job() as job:
+        with self._hold_project() as job:
             job.note_unreadable(self, is_whole=not self.cursor)
             if not self.cursor:
                 self.result += job.delete_unlisted(self, accept_deletions=accept_deletions)
             return job.forget(self.result)
 
     @contextlib.contextmanager
-    def _job(self) -> Iterator[_Ingestion]:
+    def _hold_project(self) -> Iterator[_Ingestion]:
         """Hold the project as soon as no other job does: what was read is not thrown away."""
         with (
             waiting(lambda text: self.progress(text, None)),
-            OpenProject.job(self.project) as opened,
+            OpenProject.hold_for_job(self.project) as opened,
         ):
             job = _Ingestion(opened, self.progress)
             if self.names != job.names[: len(self.names)]:

@@ -104,7 +104,7 @@ def keys_of_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list
     only one there is. Raises `InvalidLabels` for an empty id.
     """
     project, keys = opened.project, opened.keys
-    known = _sources(opened)
+    known = _list_source_names(opened)
     own = known[0] if project.namespace not in known and len(known) == 1 else project.namespace
     names = sorted({*known, own}, key=len, reverse=True)
 
@@ -123,15 +123,17 @@ def keys_of_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list
     return labelers, sources.tolist()
 
 
-def _sources(opened: OpenProject) -> list[str]:
+def _list_source_names(opened: OpenProject) -> list[str]:
     """Return the names of all sources: of releases, of what was ingested, and of connectors."""
     released = [record.name for record in opened.ledger.people.sources()]
-    settings = connectors.read_all(opened.project.connectors)
+    settings = connectors.read_all_settings(opened.project.connectors)
     connected = [one.source for one in settings.values()]
     return list(dict.fromkeys([*released, *opened.answers.sources(), *connected]))
 
 
-def resolve_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
+def resolve_ids_or_pseudonyms(
+    texts: Sequence[str], opened: OpenProject
+) -> tuple[Blocks, list[str]]:
     """Return keys and sources like `keys_of_ids`, but a pseudonym of somebody whom the ledger knows
     is taken for it.
     """
@@ -150,7 +152,7 @@ def are_known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     return mask
 
 
-def find_similar(text: str, opened: OpenProject) -> list[str]:
+def find_similar_labelers(text: str, opened: OpenProject) -> list[str]:
     """Return pseudonyms of those whom the ledger knows, whose ids differ from this one, given as
     `ID` or `SOURCE:ID`, only in how they are written.
     """
@@ -158,7 +160,7 @@ def find_similar(text: str, opened: OpenProject) -> list[str]:
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
     others = opened.ledger.people.known().without(own)
     same = (others.forms == own.forms).all(axis=1)
-    return _names(others.labelers[same])
+    return _format_pseudonyms(others.labelers[same])
 
 
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:
@@ -171,7 +173,7 @@ def add_source(name: str, people: People, project: Where = None) -> SourceRecord
         raise PolicyError("a source's name has 1 to 200 printable characters, no blank at its ends")
     if people not in ("new", "known"):
         raise PolicyError(f"people must be new or known, found {people!r}")
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         return ledger.people.add_source(ledger.begin_job(), name, people)
 
@@ -188,12 +190,12 @@ def link(one: str, other: str, project: Where = None) -> Linked:
     left. Released labels keep their values. Raises `PolicyError` for two who were charged apart, or
     were said to be distinct, and while a release is unfinished.
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
-        pair, sources = _two(one, other, opened)
-        met, names = are_known(ledger, pair).tolist(), _names(pair)
+        pair, sources = _resolve_two_ids(one, other, opened)
+        met, names = are_known(ledger, pair).tolist(), _format_pseudonyms(pair)
         two = [Person(*facts) for facts in zip(sources, names, met, strict=True)]
-        return Linked(_join(opened, pair[:1], pair[1:]), two)
+        return Linked(_link_labelers(opened, pair[:1], pair[1:]), two)
 
 
 def link_table(source: Input, project: Where = None) -> LinkedTable:
@@ -202,69 +204,69 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
     and `same_as`, with ids as in `link`. All of it is taken, or nothing.
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         home, keys, ledger = opened.project, opened.keys, opened.ledger
         names = [record.name for record in ledger.people.sources()]
         home.work.mkdir(mode=0o700, parents=True)
-        rows = groups.read_ids(source, lambda these: _pair_of_columns(these, names), home.work)
+        rows = groups.read_ids(source, lambda these: _choose_id_columns(these, names), home.work)
         one, other = (
-            resolve_ids(rows[name].to_list(), opened)[0]
+            resolve_ids_or_pseudonyms(rows[name].to_list(), opened)[0]
             if name in _TABLE
             else keys.labeler_keys(name, rows[name])
             for name in rows.columns[:2]
         )
-        return LinkedTable(_join(opened, one, other), len(rows))
+        return LinkedTable(_link_labelers(opened, one, other), len(rows))
 
 
-def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
+def _choose_id_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
     held = [name for name in columns if name in sources]
     if len(held) == 2 and not set(_TABLE) <= set(columns):
         return held
     return _TABLE
 
 
-def _join(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
+def _link_labelers(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
     # A release that was begun was planned with the units of before.
     epoch = opened.begin_exclusive_change()
     return opened.ledger.people.link(epoch, labelers, same)
 
 
-def distinct(one: str, other: str, project: Where = None) -> Distinct:
+def declare_distinct(one: str, other: str, project: Where = None) -> Distinct:
     """Record, for good, that two ids that are written nearly alike are two people, each with a
     budget.
 
     Raises `PolicyError` for two who are linked, or in one group.
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
-        pair, _ = _two(one, other, opened)
+        pair, _ = _resolve_two_ids(one, other, opened)
         new = ledger.people.set_distinct(ledger.begin_job(), pair)
-        return Distinct(new, _names(pair))
+        return Distinct(new, _format_pseudonyms(pair))
 
 
-def listing(project: Where = None) -> WhoIsWho:
+def list_linked_and_distinct(project: Where = None) -> WhoIsWho:
     """Return who shares a unit with others, and who is distinct from whom, by pseudonyms."""
     ledger = OpenProject.open(project).ledger
-    labelers, units = map(_names, ledger.people.members())
-    one, other = map(_names, ledger.people.distinct())
+    labelers, units = map(_format_pseudonyms, ledger.people.members())
+    one, other = map(_format_pseudonyms, ledger.people.distinct())
     linked = sorted(zip(units, labelers, strict=True))
     apart = sorted(sorted(pair) for pair in zip(one, other, strict=True))
     return WhoIsWho([Membership(*pair) for pair in linked], apart)
 
 
-def _two(one: str, other: str, opened: OpenProject) -> tuple[Blocks, list[str]]:
-    pair, sources = resolve_ids((one, other), opened)
+def _resolve_two_ids(one: str, other: str, opened: OpenProject) -> tuple[Blocks, list[str]]:
+    pair, sources = resolve_ids_or_pseudonyms((one, other), opened)
     if (pair[0] == pair[1]).all():
         raise InvalidLabels("these are one id already; name two")
     return pair, sources
 
 
-def _names(labelers: Blocks) -> list[str]:
+def _format_pseudonyms(labelers: Blocks) -> list[str]:
     """Return pseudonyms as 32 hexadecimal digits each."""
     return [blocks.to_hex(key) for key in labelers]
 
 
-def refuse_doubles(
+def refuse_lookalikes(
     listed: Identities, known: Identities, groups: UnitGroups, distinct: tuple[Blocks, Blocks]
 ) -> None:
     """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
@@ -280,21 +282,24 @@ def refuse_doubles(
         return
     shared = np.flatnonzero(np.bincount(form)[form] > 1)
     units = groups.unit_of(labelers[shared])
-    two = {frozenset(pair) for pair in zip(*map(_rows, map(groups.unit_of, distinct)), strict=True)}
+    two = {
+        frozenset(pair)
+        for pair in zip(*map(_to_number_pairs, map(groups.unit_of, distinct)), strict=True)
+    }
     classes: dict[int, dict[tuple[int, int], int]] = {}
-    for row, unit in zip(shared.tolist(), _rows(units), strict=True):
+    for row, unit in zip(shared.tolist(), _to_number_pairs(units), strict=True):
         classes.setdefault(int(form[row]), {}).setdefault(unit, row)  # those of the input first
     for people in classes.values():
         for (one, first), (other, second) in combinations(people.items(), 2):
             if first < len(listed.labelers) and frozenset((one, other)) not in two:
-                raise InvalidLabels(_double_message(listed, labelers, first, second))
+                raise InvalidLabels(_explain_lookalikes(listed, labelers, first, second))
 
 
-def _rows(keys: Blocks) -> list[tuple[int, int]]:
+def _to_number_pairs(keys: Blocks) -> list[tuple[int, int]]:
     return [(high, low) for high, low in keys.tolist()]
 
 
-def _double_message(listed: Identities, labelers: Blocks, first: int, second: int) -> str:
+def _explain_lookalikes(listed: Identities, labelers: Blocks, first: int, second: int) -> str:
     """Return the error message about two rows of `labelers`, the first of whom is in the input."""
     if second < len(listed.labelers):
         one, other = sorted((listed.names[first], listed.names[second]))

@@ -21,8 +21,15 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import CONFIG, STATE, Project, find, register, when_free
-from labelguard.spelling import suggest_keywords
+from labelguard.project.project import (
+    CONFIG,
+    STATE,
+    Project,
+    find,
+    register_project,
+    retry_until_free,
+)
+from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_own_directory, write_atomically
 
 IGNORE = ".gitignore"
@@ -67,7 +74,7 @@ class OpenProject:
         return AnswerStore(home.state, home.ledger_url, home.connectors, self.keys, self.ledger)
 
     @property
-    def maps(self) -> dict[str, str]:
+    def map_digests(self) -> dict[str, str]:
         """Return the digests of the private maps that the ledger counts, by release."""
         return {record.id: record.map for record in self.ledger.releases.all() if record.map}
 
@@ -84,14 +91,14 @@ class OpenProject:
 
     @classmethod
     @contextlib.contextmanager
-    def job(cls, where: Where = None) -> Iterator[Self]:
+    def hold_for_job(cls, where: Where = None) -> Iterator[Self]:
         """Open a project and hold it, with its ledger, for one job.
 
         Raises `ProjectBusy` if another job holds either, on whichever machine: at once, unless this
         is done under `waiting`.
         """
         home = locate_project(where)
-        opened, stack = when_free(lambda: cls._lock(home))
+        opened, stack = retry_until_free(lambda: cls._lock(home))
         with stack:
             yield opened
 
@@ -125,7 +132,7 @@ def locate_project(where: Where = None) -> Project:
     return where if isinstance(where, Project) else find(where)
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def init(
     directory: str | Path = ".",
     *,
@@ -174,7 +181,7 @@ def init(
         keys = KeyRing(project.keys)
         Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
         if lasting:
-            seclude(state, state)
+            git_ignore_and_register(state, state)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
         write_atomically(state / CONFIG, _CONFIG.encode())
     except OSError as error:
@@ -182,10 +189,10 @@ def init(
     return project
 
 
-def seclude(state: Path, place: Path) -> None:
+def git_ignore_and_register(state: Path, place: Path) -> None:
     """Keep a new project, which will be at `place`, out of git, and in this user's list."""
     write_atomically(state / IGNORE, b"*\n", mode=0o600)
-    register(state, place)
+    register_project(state, place)
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,7 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
     Raises `LedgerError` if it is not one that was begun and not committed, `ProjectBusy` if it is
     being computed. Its id may be shortened.
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         begun = [record for record in ledger.releases.all() if record.is_unfinished]
         matches = [record for record in begun if record.id.startswith(release_id)]
@@ -240,7 +247,7 @@ def upgrade(project: Where = None) -> Upgrade:
         return Upgrade(before, schema.VERSION)
 
 
-def settle_leftovers(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
+def clean_up_after_crashes(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     """Give back what crashed jobs reserved and never used; notes on this and on what they began.
 
     `resumed` is the release that goes on, if any. Raises `LedgerError` if releases on disk are
@@ -253,14 +260,14 @@ def settle_leftovers(opened: OpenProject, resumed: str | None, epoch: int) -> li
         for release_id in ledger.refund_reserved(epoch, resumed=resumed)
     ]
     releases = ledger.releases.all()
-    strays = project.strays(record.id for record in releases)
+    strays = project.list_unknown_releases(record.id for record in releases)
     if strays:
         raise LedgerError(
             f"release {strays[0]} is in {project.state}, but not in the ledger: it is an older "
             "copy and would forget what was spent; put the newest copy back"
         )
     remove_leftovers(opened, releases)
-    opened.private_map.settle(opened.maps)
+    opened.private_map.finish_rewriting(opened.map_digests)
     return notes + [
         _describe_unfinished(opened, record)
         for record in releases
@@ -293,6 +300,6 @@ def remove_leftovers(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> 
             private_map.discard(record.id)
         if not record.is_unfinished and any(project.stages.glob(f"{record.id}*")):
             with contextlib.suppress(ProjectBusy), project.claim(record.id):
-                project.clear(record.id)
+                project.clear_stages(record.id)
         if record.state == "abandoned":
             shutil.rmtree(project.releases / record.id, ignore_errors=True)

@@ -23,7 +23,7 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.project.linking import refuse_doubles
+from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
     Activation,
@@ -33,7 +33,7 @@ from labelguard.project.policy_facts import (
     PolicyDetails,
     PolicyLine,
 )
-from labelguard.spelling import suggest_keywords
+from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage import blocks
 
 __all__ = ["activate", "add_groups", "close", "drop", "listing", "new", "preview", "show"]
@@ -47,7 +47,7 @@ def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance,
 
     Raises `PolicyError` for anything else, and for shares of events that are not allowed.
     """
-    weights = _shares(shares)
+    weights = _parse_shares(shares)
     allowances = []
     for text in allow:
         event, allowed, terms = events.parse_allowance(text)
@@ -57,7 +57,7 @@ def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance,
     return tuple(allowances)
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def new(
     name: str,
     *,
@@ -112,7 +112,7 @@ def new(
         bool(accept_unproven),
         parse_public_columns(public_columns),
     )
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         record = ledger.policies.add(None, name, policy)
         return describe_policy(record, preview_activation(ledger, record))
@@ -174,7 +174,7 @@ def preview(name: str, project: Where = None) -> Activation:
         >>> lg.policies.preview("weekly", study).total.epsilon
         3.0
     """
-    return _preview(OpenProject.open(project).ledger, name)
+    return _preview_within_ceiling(OpenProject.open(project).ledger, name)
 
 
 def activate(name: str, project: Where = None, *, agreed: Activation | None = None) -> Activation:
@@ -194,13 +194,13 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
         >>> lg.policies.activate("weekly", study).activates
         'weekly'
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
-        activation = _preview(ledger, name)
+        activation = _preview_within_ceiling(ledger, name)
         if find_policy(ledger.policies.all(), name).state == "active":
             return activation
         epoch = opened.begin_exclusive_change()
-        activation = _preview(ledger, name)
+        activation = _preview_within_ceiling(ledger, name)
         if agreed is not None and agreed != activation:
             raise PolicyError(
                 "the project went on since this was shown, and the price is another now; look again"
@@ -210,7 +210,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
 
 
 def add_groups(source: str | Path, project: Where = None) -> Grouped:
-    """Read who belongs together (`ingest.groups.read_groups`) into the ledger, for good.
+    """Read who belongs together (`inputs.groups.read_groups`) into the ledger, for good.
 
     Raises `PolicyError` if a labeler would change groups, or was charged before having one;
     `InvalidLabels` for somebody whom the project knows under another spelling of their id.
@@ -224,11 +224,11 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
     """
     from labelguard.inputs.groups import read_groups
 
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         home, ledger = opened.project, opened.ledger
         home.work.mkdir(mode=0o700, parents=True)
         groups, met = read_groups(str(source), opened.keys, home.namespace, home.work)
-        refuse_doubles(met, ledger.people.known(), groups, ledger.people.distinct())
+        refuse_lookalikes(met, ledger.people.known(), groups, ledger.people.distinct())
         added = ledger.people.add_members(ledger.begin_job(), groups, met)
         labelers, units = ledger.people.members()
     return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
@@ -249,7 +249,7 @@ def close(project: Where = None) -> Closed:
         >>> lg.policies.close(study).name
         'weekly'
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         epoch, active = opened.begin_exclusive_change(), ledger.policies.active()
         if active is None:
@@ -273,12 +273,12 @@ def drop(name: str, project: Where = None) -> Dropped:
         >>> lg.policies.listing(study)
         []
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         opened.ledger.policies.drop(opened.ledger.begin_job(), name)
     return Dropped(name)
 
 
-def in_force(ledger: Ledger) -> PolicyRecord | None:
+def find_policy_in_force(ledger: Ledger) -> PolicyRecord | None:
     """Return the policy that releases are charged to; None before a first release, which makes one.
 
     Raises `PolicyError` if none is in force but some were made.
@@ -292,7 +292,7 @@ def in_force(ledger: Ledger) -> PolicyRecord | None:
     return active
 
 
-def first(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
+def make_first_policy(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
     """Return the policy that a first release makes; `units` gave labels to it.
 
     Raises `PolicyError` if it costs more than the project's ceiling: the charge would fail on it
@@ -324,7 +324,7 @@ def describe_policy(record: PolicyRecord, activation: Activation | None = None) 
     )
 
 
-def _shares(text: str) -> dict[str, float]:
+def _parse_shares(text: str) -> dict[str, float]:
     shares: dict[str, float] = {}
     for assignment in filter(None, (piece.strip() for piece in text.split(","))):
         event, sign, value = (piece.strip() for piece in assignment.partition("="))
@@ -341,7 +341,7 @@ def _describe_closed(record: PolicyRecord) -> Closed:
     return Closed(record.name, record.policy.epsilon, record.policy.delta)
 
 
-def _preview(ledger: Ledger, name: str) -> Activation:
+def _preview_within_ceiling(ledger: Ledger, name: str) -> Activation:
     record = find_policy(ledger.policies.all(), name)
     if record.state == "closed":
         raise PolicyError(f"policy {name!r} is closed; make a new one to change the terms")

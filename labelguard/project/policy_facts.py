@@ -160,22 +160,22 @@ def show_ceiling(project: Where = None, raised: Ceiling | None = None) -> Ceilin
     ceiling = ledger.policies.ceiling()
     if raised:
         check_raise(ceiling, raised)
-    return _use(ledger, ceiling, raised)
+    return _measure_ceiling_use(ledger, ceiling, raised)
 
 
 def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
-    """Raise the ceiling, for good; returns what `show` shows afterwards.
+    """Raise the ceiling, for good; returns what `show_ceiling` shows afterwards.
 
     What was promised by the lower one holds no more once policies pass it. Raises `PolicyError` if
     the ceiling would be lowered, or stay.
     """
-    with OpenProject.job(project) as opened:
+    with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         ledger.policies.raise_ceiling(ledger.begin_job(), ceiling)
-        return _use(ledger, ceiling, None)
+        return _measure_ceiling_use(ledger, ceiling, None)
 
 
-def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
+def _measure_ceiling_use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
     reached = pricing.total(ledger.policies.history())
     left = Total(
         max(ceiling.epsilon - reached.epsilon, 0.0), max(ceiling.delta - reached.delta, 0.0)
@@ -183,7 +183,7 @@ def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse
     return CeilingUse(ceiling, reached, left, raised)
 
 
-def card_facts(ledger: Ledger) -> dict[str, Any]:
+def collect_policy_card_facts(ledger: Ledger) -> dict[str, Any]:
     """Return the facts of a card about the policies: ceiling, name of that in force, prices, total.
 
     Labels keep what earlier policies released of them, so ε and δ of a release are those of all
@@ -196,8 +196,8 @@ def card_facts(ledger: Ledger) -> dict[str, Any]:
     facts = {
         "policy": active.name,
         "ceiling": asdict(ledger.policies.ceiling()),
-        "policies": [_prices(record) for record in records],
-        "two_units": _of_two(records, total),
+        "policies": [_list_policy_prices(record) for record in records],
+        "two_units": _price_two_units(records, total),
     }
     if len(records) == 1:
         return facts
@@ -205,7 +205,7 @@ def card_facts(ledger: Ledger) -> dict[str, Any]:
     return facts | total | {"newly_charged": newly_charged}
 
 
-def _prices(record: PolicyRecord) -> dict[str, Any]:
+def _list_policy_prices(record: PolicyRecord) -> dict[str, Any]:
     """Return how many uses a policy pays for, and at which noise: all that its ε follows from."""
     policy = record.policy
     allowances = {
@@ -217,20 +217,22 @@ def _prices(record: PolicyRecord) -> dict[str, Any]:
     return {"policy": record.name, **budget, "allowances": allowances}
 
 
-def _of_two(records: Sequence[PolicyRecord], total: Mapping[str, float]) -> dict[str, float] | None:
+def _price_two_units(
+    records: Sequence[PolicyRecord], total: Mapping[str, float]
+) -> dict[str, float] | None:
     """Return ε and δ of two units together over the policies of a project; None where one says
     nothing.
 
     A policy that was closed counts in full.
     """
-    each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
+    each = [pricing.epsilon_of_two_units(record.policy, record.prices) for record in records]
     values = [epsilon for epsilon in each if epsilon is not None]
     if len(values) < len(each):
         return None
     return {"epsilon": math.fsum(values), "delta": total["delta"]}
 
 
-def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
+def suggest_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
     """Return the commands that pay for as much again as `policy`, and what the project then costs.
 
     Where the ceiling leaves less, the new policy takes what is left; where it leaves nothing, it is
@@ -252,12 +254,14 @@ def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) 
     name = next(new for n in range(2, len(names) + 3) if (new := f"policy-{n}") not in names)
     total = pricing.total([*life, policy])
     commands = [
-        shlex.join(["labelguard", "policy", "new", name, *_options(policy)]),
+        shlex.join(["labelguard", "policy", "new", name, *_policy_to_options(policy)]),
         f"labelguard policy activate {name}",
     ]
     if not fits:
         raised = (max(total.epsilon, ceiling.epsilon), max(total.delta, ceiling.delta))
-        commands.insert(0, f"labelguard project ceiling --raise {','.join(map(_format, raised))}")
+        commands.insert(
+            0, f"labelguard project ceiling --raise {','.join(map(_format_number, raised))}"
+        )
     alone = events.STATISTIC_RELEASES.name == event and policy.allowance(event).allowed == 1
     share = " (with statistic:releases=12 twelve releases would share that ε)" * alone
     return (
@@ -271,24 +275,29 @@ def _remainder(ceiling: float, reached: float) -> float:
     return float(Fraction(repr(ceiling)) - Fraction(repr(reached)))
 
 
-def _format(number: float) -> str:
+def _format_number(number: float) -> str:
     return repr(float(number)).removesuffix(".0")
 
 
-def _options(policy: Policy) -> Iterator[str]:
+def _policy_to_options(policy: Policy) -> Iterator[str]:
     """Yield a policy as options of `policy new`."""
-    yield from ("--epsilon", _format(policy.epsilon), "--delta", _format(policy.delta))
+    yield from (
+        "--epsilon",
+        _format_number(policy.epsilon),
+        "--delta",
+        _format_number(policy.delta),
+    )
     for one in policy.allowances:
         yield from ("--allow", events.format_allowance(one))
     if len({one.share for one in policy.allowances}) > 1:
-        shares = (f"{one.event}={_format(one.share)}" for one in policy.allowances)
+        shares = (f"{one.event}={_format_number(one.share)}" for one in policy.allowances)
         yield from ("--shares", ",".join(shares))
     for option, value, usual in (
         ("--ties", policy.ties, events.default_ties(policy.events)),
         ("--label-values", policy.label_values, ""),
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),
-        ("--held-out", _format(policy.held_out), "0"),
+        ("--held-out", _format_number(policy.held_out), "0"),
     ):
         if value != usual:
             yield from (option, value)

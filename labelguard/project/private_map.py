@@ -104,7 +104,7 @@ class PrivateMap:
     def digest(self, release_id: str, *, rewritten: bool = False) -> str:
         """Return the keyed digest of a map: HMAC over the names and SHA-256 of its files.
 
-        `rewritten`: as it will be once the files that `leave_out` wrote are in place.
+        `rewritten`: as it will be once the files that `rewrite_without` wrote are in place.
         """
         directory = self._directory / release_id
         files = {path.name: path for path in directory.iterdir() if path.suffix != _REWRITTEN}
@@ -125,7 +125,7 @@ class PrivateMap:
             if fault:
                 raise ProjectError(f"release {release_id}: {fault}")
 
-    def settle(self, digests: Mapping[str, str]) -> None:
+    def finish_rewriting(self, digests: Mapping[str, str]) -> None:
         """`check`, then complete a rewriting that crashed if the ledger has its digest, else undo
         it. Only for who holds the project.
         """
@@ -154,30 +154,30 @@ class PrivateMap:
 
     def keys_of(self, release_id: str, labelers: Blocks) -> list[bytes]:
         """Return the keys of these labelers' rows in a map, (n, 2)."""
-        parts = self._theirs(release_id, labelers)
+        parts = self._find_labeler_rows(release_id, labelers)
         tables = [table.filter(theirs) for _, table, theirs in parts]
         return [key for table in tables for key in table["row_key"].to_pylist()]
 
-    def leave_out(self, release_id: str, labelers: Blocks) -> bool:
+    def rewrite_without(self, release_id: str, labelers: Blocks) -> bool:
         """Write the files of a map anew without these labelers' rows, (n, 2); whether any changes.
 
-        They take effect by `settle`, once the ledger has the digest that follows.
+        They take effect by `finish_rewriting`, once the ledger has the digest that follows.
         """
         changed = False
-        for path, table, theirs in self._theirs(release_id, labelers):
+        for path, table, theirs in self._find_labeler_rows(release_id, labelers):
             if pc.any(theirs).as_py():
                 changed, rest = True, path.with_name(path.name + _REWRITTEN)
-                _write(table.filter(pc.invert(theirs)), rest)
+                _write_table(table.filter(pc.invert(theirs)), rest)
                 fsync_path(rest)
         return changed
 
-    def _theirs(
+    def _find_labeler_rows(
         self, release_id: str, labelers: Blocks
     ) -> Iterator[tuple[Path, pa.Table, pa.ChunkedArray]]:
         """Yield every file of a map with its rows, and which of them are these labelers'."""
         for path in sorted((self._directory / release_id).glob("bucket=*.parquet")):
-            table = _read(path)
-            yield path, table, pc.is_in(table["labeler"], value_set=_binary(labelers))
+            table = _read_table(path)
+            yield path, table, pc.is_in(table["labeler"], value_set=_to_binary_array(labelers))
 
 
 def count_files(directory: Path, releases: Collection[str]) -> dict[str, int]:
@@ -204,11 +204,11 @@ def read_bucket(
     paths = [
         path
         for release_id, files in releases.items()
-        for path in _overlapping(directory / release_id, bucket, count, files)
+        for path in _find_overlapping_files(directory / release_id, bucket, count, files)
     ]
-    tables = [_read(path) for path in paths]
+    tables = [_read_table(path) for path in paths]
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-    keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
+    keys = block128.from_bytes(b"".join(_yield_value_bytes(table["row_key"])))
     distinct, row = block128.unique(keys)
     ascending = np.argsort(column(table, "version"), kind="stable")
     latest = np.zeros(len(distinct), np.intp)
@@ -220,12 +220,12 @@ def read_bucket(
     return RememberedLabels(distinct, **columns)
 
 
-def _overlapping(directory: Path, bucket: int, count: int, files: int) -> Iterator[Path]:
+def _find_overlapping_files(directory: Path, bucket: int, count: int, files: int) -> Iterator[Path]:
     """Yield the files of a map, in whatever number of buckets, that hold rows of one of `count`.
 
     They are some of so many `files`.
     """
-    own = directory / _file_name(bucket, count)
+    own = directory / _name_bucket_file(bucket, count)
     if own.exists():
         yield own
         return
@@ -243,7 +243,7 @@ def _list_files(directory: Path) -> dict[Path, re.Match[str]]:
     return {path: match for path, match in matches.items() if match}
 
 
-def _file_name(bucket: int, count: int) -> str:
+def _name_bucket_file(bucket: int, count: int) -> str:
     return f"bucket={bucket:04d}-of-{count:04d}.parquet"
 
 
@@ -262,30 +262,30 @@ def write_bucket(
     order = block128.order(keys)
     none = np.zeros(len(keys), np.uint8)
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
-    arrays = [_binary(keys[order]), _binary(labelers[order]), *numbers]
+    arrays = [_to_binary_array(keys[order]), _to_binary_array(labelers[order]), *numbers]
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
-    with attempt(directory / _file_name(bucket, count), directory.parent) as path:
-        _write(table, path)
+    with attempt(directory / _name_bucket_file(bucket, count), directory.parent) as path:
+        _write_table(table, path)
 
 
-def _write(table: pa.Table, path: Path) -> None:
+def _write_table(table: pa.Table, path: Path) -> None:
     dictionary = [name for name in SCHEMA.names if name not in ("row_key", "value")]
     pq.write_table(table, path, compression="zstd", use_dictionary=dictionary)
 
 
-def _read(path: Path) -> pa.Table:
+def _read_table(path: Path) -> pa.Table:
     # Files are small and many, one for each release and bucket: a data set of one file takes twice
     # as long to open.
     with pq.ParquetFile(path) as file:
         return file.read(use_threads=False).cast(SCHEMA)
 
 
-def _binary(blocks: Blocks) -> pa.Array:
+def _to_binary_array(blocks: Blocks) -> pa.Array:
     data = pa.py_buffer(block128.to_bytes(blocks))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(blocks), [None, data])
 
 
-def _fixed_bytes(array: pa.ChunkedArray) -> Iterator[memoryview]:
+def _yield_value_bytes(array: pa.ChunkedArray) -> Iterator[memoryview]:
     for chunk in array.chunks:
         width = chunk.type.byte_width
         yield memoryview(chunk.buffers()[1])[chunk.offset * width :][: len(chunk) * width]

@@ -40,8 +40,8 @@ from platformdirs.unix import Unix
 from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.ledger import journal
-from labelguard.spelling import suggest_keywords
-from labelguard.storage.files import check_own_directory, read_own, write_atomically
+from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.storage.files import check_own_directory, read_own_file, write_atomically
 
 R = TypeVar("R")
 _PAUSE = 0.5
@@ -64,7 +64,7 @@ def waiting(say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
         _say.reset(before)
 
 
-def when_free(hold: Callable[[], R]) -> R:
+def retry_until_free(hold: Callable[[], R]) -> R:
     """Return the result of `hold`; under `waiting`, call it until it raises no `ProjectBusy`."""
     say = _say.get()
     try:
@@ -142,10 +142,10 @@ class Project:
 
     @property
     def witnesses(self) -> tuple[Path, Path]:
-        """Files that remember how far the ledger had come (see `labelguard.witness`)."""
+        """Files that remember how far the ledger had come (see `ledger.journal.Witness`)."""
         return (self.state / journal.WITNESS, self.keys / journal.WITNESS)
 
-    def strays(self, known: Iterable[str]) -> list[str]:
+    def list_unknown_releases(self, known: Iterable[str]) -> list[str]:
         """Return releases on disk that are not among those the ledger knows."""
         on_disk = {
             path.name
@@ -222,7 +222,7 @@ class Project:
                     f"the project at {self.state} cannot be written: {why}"
                 ) from None
             try:  # only who holds the project may clear its scratch space
-                self._sweep()
+                self._remove_crash_leftovers()
                 yield replace(self, job=secrets.token_hex(8))
             finally:
                 shutil.rmtree(self.state / _WORK, ignore_errors=True)
@@ -235,26 +235,26 @@ class Project:
         nobody's is while they work. Raises `ProjectBusy` if another process works on it.
         """
         self.stages.mkdir(mode=0o700, exist_ok=True)
-        with file_lock(self._claims(release_id), _LOCK, _claimed_message(release_id)):
+        with file_lock(self._find_claim_lock(release_id), _LOCK, _claimed_message(release_id)):
             directory = self.stages / release_id
             directory.mkdir(mode=0o700, exist_ok=True)
             yield directory
 
     def check_free(self, release_id: str) -> None:
         """Raise `ProjectBusy` if another process works on a release that it claimed."""
-        if self._claims(release_id).exists():
-            with file_lock(self._claims(release_id), _LOCK, _claimed_message(release_id)):
+        if self._find_claim_lock(release_id).exists():
+            with file_lock(self._find_claim_lock(release_id), _LOCK, _claimed_message(release_id)):
                 pass
 
-    def clear(self, release_id: str) -> None:
+    def clear_stages(self, release_id: str) -> None:
         """Remove a release's directory of stages; only for who holds the project and claims it."""
         shutil.rmtree(self.stages / release_id, ignore_errors=True)
-        self._claims(release_id).unlink(missing_ok=True)
+        self._find_claim_lock(release_id).unlink(missing_ok=True)
 
-    def _claims(self, release_id: str) -> Path:
+    def _find_claim_lock(self, release_id: str) -> Path:
         return self.stages / f"{release_id}.lock"
 
-    def _sweep(self) -> None:
+    def _remove_crash_leftovers(self) -> None:
         """Remove what crashed jobs left half-written; nothing of it was ever released."""
         shutil.rmtree(self.state / _WORK, ignore_errors=True)
         for directory in (self.releases, self.private_maps):
@@ -266,7 +266,7 @@ def _claimed_message(release_id: str) -> str:
     return f"release {release_id} is being computed by another process; it ends by itself"
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def find(directory: str | Path | None = None) -> Project:
     """Return the project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
 
@@ -285,14 +285,14 @@ def find(directory: str | Path | None = None) -> Project:
         for state in (Path(named) / STATE, Path(named)):
             try:
                 if (state / CONFIG).is_file():
-                    return _open(state)
+                    return _load_project(state)
             except PermissionError as error:
                 raise ProjectError(f"{state} cannot be looked into: {error.strerror}") from None
         raise NoProject(f"{named} holds no labelguard project; make one: labelguard init {named}")
     here = Path.cwd()
     for parent in (here, *here.parents):
         if (parent / STATE / CONFIG).is_file():
-            project = _open(parent / STATE)
+            project = _load_project(parent / STATE)
             if not is_registered(project.state):
                 raise ProjectError(
                     f"{project.state} was not made by you on this machine: its policy and its keys "
@@ -306,13 +306,13 @@ def find(directory: str | Path | None = None) -> Project:
     )
 
 
-def _open(state: Path) -> Project:
+def _load_project(state: Path) -> Project:
     from labelguard.configuration import loader, project_file
 
     path = state / CONFIG
     check_own_directory(state, ProjectError)
     try:
-        data = read_own(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
+        data = read_own_file(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
     settings = project_file.read(data, str(path))
@@ -323,7 +323,7 @@ def _open(state: Path) -> Project:
     return Project(state.resolve(), namespace, inputs.get("columns", {}), **tables)
 
 
-def register(state: Path, place: Path) -> None:
+def register_project(state: Path, place: Path) -> None:
     """Give a project an id, and remember it and the `place` where it will be.
 
     Without a home, it will have to be named.
@@ -331,7 +331,7 @@ def register(state: Path, place: Path) -> None:
     identity = keyring.random_bytes(16).hex()
     write_atomically(state / _ID, f"{identity}\n".encode(), mode=0o600)
     with contextlib.suppress(OSError, RuntimeError):
-        path = _list()
+        path = _find_registry_file()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
@@ -341,7 +341,7 @@ def register(state: Path, place: Path) -> None:
 def read_identity(state: Path) -> bytes:
     """Return the id of the project at `state`, of which a restored one has another; b"" if none."""
     with contextlib.suppress(FileNotFoundError):
-        return read_own(state / _ID, ProjectError, secret=False).strip()
+        return read_own_file(state / _ID, ProjectError, secret=False).strip()
     return b""
 
 
@@ -349,7 +349,7 @@ def is_registered(state: Path) -> bool:
     """Return whether the project at `state` was made or restored here by this user."""
     try:
         identity = read_identity(state)
-        listed = read_own(_list(), ProjectError, secret=False).split()
+        listed = read_own_file(_find_registry_file(), ProjectError, secret=False).split()
     except (FileNotFoundError, RuntimeError):
         return False
     return len(identity) == 32 and identity in listed
@@ -358,12 +358,12 @@ def is_registered(state: Path) -> bool:
 def registered_places() -> list[Path]:
     """Return where this user made or restored projects; some may be gone by now."""
     try:
-        listed = read_own(_list(), ProjectError, secret=False).decode().split()
+        listed = read_own_file(_find_registry_file(), ProjectError, secret=False).decode().split()
     except (FileNotFoundError, RuntimeError):
         return []
     return [Path(unquote(place)) for place in listed if place.startswith("/")]
 
 
-def _list() -> Path:
+def _find_registry_file() -> Path:
     """In XDG_STATE_HOME or ~/.local/state; `RuntimeError` if the user has no home."""
     return Unix("labelguard").user_state_path / "projects"

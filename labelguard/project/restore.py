@@ -42,7 +42,7 @@ from labelguard.ledger import charges, database, journal, policies, schema
 from labelguard.ledger.journal import WITNESS, Anchor, Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import backup
-from labelguard.project.opening import OpenProject, seclude
+from labelguard.project.opening import OpenProject, git_ignore_and_register
 from labelguard.project.project import STATE, Project, file_lock, find, registered_places
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
@@ -134,7 +134,9 @@ def restore(
             if ready is None or ready.request != request or _is_outdated(ready, partial, state):
                 try:
                     fresh_directory(partial, mode=0o700)
-                    ready = _prepare(source, partial, newest, nothing_since, keys, request)
+                    ready = _prepare_restored_project(
+                        source, partial, newest, nothing_since, keys, request
+                    )
                     # Last of all: it says that all is there.
                     done = json.dumps(asdict(ready)).encode()
                     write_atomically(partial / _DONE, done, mode=0o600)
@@ -142,7 +144,7 @@ def restore(
                     shutil.rmtree(partial, ignore_errors=True)
                     raise
             try:
-                _publish(partial, state)
+                _move_into_place(partial, state)
             except LabelguardError as error:
                 raise type(error)(f"{error}; then run this again, or remove {partial}") from None
             return replace(ready.result, project=str(state))
@@ -168,7 +170,7 @@ def _is_outdated(ready: _Ready, partial: Path, state: Path) -> bool:
     return Witness([keys / WITNESS]).entries() not in (ready.seen, own, [])
 
 
-def _prepare(
+def _prepare_restored_project(
     source: Path,
     partial: Path,
     anchor: Anchor | None,
@@ -176,18 +178,18 @@ def _prepare(
     keys: Path | None,
     request: str,
 ) -> _Ready:
-    """Return all of the project in `partial`, as it will be."""
+    """Make all of the project in `partial`; return what is left to do once it is in place."""
     for name in (*backup.DIRECTORIES[:2], "quarantine"):
         (partial / name).mkdir(mode=0o700)
     with backup.open_archive(source) as file:
-        ring, origin, seen = _keys(partial, keys)
+        ring, origin, seen = _obtain_keys(partial, keys)
         if not ring.verify("backup", file.manifest, file.mac):
             raise ProjectError(
                 f"{source} was altered after it was made, or the keys are another project's; use "
                 "another backup, or its keys"
             )
         manifest = file.extract(partial)
-    seclude(partial, partial.with_name(STATE))
+    git_ignore_and_register(partial, partial.with_name(STATE))
     ledger = Ledger(f"sqlite:///{partial / backup.LEDGER}", ring)
     if broken := ledger.fault():
         raise LedgerError(f"the ledger in {source} does not hold: {broken}")
@@ -197,7 +199,7 @@ def _prepare(
     for record in ledger.releases.all():
         if record.map:  # one without new labels has no file, and a backup has files alone
             (partial / "released" / record.id).mkdir(mode=0o700, exist_ok=True)
-    closed, abandoned = _settle(ledger, nothing_since)
+    closed, abandoned = _close_and_abandon(ledger, nothing_since)
     for release in abandoned:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)
     number, digest = ledger.head()
@@ -217,7 +219,7 @@ def _prepare(
     return _Ready(request, [(one.number, one.digest) for one in seen], result)
 
 
-def _keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:
+def _obtain_keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:
     """Return the project's keys, where they are from, and what the witness beside them has seen."""
     own, handed_over = Project(partial).keys, keyring.key_variable()
     if handed_over or (own / KEY_FILE).exists():
@@ -225,7 +227,7 @@ def _keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]
             where = handed_over or f"{own} (LABELGUARD_KEYS)"
             raise KeyProblem(f"there are keys in {where} and in {keys}; choose one")
         if own.parent != partial:
-            _refuse_taking(own)
+            _refuse_keys_in_use(own)
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
         return KeyRing(own), f"in place at {own}", _read_witness(own)
     if keys is None:
@@ -240,7 +242,7 @@ def _read_witness(keys: Path) -> list[Anchor]:
     return [Anchor(*entry) for entry in Witness([keys / WITNESS]).entries()]
 
 
-def _refuse_taking(keys: Path) -> None:
+def _refuse_keys_in_use(keys: Path) -> None:
     """Refuse keys in place whose project lives: their witness would know the restored one only."""
     made = registered_places()
     with contextlib.suppress(LabelguardError):
@@ -279,7 +281,7 @@ def _check_history(
         )
 
 
-def _settle(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
+def _close_and_abandon(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
     """Close the policy under which more may have been charged, and give up what cannot be resumed.
 
     Returns the policies closed, and the releases given up.
@@ -289,7 +291,7 @@ def _settle(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
     given_up = [(r.id, r.state) for r in ledger.releases.all() if r.state in ends]
     with ledger.transaction(epoch) as connection:
         for release, before in given_up:
-            charges.advance(connection, release, [before], "abandoned")
+            charges.change_state(connection, release, [before], "abandoned")
         active = None if whole else policies.find_active(connection)
         if active:
             policies.close(connection, active)
@@ -297,13 +299,13 @@ def _settle(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
     return [active.name] if active else [], [release for release, _ in given_up]
 
 
-def _publish(partial: Path, state: Path) -> None:
+def _move_into_place(partial: Path, state: Path) -> None:
     """Put what is ready where it belongs, the project last; may be repeated."""
     [head] = Witness([partial / WITNESS]).entries()
     own, copied = Project(state).keys, partial / "keys"
     url = os.environ.get("LABELGUARD_LEDGER_URL")
     if url:
-        fill_database(url, partial / backup.LEDGER, head)
+        copy_ledger_to_database(url, partial / backup.LEDGER, head)
         (partial / backup.LEDGER).unlink(missing_ok=True)
     if own.parent != state:  # LABELGUARD_KEYS
         if (copied / KEY_FILE).exists():  # else a crash took part of what was installed
@@ -314,7 +316,7 @@ def _publish(partial: Path, state: Path) -> None:
     publish_directory(partial, state)
 
 
-def fill_database(url: str, path: Path, head: tuple[int, str]) -> None:
+def copy_ledger_to_database(url: str, path: Path, head: tuple[int, str]) -> None:
     """The restored ledger into the database where it is to live, unless a crashed restore did."""
     target, source = database.connect(url), database.connect(f"sqlite:///{path}")
     try:

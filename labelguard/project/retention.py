@@ -24,7 +24,7 @@ from labelguard.answers import segments as stored
 from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE, IngestTable
 from labelguard.errors import NotAnswered, ProjectError
-from labelguard.inputs.canonical import GROUP_TAG, id_digest
+from labelguard.inputs.canonical import GROUP_TAG, id_digest_sql
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import canonical_rows
 from labelguard.ledger import sources
@@ -40,7 +40,7 @@ from labelguard.storage.files import fresh_directory
 _Forgotten = dict[bytes, tuple[str, list[bytes]]]
 
 
-def period(settings: Mapping[str, object]) -> timedelta | None:
+def parse_retention_period(settings: Mapping[str, object]) -> timedelta | None:
     """Return how long answers stay after their release; None: always. Raises `ProjectError`."""
     keep = validate(IngestTable, settings, FILE, at=("ingest",), error=ProjectError).keep
     return None if keep is None else timedelta(days=int(keep[:-1]))
@@ -48,29 +48,31 @@ def period(settings: Mapping[str, object]) -> timedelta | None:
 
 def forget(opened: OpenProject, epoch: int) -> int:
     """Take out of segments what is to be forgotten; return the number of released answers."""
-    keep, files = period(opened.project.ingest), opened.answers.files
+    keep, files = parse_retention_period(opened.project.ingest), opened.answers.files
     # What is not later is old enough, as `clock.now` tells times; nothing is, if "".
     until = "" if keep is None else clock.format_time(clock.parse_time(clock.now()) - keep)
     released = _released_keys(opened, until)
     rewritten, count = {}, 0
     for name in sorted({segment.connector for segment in opened.answers.segments()}):
         segments = opened.answers.segments(name)
-        standing = stored.read_standing(files, segments)
+        standing = stored.read_counting_states(files, segments)
         forgotten: _Forgotten = {}
         # Whose answers are another source's since, were released as those of their own.
         for source in sorted({s.source for s in segments}) if len(released) else ():
             # Of a label that was released, a later state may still be asked for (`--again`).
             stays = np.array([s.at > until or s.source != source for s in segments])
             old = replace(standing, forgotten=standing.forgotten | stays[standing.segment])
-            forgotten |= _released_answers(opened, segments, old, released, source)
+            forgotten |= _find_released_answers(opened, segments, old, released, source)
         deleted = set(blocks.to_list(standing.record[~standing.alive]))
         count += len(forgotten)
         for number, segment in enumerate(segments):
-            tables = _prune(files.read(segment), number, standing, deleted, forgotten)
+            tables = _rewrite_without_forgotten(
+                files.read(segment), number, standing, deleted, forgotten
+            )
             if tables:
                 rewritten[segment.name] = files.rewrite(segment, tables)
     if rewritten:
-        files.settle(opened.ledger.write(epoch, sources.replace_segments, rewritten))
+        files.settle(opened.ledger.write(epoch, sources.record_rewritten_segments, rewritten))
     return count
 
 
@@ -87,7 +89,7 @@ def _released_keys(opened: OpenProject, until: str) -> Blocks:
     return blocks.unique(np.concatenate(keys))[0]
 
 
-def _released_answers(
+def _find_released_answers(
     opened: OpenProject,
     segments: Sequence[Segment],
     standing: stored.AnswerStates,
@@ -95,10 +97,10 @@ def _released_answers(
     source: str,
 ) -> _Forgotten:
     """Return the answers all of whose labels were released, by record."""
-    tables = list(stored.read_counting(opened.answers.files, segments, standing))
+    tables = list(stored.read_counting_rows(opened.answers.files, segments, standing))
     if not tables:
         return {}
-    settings = _settings(opened, segments[0].connector, source)
+    settings = _find_connector_settings(opened, segments[0].connector, source)
     table = pa.concat_tables(tables)
     path = fresh_directory(opened.project.work / "retention", mode=0o700) / f"{settings.name}.jsonl"
     path.write_text("".join(f"{task}\n" for task in table["body"].to_pylist()), encoding="utf-8")
@@ -106,7 +108,7 @@ def _released_answers(
     # Where skips are hidden among ties, nothing may tell which are.
     skips = policy.policy.skips if policy else "public"
     answers: _Forgotten | None = None
-    for question in _questions(opened, settings):
+    for question in _list_released_questions(opened, settings):
         reading = Reading(settings.columns, question=question, skips=skips)
         try:
             rows = _read_rows(opened, path, reading, settings.source)
@@ -121,19 +123,21 @@ def _released_answers(
             }
         answers = complete
     path.unlink()
-    names = dict(zip(_id_digests(table["id"]), table["record"].to_pylist(), strict=True))
+    names = dict(zip(_digest_ids(table["id"]), table["record"].to_pylist(), strict=True))
     return {names[digest]: row for digest, row in (answers or {}).items() if digest in names}
 
 
-def _settings(opened: OpenProject, name: str, source: str) -> connectors.Settings:
+def _find_connector_settings(opened: OpenProject, name: str, source: str) -> connectors.Settings:
     """Return how answers are read: as their connector says, or the one that has its source now."""
     tables = opened.project.connectors
-    heirs = [s.name for s in connectors.read_all(tables).values() if s.source == source]
+    heirs = [s.name for s in connectors.read_all_settings(tables).values() if s.source == source]
     settings = connectors.read_settings(tables, name if name in tables or not heirs else heirs[0])
     return replace(settings, source=source)
 
 
-def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str | None]:
+def _list_released_questions(
+    opened: OpenProject, settings: connectors.Settings
+) -> list[str | None]:
     """Return the questions under which answers of a source were released."""
     columns = next(
         (s.columns for s in opened.ledger.people.sources() if s.name == settings.source), {}
@@ -164,13 +168,13 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
     return rows
 
 
-def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:
+def _digest_ids(ids: pa.ChunkedArray) -> list[bytes]:
     """Return what the tool's ids of answers are called in canonical rows."""
     import duckdb
 
     with duckdb.connect() as connection:
         listed = connection.from_arrow(pa.table({"id": ids}))
-        digests = listed.project(f"{id_digest(GROUP_TAG, 'id')} AS digest")
+        digests = listed.project(f"{id_digest_sql(GROUP_TAG, 'id')} AS digest")
         return [digest[:16] for (digest,) in digests.fetchall()]
 
 
@@ -184,7 +188,7 @@ def _select_released(rows: _Forgotten, released: Blocks) -> _Forgotten:
     return {record: rows[record] for record, all_of in zip(rows, complete, strict=True) if all_of}
 
 
-def _prune(
+def _rewrite_without_forgotten(
     tables: Mapping[int, pa.Table],
     number: int,
     standing: stored.AnswerStates,

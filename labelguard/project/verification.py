@@ -54,7 +54,7 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
     """
     records, entries = opened.ledger.releases.all(), opened.ledger.journal()
     lost = anchor and not any(Anchor(e.number, e.digest) == anchor for e in entries)
-    broken = ledger_fault(opened, records)
+    broken = find_ledger_fault(opened, records)
     if anchor and lost and not broken:
         restored = [e.at for e in entries if e.kind == "restored" and e.number <= anchor.number]
         broken = (
@@ -65,13 +65,13 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
             if restored
             else ""
         )
-    broken = broken or release_fault(opened, records) or opened.answers.fault()
+    broken = broken or find_release_fault(opened, records) or opened.answers.fault()
     committed = sum(record.state == "committed" for record in records)
-    backwards = None if broken else _describe_backwards(entries)
+    backwards = None if broken else _describe_backward_time(entries)
     return Verification(broken is None, broken, committed, len(entries), backwards)
 
 
-def _describe_backwards(entries: Sequence[Entry]) -> str | None:
+def _describe_backward_time(entries: Sequence[Entry]) -> str | None:
     """Say which entries are dated before the one that they follow; None if none is.
 
     The chain holds: a clock was set back, or set wrong before; so it is no fault.
@@ -90,16 +90,16 @@ def _describe_backwards(entries: Sequence[Entry]) -> str | None:
     )
 
 
-def ledger_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
+def find_ledger_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
     """Return the first thing in the ledger that does not hold, or a release on disk that it
     lacks.
     """
-    strays = opened.project.strays(record.id for record in records)
+    strays = opened.project.list_unknown_releases(record.id for record in records)
     lost = f"release {strays[0]} is not in the ledger: it is an older copy" if strays else None
     return opened.ledger.fault() or lost
 
 
-def release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
+def find_release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
     """Return the first file of these releases that is not what was drawn or committed, or None."""
     for record in records:
         broken = None

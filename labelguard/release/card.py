@@ -19,7 +19,7 @@ from labelguard.inputs.staged import Staged
 from labelguard.learning.features import JUDGES
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.release import sections
-from labelguard.release.sections import triple
+from labelguard.release.sections import format_min_median_max
 from labelguard.release.selection import PlannedRows
 from labelguard.text import escape_controls, format_budget, pluralize, read_template
 
@@ -149,7 +149,7 @@ def merge(common: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]
     return {name: card[name] for name in (*_FIRST, *between, *_LAST) if name in card}
 
 
-def spread(values: NDArray[Any]) -> dict[str, float]:
+def min_median_max(values: NDArray[Any]) -> dict[str, float]:
     """Return minimum, median and maximum; empty without values."""
     if not len(values):
         return {}
@@ -166,10 +166,13 @@ def to_markdown(card: Mapping[str, Any]) -> str:
     """Return the card for people, with the front matter of a Hugging Face dataset card."""
     # What a release labeled of a model's responses was charged to nobody: the page has its facts.
     rows = () if "derived_from" in card else (*facts(card), *forecast_facts(card))
-    return words("page", facts=rows, metadata=_metadata(card), **_of_card(card)) + "\n"
+    return (
+        fill_block("page", facts=rows, metadata=_guarantee_as_yaml(card), **_template_values(card))
+        + "\n"
+    )
 
 
-def _metadata(card: Mapping[str, Any]) -> str:
+def _guarantee_as_yaml(card: Mapping[str, Any]) -> str:
     """Return the guarantee for programs, as lines of YAML."""
     import yaml
 
@@ -181,10 +184,10 @@ def _metadata(card: Mapping[str, Any]) -> str:
 
 def guarantee(card: Mapping[str, Any]) -> str:
     """Return the guarantee of a release, and of whatever is computed from it, in Markdown."""
-    return words("guarantee", **_of_card(card))
+    return fill_block("guarantee", **_template_values(card))
 
 
-def _of_card(card: Mapping[str, Any]) -> dict[str, Any]:
+def _template_values(card: Mapping[str, Any]) -> dict[str, Any]:
     privacy = card["privacy"]
     features = str(card.get("head", {}).get("features", ""))
     judges = [part for part in features.split("+") if part.startswith(JUDGES)]
@@ -192,7 +195,7 @@ def _of_card(card: Mapping[str, Any]) -> dict[str, Any]:
     return parts | {"train_with": card["train_with"], "judges": judges}
 
 
-def words(block: str, **values: Any) -> str:
+def fill_block(block: str, **values: Any) -> str:
     """Return a block of card.md.j2, filled with `values`: page, guarantee, training, …"""
     template = _template()
     return "".join(template.blocks[block](template.new_context(values))).strip()
@@ -203,9 +206,9 @@ def _template() -> jinja2.Template:
     filters = {
         "budget": format_budget,
         "plain": _escape_markdown,
-        "rounded_up": rounded_up,
+        "round_up_epsilon": round_up_epsilon,
         "shown": escape_controls,
-        "span": span,
+        "describe_covered_releases": describe_covered_releases,
     }
     return read_template(files(__package__) / "card.md.j2", filters)
 
@@ -215,12 +218,12 @@ def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\`<>\[\]|])", r"\\\1", escape_controls(text))
 
 
-def rounded_up(epsilon: float) -> str:
+def round_up_epsilon(epsilon: float) -> str:
     """Return an ε with two decimals, never less than it is."""
     return f"{math.ceil(epsilon * 100) / 100:g}"
 
 
-def span(privacy: Mapping[str, Any]) -> str:
+def describe_covered_releases(privacy: Mapping[str, Any]) -> str:
     """Return for which releases the guarantee of a card holds; later policies add to it."""
     if "newly_charged" in privacy:
         return f"all releases of all policies up to {privacy['policy']}"
@@ -235,8 +238,8 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     budget = card["budget"]
     of_mechanism = (fact for section in sections.sections_of_card(card) for fact in section.facts)
     yield from (dict(_counts(card)) | dict(of_mechanism)).items()
-    yield "allowance used", triple(budget["used"], ",.0f")
-    yield "allowance left", triple(budget["left"], ",.0f")
+    yield "allowance used", format_min_median_max(budget["used"], ",.0f")
+    yield "allowance left", format_min_median_max(budget["left"], ",.0f")
 
 
 def forecast_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

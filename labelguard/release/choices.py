@@ -77,7 +77,7 @@ class BucketChoices:
         submissions = np.diff(np.append(np.flatnonzero(begins), len(order)))
         pairs = np.bincount(np.cumsum(begins)[ends] - 1)
         rows, of = order[ends], (np.cumsum(begins) - 1)[ends]
-        left, right = _sides(pair[rows], size[rows])
+        left, right = _pair_positions(pair[rows], size[rows])
         # Equal responses stand together, and no pair of them is staged: a response differs from
         # the one before it if they are a pair.
         begin = np.append(0, np.cumsum(size[rows][np.append(True, np.diff(of) != 0)]))
@@ -99,28 +99,28 @@ class BucketChoices:
         )
 
     @property
-    def leading(self) -> NDArray[np.intp]:
+    def representative_rows(self) -> NDArray[np.intp]:
         """Return the staged row that stands for each choice, (choices,): that of its first pair."""
         leading: NDArray[np.intp] = self.rows[np.append(True, np.diff(self.of) != 0)]
         return leading
 
-    def led_by(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the choices that these `leading` rows stand for, shape (rows,)."""
-        leading = self.leading
+    def choices_of_rows(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the choices that these `representative_rows` stand for, shape (rows,)."""
+        leading = self.representative_rows
         order = np.argsort(leading)
         numbers: NDArray[np.intp] = order[np.searchsorted(leading, rows, sorter=order)]
         return numbers
 
-    def pairs_with(
+    def pair_released_responses(
         self, rows: NDArray[np.intp], value: NDArray[np.uint8]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]]:
         """Return the pairs of a released response, `value`, and every other one, of some choices.
 
-        `rows` are leading ones, (n,). Returns staged rows, by choice and number of the pair; which
-        of the `rows` each belongs to; and 1 where the released response is the first side, else 0.
+        `rows` are representative ones, (n,). Returns staged rows, by choice and number of the pair;
+        which of the `rows` each belongs to; and 1 where its first side was released, else 0.
         """
         place = np.full(len(self.options), -1, np.intp)
-        place[self.led_by(rows)] = np.arange(len(rows))
+        place[self.choices_of_rows(rows)] = np.arange(len(rows))
         at = place[self.of]
         known = np.flatnonzero((at >= 0) & self.published)
         released = value[at[known]].astype(np.int16)
@@ -129,7 +129,7 @@ class BucketChoices:
         shown = known[either]
         return self.rows[shown], at[shown], first[either].astype(np.uint8)
 
-    def numbers(self) -> NDArray[np.uint16]:
+    def row_key_numbers(self) -> NDArray[np.uint16]:
         """Return what stands for a pair's number in row keys, (choices,): by number of options."""
         return (FIRST_NUMBER + self.options).astype(np.uint16)
 
@@ -146,7 +146,7 @@ class BucketChoices:
         return numbers
 
 
-def _sides(
+def _pair_positions(
     pair: NDArray[np.intp], size: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the two places of pairs, (n,), by their numbers among all pairs of `size` places."""
@@ -174,7 +174,7 @@ def count_uses(unit: NDArray[np.intp], units: int, bound: Bound) -> NDArray[np.i
     return np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
 
 
-def number_blocks(
+def assign_blocks(
     unit: NDArray[np.intp], order: NDArray[np.uint64], new: NDArray[np.bool_], bound: Bound
 ) -> NDArray[np.intp]:
     """Return the block of every new label, numbered within the bucket, (n,); 0 for the others.
@@ -191,16 +191,16 @@ def number_blocks(
     return block
 
 
-def fit_groups(
+def select_fitting_groups(
     unit: NDArray[np.intp],
     group: NDArray[np.intp],
     order: NDArray[np.uint64],
     left: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Return True for labels that fit: whole groups (labels, or rankings) while uses are left.
+    """Return True for labels that fit: whole groups (labels, or rankings) while room is left.
 
     `unit`, `group` and `order` have one entry per label; the groups of each labeler are tried by
-    `order`, a keyed hash that is equal within a group. `left` counts uses, shape (units,).
+    `order`, a keyed hash that is equal within a group. `left` counts labels, shape (units,).
     """
     by_group = blocks.order_within(unit, order, group)
     starts = np.ones(len(unit), dtype=bool)

@@ -40,7 +40,7 @@ LEAST_VARIANCE = 1 / 3
 NEGLIGIBLE = 1e-3
 # Columns that are listed; of more, those that carry most.
 MOST = 40
-# The headings of `rows`.
+# The headings of `format_coefficient_rows`.
 COLUMNS = ("column", "log-odds", "interval", "whatever labels are", "of the decision")
 _IN_WORDS = 4
 # The preference where a coefficient is above 0, and below.
@@ -108,7 +108,7 @@ def group_edges(
     return inside[:, 0] - group.start, inside[:, 1] - group.start, inside[:, 2]
 
 
-def islands(scores: SourceScores, group: Group) -> NDArray[np.intp]:
+def find_connected_sources(scores: SourceScores, group: Group) -> NDArray[np.intp]:
     """Return numbers, shape (sources,), that are equal where comparisons connect sources.
 
     Directly, or through other sources of the group.
@@ -163,7 +163,7 @@ class Coefficients:
     # how many were released
     components: int
     # columns that there are; more than components: the rest is held at 0
-    directions: int
+    column_count: int
     # nominal coverage of each interval
     level: float
     # its groups, in order
@@ -176,7 +176,9 @@ class Coefficients:
     notes: tuple[str, ...]
 
 
-def rows(columns: Iterable[Coefficient]) -> Iterator[tuple[str, str, str, str, str]]:
+def format_coefficient_rows(
+    columns: Iterable[Coefficient],
+) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield cells under `COLUMNS`: log-odds of a typical difference, intervals and share."""
     for column in columns:
         yield (
@@ -222,7 +224,7 @@ def summarize_coefficients(head: Head) -> Coefficients:
         contrasts = _contrasts(summary, columns)
         errors, unreleased = _simulate_errors(head, contrasts)
         wide = half_widths(errors).tolist()
-        bound = summary.errors.cluster_bound(head.basis.projection.T @ contrasts)
+        bound = summary.errors.cluster_half_widths(head.basis.projection.T @ contrasts)
         clustered = np.hypot(bound, half_widths(unreleased)).tolist()
         intervals = [
             (value - width, value + width, limit)
@@ -261,7 +263,7 @@ def _contrasts(summary: HeadSummary, columns: list[NamedColumn]) -> Floats:
         if group.has_sources:
             members = np.arange(group.start, group.stop)
             if summary.source_scores:
-                island = islands(summary.source_scores, group)
+                island = find_connected_sources(summary.source_scores, group)
                 members = members[island == island[column.index - group.start]]
             contrasts[members, at] -= spread / len(members)
     return contrasts
@@ -303,10 +305,10 @@ def _sure_phrases(head: Head, summary: HeadSummary, columns: list[NamedColumn]) 
     factor = np.quantile(np.abs(errors / spread).max(axis=1), LEVEL)
     values = head.coefficients @ contrasts
     sure = np.flatnonzero(np.abs(values) > factor * spread)[:_IN_WORDS]
-    return [_phrase(columns[at].name, float(values[at])) for at in sure]
+    return [_phrase_preference(columns[at].name, float(values[at])) for at in sure]
 
 
-def _phrase(name: str, value: float) -> str:
+def _phrase_preference(name: str, value: float) -> str:
     """Return the preference that a column's value means."""
     name = " ".join(name.split())
     fewer = "fewer" if name.endswith("s") else "less"

@@ -33,7 +33,7 @@ from labelguard.inputs.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import policy_facts
-from labelguard.project.opening import OpenProject, settle_leftovers
+from labelguard.project.opening import OpenProject, clean_up_after_crashes
 from labelguard.project.project import Project, waiting
 from labelguard.release import card
 from labelguard.release.protocol import (
@@ -51,7 +51,7 @@ from labelguard.release.writer import (
     Release,
     ReleaseWriter,
     RowsPart,
-    deliver,
+    copy_release,
     output_schema,
     read_card,
     split_by_preference,
@@ -67,7 +67,7 @@ from labelguard.storage.files import (
 )
 
 
-def publish_release(
+def write_release_files(
     context: ReleaseContext,
     plan: PlannedRows,
     grant: Grant,
@@ -76,19 +76,19 @@ def publish_release(
 ) -> tuple[int, Mapping[str, str]]:
     """Write and rename the release; return its number of rows and the hashes of its files.
 
-    `facts` are parts of the card that were known before (see `card_context`).
+    `facts` are parts of the card that were known before (see `capture_card_facts`).
     """
     questions = any(source.questions for source, _ in finished.outcomes)
     schema = output_schema(context.staged.content_type, questions=questions)
     sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
-    drawn = sum(buckets.count_parts(directory) for _, directory in sources)
+    drawn = sum(buckets.count_part_rows(directory) for _, directory in sources)
     with ReleaseWriter(grant, context.opened.project.releases) as writer:
         task = Outcomes(sources, schema, writer.directory, context.staged.buckets)
         if sources and task.count > MOST_IN_ONE_FILE:
             for part in context.over_buckets("writing", publish_bucket, task):
                 writer.add_part(part)
         elif sources:
-            for table in context.over_buckets("writing", rows_of_bucket, task):
+            for table in context.over_buckets("writing", build_published_rows, task):
                 if table is not None:
                     writer.write(table)
             if not writer.rows:
@@ -97,15 +97,15 @@ def publish_release(
         common = card.common_card(
             context.staged, context.policy, plan, grant.release, writer.rows, finished.further
         )
-        writer.describe(card.merge(card.merge(common, facts), finished.card))
+        writer.write_card(card.merge(card.merge(common, facts), finished.card))
         for path in finished.files:
-            writer.take(path)
+            writer.move_in(path)
     return writer.rows, writer.hashes
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """A task for `rows_of_bucket`: `sources` are directories of texts and of their released rows.
+    """A task for `build_published_rows`: `sources` are directories of texts and of released rows.
 
     `publish_bucket` writes them into `directory`, one of `count` parts.
 
@@ -122,7 +122,7 @@ class Outcomes:
 
 def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
     """Write the rows of one bucket of items as a part of the release, which may have none."""
-    table, rows = rows_of_bucket(task, bucket), 0
+    table, rows = build_published_rows(task, bucket), 0
     final = task.directory / part_name(bucket, task.count)
     with attempt(final, task.directory.parent) as path:
         with pq.ParquetWriter(path, task.schema, **PARQUET) as writer:
@@ -132,7 +132,7 @@ def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
         return RowsPart(final.name, rows, path.stat().st_size, sha256(path))
 
 
-def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
+def build_published_rows(task: Outcomes, bucket: int) -> pa.Table | None:
     """Return the rows of one bucket of items as published, in their order; None without any."""
     parts = []
     for texts_directory, directory in task.sources:
@@ -260,8 +260,8 @@ def _renumber(table: pa.Table, row: NDArray[np.generic]) -> pa.Table:
 class DrawnRelease:
     """A release that was drawn, with all that is needed to finish it.
 
-    `facts` are what its card says of the project on the day (see `card_context`), `output` where a
-    copy goes, `authors` (n, 2), sorted, whose labels are in it, once it is detached.
+    `facts` are what its card says of the project on the day (`capture_card_facts`), `output` where
+    a copy goes, `authors` (n, 2), sorted, whose labels are in it, once it is detached.
     """
 
     context: ReleaseContext
@@ -279,7 +279,7 @@ class DrawnRelease:
         """Return the id of the release."""
         return self.grant.release.id
 
-    def detach(self, claims: contextlib.ExitStack) -> DrawnRelease:
+    def detach_from_project(self, claims: contextlib.ExitStack) -> DrawnRelease:
         """Return the release as it goes on without the project, under a claim in `claims`."""
         context, project = self.context, self.context.opened.project
         claims.enter_context(project.claim(self.id))
@@ -300,20 +300,22 @@ class DrawnRelease:
         inputs = TrainingInputs(self.context.outcomes, count, directory, self.context.progress)
         return replace(self, prepared=self.mechanism.learn(inputs, self.prepared))
 
-    def publish(self) -> tuple[int, Mapping[str, str]]:
+    def finish_and_write(self) -> tuple[int, Mapping[str, str]]:
         """Write the release from what was drawn; return its rows and the hashes of its files."""
         finished = self.mechanism.finish(self.context, self.prepared, self.grant)
-        return publish_release(self.context, self.prepared.plan, self.grant, finished, self.facts)
+        return write_release_files(
+            self.context, self.prepared.plan, self.grant, finished, self.facts
+        )
 
     def commit(self) -> Release:
         """Publish and commit the release; for the job that holds the project."""
         opened = self.context.opened
-        rows, hashes = self.publish()
+        rows, hashes = self.finish_and_write()
         opened.ledger.commit(self.grant, self.epoch, rows, hashes)
-        opened.project.clear(self.id)
+        opened.project.clear_stages(self.id)
         record = opened.ledger.releases.get(self.id)
         assert record is not None
-        return return_release(opened.project, record, self.output, self.notes)
+        return copy_and_return_release(opened.project, record, self.output, self.notes)
 
     def commit_after_training(self, home: Project) -> Release:
         """Publish and commit the release in a job of its own, which waits for the project.
@@ -321,16 +323,16 @@ class DrawnRelease:
         Raises `LedgerError` if the release may not appear any more; it stays charged.
         """
         progress = self.context.progress
-        with waiting(lambda text: progress(text, None)), OpenProject.job(home) as opened:
+        with waiting(lambda text: progress(text, None)), OpenProject.hold_for_job(home) as opened:
             epoch = opened.ledger.begin_job()
-            self._check_not_given_up(opened, epoch)
-            recovered = settle_leftovers(opened, self.id, epoch)
+            self._check_or_abandon(opened, epoch)
+            recovered = clean_up_after_crashes(opened, self.id, epoch)
             opened.project.work.mkdir(mode=0o700, parents=True)
             notes = tuple(dict.fromkeys((*self.notes, *recovered)))
             context = replace(self.context, opened=opened)
             return replace(self, context=context, epoch=epoch, notes=notes).commit()
 
-    def _check_not_given_up(self, opened: OpenProject, epoch: int) -> None:
+    def _check_or_abandon(self, opened: OpenProject, epoch: int) -> None:
         """Raise `LedgerError` if the release may not appear any more, and leave nothing of it."""
         record = opened.ledger.releases.get(self.id)
         if record is None:
@@ -343,32 +345,32 @@ class DrawnRelease:
             return
         if record.is_unfinished:
             opened.ledger.abandon(self.id, epoch)
-        opened.project.clear(self.id)
+        opened.project.clear_stages(self.id)
         raise LedgerError(
             f"release {self.id} was given up while it learned: somebody left whose labels are in "
             "it; it stays charged; run the same command again for a release without them"
         )
 
 
-def card_context(context: ReleaseContext, plan: PlannedRows, grant: Grant) -> dict[str, Any]:
+def capture_card_facts(context: ReleaseContext, plan: PlannedRows, grant: Grant) -> dict[str, Any]:
     """Return project facts for the card, captured when the labels are drawn.
 
     The policies beside this one, and what its labelers have used and left.
     """
     ledger = context.opened.ledger
-    capacity, used = ledger.releases.labelers(grant.release.event).of(plan.units)
+    capacity, used = ledger.releases.labelers(grant.release.event).look_up(plan.units)
     capacity = np.where(capacity > 0, capacity, plan.capacity)  # of who was never charged: all
     return {
-        "privacy": policy_facts.card_facts(ledger),
+        "privacy": policy_facts.collect_policy_card_facts(ledger),
         "budget": {
-            "allowed": card.spread(capacity),
-            "used": card.spread(used),
-            "left": card.spread(capacity - used),
+            "allowed": card.min_median_max(capacity),
+            "used": card.min_median_max(used),
+            "left": card.min_median_max(capacity - used),
         },
     }
 
 
-def return_release(
+def copy_and_return_release(
     home: Project,
     record: ReleaseRecord,
     output: Path | None,
@@ -385,7 +387,7 @@ def return_release(
     if broken:
         raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
     if output:
-        deliver(path, output, record.files)
+        copy_release(path, output, record.files)
         path = output
     return Release(record.id, path, read_card(path), reused, tuple(notes))
 

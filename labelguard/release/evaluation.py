@@ -25,7 +25,7 @@ from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.keys.prf import Split
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import ReleasedNoise, reach
@@ -34,14 +34,18 @@ from labelguard.release import head
 from labelguard.release.head import WINDOW, Coordinates, Head, Window
 from labelguard.release.head_summary import pack_noises, unpack_noises
 from labelguard.release.mechanisms.options import EvaluationOptions
-from labelguard.release.mechanisms.statistic import draw_window, statistic_card, windows_of_sum
+from labelguard.release.mechanisms.statistic import (
+    draw_window,
+    list_windows_of_running_sum,
+    statistic_card,
+)
 from labelguard.release.mechanisms.statistic_design import (
     Design,
-    check_new,
+    check_has_new_labels,
+    complete_design,
     newest_sum,
     planned_comparisons,
     sum_to_join,
-    window_of,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
@@ -102,7 +106,7 @@ class Evaluation:
         −log 2 is that of a head without an opinion, without any error; the standard error is that
         of the `difference` from it. Raises `LabelguardError` for a head in other coordinates.
         """
-        theta = self._theta(judged)
+        theta = self._coefficients_of(judged)
         return self._log_likelihood(theta) / self.labels, self._standard_error(theta)
 
     def difference(self, new: Head, old: Head) -> tuple[float, float]:
@@ -116,7 +120,7 @@ class Evaluation:
 
         Raises `LabelguardError` for heads in other coordinates.
         """
-        after, before = self._theta(new), self._theta(old)
+        after, before = self._coefficients_of(new), self._coefficients_of(old)
         gain = self._log_likelihood(after) - self._log_likelihood(before)
         return gain / self.labels, self._standard_error(after - before)
 
@@ -126,22 +130,22 @@ class Evaluation:
         `confidence` is in [½, 1). The noise has its own law, and what labels scatter by is taken
         for normal, of at most the variance that `difference` allows: a sum over many labelers.
         """
-        d = self._theta(new) - self._theta(old)
-        variance, length = self._scatter(d) ** 2, float(np.linalg.norm(d))
+        d = self._coefficients_of(new) - self._coefficients_of(old)
+        variance, length = self._scatter_bound(d) ** 2, float(np.linalg.norm(d))
         return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
 
     def _standard_error(self, d: Floats) -> float:
         """Return at least the standard error of dᵀS̃ per label, the part that labels are in."""
         noise = self.noise * float(np.linalg.norm(d))
-        return math.hypot(noise, self._scatter(d)) / self.labels
+        return math.hypot(noise, self._scatter_bound(d)) / self.labels
 
-    def _scatter(self, d: Floats) -> float:
+    def _scatter_bound(self, d: Floats) -> float:
         """Return an upper bound of the standard deviation of dᵀS."""
         windows = np.einsum("i,wij,j->w", d, self.sampling, d)
         return float(np.sqrt(np.maximum(windows, 0)).sum())
 
-    def _theta(self, judged: Head) -> Floats:
-        return self.coordinates.along(judged.identity, judged.coefficients)
+    def _coefficients_of(self, judged: Head) -> Floats:
+        return self.coordinates.convert_coefficients(judged.identity, judged.coefficients)
 
     def _log_likelihood(self, theta: Floats) -> float:
         half = self.z.astype(np.float64) @ theta / 2
@@ -170,7 +174,7 @@ class Evaluation:
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
 
 
-def coordinates_in(directory: Path) -> Coordinates:
+def load_coordinates(directory: Path) -> Coordinates:
     """Return the coordinates of a directory's head or evaluation; `ProjectError` without either."""
     if not (directory / head.FILE).exists() and (directory / FILE).exists():
         return Evaluation.load(directory).coordinates
@@ -192,7 +196,7 @@ class HeldOut(Mechanism[Design]):
     def __init__(self, options: EvaluationOptions, coordinates: Coordinates | None = None) -> None:
         """`coordinates` are known within a project (see `bind`)."""
         self.options, self._coordinates = options, coordinates
-        self.features = column_features(coordinates.features) if coordinates else ()
+        self.features = parse_feature_columns(coordinates.features) if coordinates else ()
 
     @property
     def coordinates(self) -> Coordinates:
@@ -207,7 +211,9 @@ class HeldOut(Mechanism[Design]):
         """
         head, first = self.options.head, newest_sum(opened.ledger, self.part)
         if head:
-            directory = Path(head) if Path(head).is_dir() else _release_directory(str(head), opened)
+            directory = (
+                Path(head) if Path(head).is_dir() else _find_unchanged_release(str(head), opened)
+            )
         elif first:
             directory = opened.project.releases / first
         else:
@@ -215,7 +221,7 @@ class HeldOut(Mechanism[Design]):
                 "the first evaluation needs a head, in whose coordinates it and all later ones "
                 "are: --head RELEASE, or the directory of a model with head.npz"
             )
-        return HeldOut(self.options, coordinates_in(directory))
+        return HeldOut(self.options, load_coordinates(directory))
 
     def settings(self) -> dict[str, Any]:
         """The coordinates, by their digest."""
@@ -231,12 +237,12 @@ class HeldOut(Mechanism[Design]):
         coordinates = self.coordinates
         first = recorded["first"] if recorded else sum_to_join(context, self.part)
         if first is not None:
-            self._check_joined(context, first)
+            self._check_same_coordinates(context, first)
         provider = coordinates.provider(context.progress)
         pairs = find_distinct_pairs(context.staged)
         _, rows = planned_comparisons(context, plan, pairs)
         if first is None and not recorded:
-            check_new(rows)
+            check_has_new_labels(rows)
         used, pair = np.unique(rows.pair, return_inverse=True)
         x = np.zeros((0, len(coordinates.basis.projection)), np.float32)
         if len(used):
@@ -247,7 +253,7 @@ class HeldOut(Mechanism[Design]):
                 f"{coordinates.features} are {x.shape[1]}; it is damaged, or was altered"
             )
         rows, z = replace(rows, pair=pair), coordinates.basis.coordinates(x)
-        return window_of(
+        return complete_design(
             context,
             rows,
             z,
@@ -271,13 +277,13 @@ class HeldOut(Mechanism[Design]):
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Write the sum of all windows to a file, and return it with its card."""
-        windows = windows_of_sum(context, grant, self.part)
+        windows = list_windows_of_running_sum(context, grant, self.part)
         file = context.opened.project.work / FILE
         file.write_bytes(Evaluation.of(self.coordinates, windows).to_bytes())
         card = statistic_card(context, prepared, grant, windows, self.coordinates.features)
         return Finished(card | {"kind": NAME, "train_with": "nothing"}, (), files=(file,))
 
-    def _check_joined(self, context: ReleaseContext, first: str) -> None:
+    def _check_same_coordinates(self, context: ReleaseContext, first: str) -> None:
         coordinates = Evaluation.load(context.opened.project.releases / first).coordinates
         if coordinates.digest() != self.coordinates.digest():
             raise PolicyError(
@@ -287,7 +293,7 @@ class HeldOut(Mechanism[Design]):
             )
 
 
-def _release_directory(head: str, opened: OpenProject) -> Path:
+def _find_unchanged_release(head: str, opened: OpenProject) -> Path:
     """Return the directory of a committed release; its id may be shortened."""
     record = opened.ledger.releases.find_committed(head)
     directory = opened.project.releases / record.id

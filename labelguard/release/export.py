@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.inputs import canonical
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import PAIRS
 from labelguard.release.rows import list_files, rows_path
-from labelguard.release.writer import PROBABILITIES, Release, committed_directory, read_card
-from labelguard.spelling import suggest_keywords
-from labelguard.storage.files import check_directory, new_directory
+from labelguard.release.writer import PROBABILITIES, Release, read_card, verified_release_directory
+from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.storage.files import check_output_directory, new_directory
 from labelguard.text import Progress, format_budget, no_progress, pluralize
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -57,7 +57,7 @@ class ExportResult:
     notes: tuple[str, ...]
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def export(
     release: Release | str | Path,
     output: str | Path,
@@ -95,15 +95,15 @@ def export(
     if to not in FRAMEWORKS:
         raise LabelguardError(f"to must be one of {', '.join(FRAMEWORKS)}, found {to!r}")
     target, framework = Path(output), FRAMEWORKS[to]
-    check_directory(target, "exported")
+    check_output_directory(target, "exported")
     if target.exists() and any(target.iterdir()):
         raise ProjectError(f"{target} is not empty; choose another -o")
-    directory = committed_directory(release, project)
+    directory = verified_release_directory(release, project)
     scorer = None
     if teacher is not None:
-        scorer = ReleasedHead(committed_directory(teacher, project), progress)
+        scorer = ReleasedHead(verified_release_directory(teacher, project), progress)
     rows = ReleaseRows.read(rows_path(directory), copies, framework)
-    mode = _choose(noise, rows, framework, scorer is not None)
+    mode = _choose_noise_mode(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
     command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, mode, framework))
     texts = {
@@ -115,8 +115,8 @@ def export(
         texts["TEACHER.md"] = (scorer.path / "CARD.md").read_text(encoding="utf-8")
     try:
         with new_directory(target) as temporary:
-            columns = _projection(rows, mode, framework, scorer is not None)
-            tables = _tables(rows, columns, mode, scorer, progress)
+            columns = _columns_in_sql(rows, mode, framework, scorer is not None)
+            tables = _build_pair_tables(rows, columns, mode, scorer, progress)
             written = _save(tables, temporary / framework.file)
             for name, text in texts.items():
                 (temporary / name).write_text(text, encoding="utf-8")
@@ -131,7 +131,7 @@ class ReleasedHead:
     def __init__(self, path: Path, progress: Progress) -> None:
         self.path = path
         self._head = Head.load(path)
-        if column_features(self._head.features):
+        if parse_feature_columns(self._head.features):
             raise LabelguardError(
                 f"the head in {path} reads columns ({self._head.features}), which a release does "
                 "not have; take a teacher that reads texts"
@@ -175,7 +175,8 @@ class ReleaseRows:
             [counts] = release.aggregate(
                 f"""count(*), count(flip_probability),
                 count(*) FILTER ({has} > 0 AND label_probability < 1),
-                count(*) FILTER ({has} = 0.5), count(*) FILTER ({framework.unfit(content)}),
+                count(*) FILTER ({has} = 0.5),
+                count(*) FILTER ({framework.unfit_rows_sql(content)}),
                 coalesce(min(flip_probability), 0), coalesce(max(flip_probability), 0)"""
             ).fetchall()
         rows, flips, soft, ties, unfitting, least, largest = counts
@@ -196,7 +197,9 @@ class ReleaseRows:
             yield slice(before, before := before + batch.num_rows), pa.Table.from_batches([batch])
 
 
-def as_given(target: Floats, row: NDArray[np.int64], copy: int, copies: int) -> NDArray[np.bool_]:
+def choose_unturned_rows(
+    target: Floats, row: NDArray[np.int64], copy: int, copies: int
+) -> NDArray[np.bool_]:
     """Return which rows are written as they are in a copy, (n,): round(copies · target) of all.
 
     A half is rounded up in even rows, down in odd ones. The others are spread among the copies.
@@ -207,7 +210,9 @@ def as_given(target: Floats, row: NDArray[np.int64], copy: int, copies: int) -> 
     return given
 
 
-def _choose(noise: Noise, rows: ReleaseRows, framework: Framework, has_teacher: bool) -> str:
+def _choose_noise_mode(
+    noise: Noise, rows: ReleaseRows, framework: Framework, has_teacher: bool
+) -> str:
     """Return how labels are taken; raise `LabelguardError` for what does not fit the rows."""
     if noise not in NOISES:
         raise LabelguardError(f"noise must be one of {', '.join(NOISES)}, found {noise!r}")
@@ -239,7 +244,9 @@ def _choose(noise: Noise, rows: ReleaseRows, framework: Framework, has_teacher: 
     return mode
 
 
-def targets(batch: pa.Table, mode: str, scorer: Callable[[pa.Table], Floats] | None) -> Floats:
+def target_probabilities(
+    batch: pa.Table, mode: str, scorer: Callable[[pa.Table], Floats] | None
+) -> Floats:
     """Return the probability that `chosen` is preferred as the export takes it, (n,)."""
     target, flip = (
         batch[name].to_numpy().astype(np.float64)
@@ -261,7 +268,7 @@ _TURNED = """* REPLACE (
     CASE WHEN given THEN rejected ELSE chosen END AS rejected)"""
 
 
-def _projection(rows: ReleaseRows, mode: str, framework: Framework, has_teacher: bool) -> str:
+def _columns_in_sql(rows: ReleaseRows, mode: str, framework: Framework, has_teacher: bool) -> str:
     """Return the columns of the file, in SQL."""
     noise: tuple[str, ...] = ()
     if mode == "columns":
@@ -271,7 +278,7 @@ def _projection(rows: ReleaseRows, mode: str, framework: Framework, has_teacher:
     return ", ".join([framework.chat if rows.is_chat else framework.text, *noise])
 
 
-def _tables(
+def _build_pair_tables(
     rows: ReleaseRows, columns: str, mode: str, scorer: ReleasedHead | None, progress: Progress
 ) -> Iterator[pa.Table]:
     """Yield the pairs: one copy of all, then the next.
@@ -280,11 +287,13 @@ def _tables(
     """
     target = np.empty(rows.rows)
     for part, batch in rows.batches():
-        target[part] = targets(batch, mode, scorer)
+        target[part] = target_probabilities(batch, mode, scorer)
         progress("reading probabilities", part.stop / rows.rows)
     with duckdb.connect() as connection:
         for copy, part, batch in ((n, *b) for n in range(rows.copies) for b in rows.batches()):
-            given = as_given(target[part], np.arange(part.start, part.stop), copy, rows.copies)
+            given = choose_unturned_rows(
+                target[part], np.arange(part.start, part.stop), copy, rows.copies
+            )
             if mode == "columns":
                 given[:] = True
             batch = batch.append_column("given", pa.array(given))

@@ -49,7 +49,7 @@ class Framework:
     one_answer: bool = False
     is_plain_file: bool = False
 
-    def unfit(self, content: Content) -> str:
+    def unfit_rows_sql(self, content: Content) -> str:
         """Return the condition, in SQL, of rows of this content that it cannot take."""
         if not (content.chat and self.one_answer):
             return "false"
@@ -59,33 +59,33 @@ class Framework:
         return f"NOT ({' AND '.join(sides)})"
 
 
-def _message(role: str, column: str) -> str:
+def _message_sql(role: str, column: str) -> str:
     return f"{{'role': '{role}', 'content': {column}}}"
 
 
-def _answer(column: str, *, is_text: bool) -> str:
+def _answer_sql(column: str, *, is_text: bool) -> str:
     """Return the messages of an answer."""
-    return f"[{_message('assistant', column)}]" if is_text else column
+    return f"[{_message_sql('assistant', column)}]" if is_text else column
 
 
-def _conversations(prompt: str, *, is_text: bool) -> str:
+def _conversations_sql(prompt: str, *, is_text: bool) -> str:
     """Return chosen and rejected as whole conversations."""
     return ", ".join(
-        f"list_concat({prompt}, {_answer(column, is_text=is_text)}) AS {column}"
+        f"list_concat({prompt}, {_answer_sql(column, is_text=is_text)}) AS {column}"
         for column in ("chosen", "rejected")
     )
 
 
-def _completions(*, is_text: bool) -> str:
+def _completions_sql(*, is_text: bool) -> str:
     """Return the ranked completions of NeMo-RL."""
     ranked = (
-        f"{{'rank': {rank}, 'completion': {_answer(column, is_text=is_text)}}}"
+        f"{{'rank': {rank}, 'completion': {_answer_sql(column, is_text=is_text)}}}"
         for rank, column in enumerate(("chosen", "rejected"))
     )
     return f"[{', '.join(ranked)}] AS completions"
 
 
-_QUESTION = f"[{_message('user', 'prompt')}]"
+_QUESTION = f"[{_message_sql('user', 'prompt')}]"
 
 
 def _trl_command(is_chat: bool, rate: float | None) -> str:
@@ -93,7 +93,7 @@ def _trl_command(is_chat: bool, rate: float | None) -> str:
     return f"trl dpo --model_name_or_path MODEL --dataset_name DIR --output_dir OUT{loss}"
 
 
-def _dataset_info(is_chat: bool, rate: float | None) -> Mapping[str, str]:
+def _llama_factory_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
     entry: dict[str, object] = {"file_name": "pairs.parquet", "ranking": True}
     columns = {"chosen": "chosen", "rejected": "rejected"}
     if is_chat:
@@ -105,7 +105,7 @@ def _dataset_info(is_chat: bool, rate: float | None) -> Mapping[str, str]:
     return {"dataset_info.json": json.dumps({"labelguard": entry}, indent=2) + "\n"}
 
 
-def _axolotl(is_chat: bool, rate: float | None) -> Mapping[str, str]:
+def _axolotl_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
     import yaml
 
     fields = {"field_chosen": "chosen", "field_rejected": "rejected"}
@@ -144,7 +144,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
             "llamafactory-cli train --stage dpo --do_train --dataset_dir . --dataset labelguard "
             "--model_name_or_path MODEL --template TEMPLATE --output_dir OUT"
         ),
-        _dataset_info,
+        _llama_factory_files,
         one_answer=True,
     ),
     "axolotl": Framework(
@@ -152,15 +152,15 @@ FRAMEWORKS: Mapping[str, Framework] = {
         _PAIRS,
         "prompt AS messages, chosen, rejected",
         lambda is_chat, rate: "axolotl train axolotl.yaml --base-model MODEL --output-dir OUT",
-        _axolotl,
+        _axolotl_files,
         robust=True,
         one_answer=True,
     ),
     "openrlhf": Framework("OpenRLHF", _PAIRS, _PAIRS, _openrlhf_command),
     "open-instruct": Framework(
         "open-instruct",
-        _conversations(_QUESTION, is_text=True),
-        _conversations("prompt", is_text=False),
+        _conversations_sql(_QUESTION, is_text=True),
+        _conversations_sql("prompt", is_text=False),
         lambda is_chat, rate: (
             "python open_instruct/dpo.py --model_name_or_path MODEL --mixer_list "
             "DIR/pairs.parquet 1.0 --mixer_list_splits train --loss_type dpo --output_dir OUT"
@@ -168,8 +168,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
     ),
     "nemo-rl": Framework(
         "NeMo-RL",
-        f"{_QUESTION} AS context, {_completions(is_text=True)}",
-        f"prompt AS context, {_completions(is_text=False)}",
+        f"{_QUESTION} AS context, {_completions_sql(is_text=True)}",
+        f"prompt AS context, {_completions_sql(is_text=False)}",
         lambda is_chat, rate: (
             "uv run examples/run_dpo.py policy.model_name=MODEL data.validation=null "
             "data.train.dataset_name=PreferenceDataset ++data.train.data_path=DIR/pairs.jsonl"

@@ -26,7 +26,7 @@ from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
-from labelguard.release.head_summary import HeadSummary, numbers
+from labelguard.release.head_summary import HeadSummary, check_numbers
 from labelguard.storage import arrays
 from labelguard.text import Progress
 
@@ -92,7 +92,7 @@ class Coordinates:
             )
         return provider
 
-    def along(self, identity: str, coefficients: Floats) -> Floats:
+    def convert_coefficients(self, identity: str, coefficients: Floats) -> Floats:
         """Return θ with z·θ = φ·coefficients, shape (components,), for a head on `identity`.
 
         Raises `LabelguardError` for other features, or coefficients that leave these axes.
@@ -227,14 +227,14 @@ class Head(Coordinates):
             named = arrays.load(release / FILE)
             coordinates = Coordinates.of_arrays(named)
             columns, components = coordinates.basis.projection.shape
-            scale = float(numbers(named["scale"], ()))
+            scale = float(check_numbers(named["scale"], ()))
             if not scale > 0:
                 raise ValueError("the scale is not above 0")
             statistic = named["statistic"]
             return cls(
                 **vars(coordinates),
-                coefficients=numbers(named["coefficients"], (columns,)),
-                statistic=numbers(statistic, (components,)) if statistic.size else None,
+                coefficients=check_numbers(named["coefficients"], (columns,)),
+                statistic=check_numbers(statistic, (components,)) if statistic.size else None,
                 noise=float(named["noise"]),
                 scale=scale,
                 summary=HeadSummary.of_arrays(named, columns, components),
@@ -283,7 +283,9 @@ def _fit_choices(windows: Sequence[Window], total: Floats, penalty: Floats, nois
     return choices.fit(z, public, weight, total, ridge)
 
 
-def windows_of(released: Path, first: str, records: Iterable[ReleaseRecord]) -> Iterator[Window]:
+def load_windows_of_sum(
+    released: Path, first: str, records: Iterable[ReleaseRecord]
+) -> Iterator[Window]:
     """Yield the windows of the sum that the release `first` began, in the order of `records`.
 
     Raises `ProjectError` for one that is missing.

@@ -70,7 +70,7 @@ class CoefficientErrors:
         assumed = rng.uniform(-1.0, 1.0, (DRAWS, 1)) * self.drift
         return np.asarray(inner @ self.gain.T + rest + assumed)
 
-    def cluster_bound(self, directions: Floats) -> Floats:
+    def cluster_half_widths(self, directions: Floats) -> Floats:
         """Return half-widths (n,) at `LEVEL` along `directions` (components, n), by the bound.
 
         What labels scatter by is taken for normal, of at most this variance: a sum over many
@@ -107,7 +107,7 @@ class CoefficientErrors:
             return None
         square = (components, components)
         values = {
-            name: numbers(arrays[prefix + name], (components,) if name == "drift" else square)
+            name: check_numbers(arrays[prefix + name], (components,) if name == "drift" else square)
             for name in _MEMBERS
         }
         radius = float(arrays[prefix + "radius"])
@@ -142,7 +142,7 @@ def unpack_noises(
     return noises
 
 
-def numbers(values: NDArray[Any], shape: tuple[int, ...]) -> Floats:
+def check_numbers(values: NDArray[Any], shape: tuple[int, ...]) -> Floats:
     """Return an array of finite numbers of this shape; `TypeError` or `ValueError` otherwise."""
     if values.dtype.kind != "f" or values.shape != shape:
         raise ValueError(f"expected numbers of shape {shape}, found {values.shape}")
@@ -251,14 +251,14 @@ class HeadSummary:
         }
         if not named:
             return None
-        groups = _check_groups(named["groups"], columns)
-        spread, share = (numbers(named[name], (columns,)) for name in ("spread", "share"))
-        units = numbers(named["units"], (len(groups),))
+        groups = _parse_groups(named["groups"], columns)
+        spread, share = (check_numbers(named[name], (columns,)) for name in ("spread", "share"))
+        units = check_numbers(named["units"], (len(groups),))
         if units.min() < 0 or spread.min() < 0:
             raise ValueError("sizes of columns are below 0")
         errors, scores = CoefficientErrors.of_arrays(named, _ERRORS, components), None
         if score_errors := CoefficientErrors.of_arrays(named, _SCORES, components):
-            theta = numbers(named[_SCORES + "theta"], (components,))
+            theta = check_numbers(named[_SCORES + "theta"], (components,))
             edges = _check_edges(named[_SCORES + "edges"], columns)
             scores = SourceScores(theta, score_errors, edges)
         unknown = named["unknown"]
@@ -275,7 +275,7 @@ def _check_edges(edges: NDArray[Any], columns: int) -> NDArray[np.int64]:
     return edges.astype(np.int64)
 
 
-def _check_groups(text: NDArray[Any], columns: int) -> tuple[Group, ...]:
+def _parse_groups(text: NDArray[Any], columns: int) -> tuple[Group, ...]:
     """Return the groups that a JSON text holds, which are one after the other all columns."""
     groups = _GROUPS.validate_json(bytes(text), strict=True)
     starts, stops = [group.start for group in groups], [group.stop for group in groups]

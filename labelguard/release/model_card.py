@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
-from labelguard.learning.columns import column_features
-from labelguard.release.writer import check_committed, read_card
+from labelguard.learning.columns import parse_feature_columns
+from labelguard.release.writer import check_committed_and_unchanged, read_card
 from labelguard.storage.files import SUMS, sha256
 
 RAW = "raw labels"
@@ -54,8 +54,8 @@ def releases_of_card(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease
     return (release_of_card(card, sums), *others)
 
 
-def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
-    """Return the releases that a base model learned from, oldest first.
+def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
+    """Return the releases that a base model learned from; of one release, its own comes first.
 
     Only a directory can tell, by the card in it or, as the `model` of a release, by the release's;
     an adapter without a card is what the model below it is. Nothing is known of a hub's model, nor
@@ -68,7 +68,7 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
         seen.add(directory)
         release = directory.parent
         if directory.name == "model" and (release / SUMS).is_file():
-            check_committed(release)
+            check_committed_and_unchanged(release)
             return releases_of_card(read_card(release), sha256(release / SUMS))
         for card in (directory / name for name in _CARDS):
             learned = _learned_from(card) if card.is_file() else None
@@ -79,7 +79,7 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
                 )
             if learned is not None:
                 return () if isinstance(learned, str) else learned
-        directory = _model_below(directory)
+        directory = _base_model_directory(directory)
     return ()
 
 
@@ -88,13 +88,17 @@ def releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedRelease]:
     models of its features, and the one that it begins from.
     """
     parts = (settings.get("features") or "").split("+")
-    models = [part.partition(":")[2].split(",")[0] for part in parts if not column_features(part)]
+    models = [
+        part.partition(":")[2].split(",")[0] for part in parts if not parse_feature_columns(part)
+    ]
     models = [model.removeprefix("model=").strip() for model in models]
-    every = [base_of(one, private=False) for one in (*models, settings.get("model")) if one]
+    every = [
+        find_learned_releases(one, private=False) for one in (*models, settings.get("model")) if one
+    ]
     return list({one.sums: one for learned in every for one in learned}.values())
 
 
-def _model_below(directory: Path) -> Path:
+def _base_model_directory(directory: Path) -> Path:
     """Return where the model is that an adapter changes; for any other model, its own place."""
     try:
         settings = json.loads((directory / "adapter_config.json").read_bytes())
@@ -115,7 +119,7 @@ def front_matter(learned: tuple[LearnedRelease, ...], model: str) -> str:
     return str(yaml.safe_dump(matter, sort_keys=False))
 
 
-def read_card_matter(card: Path) -> dict[str, Any] | None:
+def read_front_matter(card: Path) -> dict[str, Any] | None:
     """Return a card's front matter, which says what the model learned from; None of another card.
 
     Raises `LabelguardError` for one that does not say it.
@@ -141,7 +145,7 @@ def read_card_matter(card: Path) -> dict[str, Any] | None:
 
 def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
     """Return what a card's front matter says; None for a card of something else."""
-    matter = read_card_matter(card)
+    matter = read_front_matter(card)
     if matter is None:
         return None
     learned = matter["labelguard"]["learned_from"]

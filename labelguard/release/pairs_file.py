@@ -48,7 +48,7 @@ def check_pairs(file: Path) -> None:
             raise LabelguardError(f"{file}: {counts[name][0]:,} rows have no {name}")
 
 
-def read_preferred(file: Path) -> pa.Table:
+def read_preference_pairs(file: Path) -> pa.Table:
     """Return prompt, chosen and rejected of a file that `check_pairs` accepts, in its order."""
     check_pairs(file)
     return scan_pairs(file).select(PAIRS).collect().to_arrow()
@@ -84,10 +84,10 @@ def item_keys(file: Path) -> NDArray[np.uint64]:
 
     Raises `LabelguardError` for columns that are neither texts nor chats.
     """
-    return item_sides(file)[0]
+    return item_keys_and_sides(file)[0]
 
 
-def item_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+def item_keys_and_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Return `item_keys`, and True where the chosen side of a row is its item's first one, (n,).
 
     Which side is the first follows from the sides alone.
@@ -140,20 +140,20 @@ Items = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
 
-def released_agreement(opened: OpenProject) -> float | None:
+def agreement_from_releases(opened: OpenProject) -> float | None:
     """Return what the newest release tells whose labels tell it well enough; None without any."""
     for record in reversed(opened.ledger.releases.all()):
         if (record.state, record.settings["mechanism"]) == ("committed", "rr"):
             directory = opened.project.releases / record.id
             card = read_card(directory)
-            known = why_unknown(card) is None
-            between = estimate_between(rows_path(directory), card) if known else None
+            known = explain_no_agreement(card) is None
+            between = estimate_agreement(rows_path(directory), card) if known else None
             if (agreement := usable_agreement(card, between)) is not None:
                 return agreement
     return None
 
 
-def estimate_between(data: Path, card: Mapping[str, Any]) -> AgreementEstimate | None:
+def estimate_agreement(data: Path, card: Mapping[str, Any]) -> AgreementEstimate | None:
     """Estimate how often two labels of one item agree, from the rows of a release and its card."""
     item, side = items_and_sides(data, by_question=has_question_column(data))
     flips = pl.read_parquet(data)["flip_probability"].to_numpy()
@@ -164,13 +164,13 @@ def estimate_between(data: Path, card: Mapping[str, Any]) -> AgreementEstimate |
 
 def usable_agreement(card: Mapping[str, Any], between: AgreementEstimate | None) -> float | None:
     """Return the estimate within the range that is simulated; None where it is of no use."""
-    if between is None or between.reach > USEFUL or self_share(card, between) > SELF_SHARE:
+    if between is None or between.reach > USEFUL or same_unit_share(card, between) > SELF_SHARE:
         return None
     lowest, highest = AGREEMENTS
     return round(min(highest, max(lowest, between.agreement)), 2)
 
 
-def self_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
+def same_unit_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
     """Return at most which share of the comparisons is within one unit.
 
     Under several ids of one person, or within a group, several labels of an item are one unit's.
@@ -179,7 +179,7 @@ def self_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
     return min(1.0, pairs / between.comparisons)
 
 
-def why_unknown(card: Mapping[str, Any]) -> str | None:
+def explain_no_agreement(card: Mapping[str, Any]) -> str | None:
     """Return why a release's labels say nothing of agreement; None if they do."""
     if card["train_with"] != "forward":
         return (
@@ -199,7 +199,7 @@ def items_and_sides(file: Path, *, by_question: bool) -> tuple[Items, Floats]:
 
     By question, one pair under two questions is two items.
     """
-    keys, first = item_sides(file)
+    keys, first = item_keys_and_sides(file)
     if by_question:
         question = scan_pairs(file).select(pl.col("question").cast(pl.String)).collect()
         both = pl.struct(key=pl.Series(keys), question=question["question"]).hash()

@@ -29,7 +29,7 @@ from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.planner import advice
 from labelguard.planner.outcomes import Interval
 from labelguard.project import policy_facts
-from labelguard.project.linking import refuse_doubles
+from labelguard.project.linking import refuse_lookalikes
 from labelguard.release import card
 from labelguard.release.mechanisms import AUTO
 from labelguard.release.protocol import Mechanism, ReleaseContext
@@ -48,7 +48,7 @@ def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     sources.check(ledger.people.sources(), source, staged.columns)
     identities, known = staged.identities, ledger.people.identities()
     groups = UnitGroups(*ledger.people.members())
-    refuse_doubles(identities, ledger.people.known(), groups, ledger.people.distinct())
+    refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
     return Admission(source, staged.columns, identities.without(known))
 
 
@@ -102,10 +102,10 @@ def check_plan(
     if not len(plan.units) and plan.other_units:
         raise NobodyOfPart(_nobody_message(plan, policy, part))
     short = int(plan.short.sum())
-    if plan.new and _reveals_one(people, policy) and not accept_delta:
+    if plan.new_uses and _is_delta_too_large(people, policy) and not accept_delta:
         raise PolicyError(
-            f"{_large_delta(people, policy)}: that much δ allows giving one of them away; choose a "
-            "smaller one, or accept it: --accept-delta"
+            f"{_large_delta_message(people, policy)}: that much δ allows giving one of them away; "
+            "choose a smaller one, or accept it: --accept-delta"
         )
     if not plan.rows and not short and not resumed:
         raise PolicyError(
@@ -116,12 +116,12 @@ def check_plan(
     use = events.kind(event)
     if short and not drop:
         most = int((plan.charged + plan.short).max())
-        offer = policy_facts.describe_next_policy(ledger, policy, event, most)
+        offer = policy_facts.suggest_next_policy(ledger, policy, event, most)
         raise BudgetExceeded(
             f"{_describe_shortage(plan, policy.unit, use.shortage_noun)}; leave such labels out "
             f"with --exhausted drop, or pay for more: {offer}",
-            requested=short + plan.new,
-            left=plan.new,
+            requested=short + plan.new_uses,
+            left=plan.new_uses,
         )
     return list(_notes(plan, policy, part, people, use))
 
@@ -172,16 +172,16 @@ def _notes(
     for limit, count in beyond.items() if use.keeps_values or policy.unit == "item" else ():
         if count:
             yield f"{pluralize(count, 'label')} beyond the {limit} of their {policy.unit} left out"
-    if _reveals_one(people, policy):
-        yield _large_delta(people, policy)
+    if _is_delta_too_large(people, policy):
+        yield _large_delta_message(people, policy)
 
 
-def _reveals_one(people: int, policy: Policy) -> bool:
+def _is_delta_too_large(people: int, policy: Policy) -> bool:
     """Return True if δ is so large that a mechanism may publish all labels of one unit in n."""
     return policy.delta >= 1 / max(people, 1)
 
 
-def _large_delta(people: int, policy: Policy) -> str:
+def _large_delta_message(people: int, policy: Policy) -> str:
     """Return what is wrong with a δ that is not below one over the number of units."""
     return (
         f"delta {policy.delta:g} is not below 1/{people}, one over the number of "
@@ -307,11 +307,11 @@ def preview_release(
     request, allowance, first = resolved.policy_request, context.allowance, resolved.is_first
     usual = [name for name in ("epsilon", "delta") if getattr(request, name) is None]
     error = forecast.label_error.mean if forecast else None
-    if mechanism.name == RANDOMIZED_LABELS.name and plan.new:
-        error = _expected_flips(plan, *prices.values())
+    if mechanism.name == RANDOMIZED_LABELS.name and plan.new_uses:
+        error = _mean_flip_probability(plan, *prices.values())
     discouraged = _discouragement(resolved, len(plan.units)) if first else None
-    used = charged.of(plan.units)[1]
-    left = card.spread(plan.capacity - used - plan.charged)
+    used = charged.look_up(plan.units)[1]
+    left = card.min_median_max(plan.capacity - used - plan.charged)
     return Preview(
         first=first,
         request=key,
@@ -333,10 +333,11 @@ def preview_release(
         labels=plan.rows,
         new_labels=plan.drawn,
         left_out=plan.over_bound,
-        charged=plan.new,
+        charged=plan.new_uses,
         left=left,
         label_error=error,
-        disagreement=1 - (resolved.request.head(resolved.features).agreement or DEFAULT_AGREEMENT),
+        disagreement=1
+        - (resolved.request.head_options(resolved.features).agreement or DEFAULT_AGREEMENT),
         accuracy=forecast.accuracy if forecast else None,
         discouraged=discouraged,
         notes=(*notes, *_warnings(resolved, error, discouraged, left)),
@@ -375,7 +376,7 @@ def _warnings(
         )
 
 
-def _expected_flips(plan: PlannedRows, price: Price) -> float:
+def _mean_flip_probability(plan: PlannedRows, price: Price) -> float:
     """Return the mean probability that a new label of a plan is flipped; there must be one."""
     flips = rows = 0.0
     for bucket in plan.first_unit:

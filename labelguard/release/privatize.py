@@ -36,15 +36,21 @@ from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
-from labelguard.inputs.staging import check_declared
+from labelguard.inputs.staging import check_public_columns
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts
-from labelguard.project.opening import OpenProject, Where, init, locate_project, settle_leftovers
+from labelguard.project.opening import (
+    OpenProject,
+    Where,
+    clean_up_after_crashes,
+    init,
+    locate_project,
+)
 from labelguard.project.private_map import count_rows
 from labelguard.project.project import Project
 from labelguard.release import selection
-from labelguard.release.drawn import DrawnRelease, card_context, return_release
+from labelguard.release.drawn import DrawnRelease, capture_card_facts, copy_and_return_release
 from labelguard.release.model_card import releases_of_settings
 from labelguard.release.plan import (
     EARLIER_LEFT_OUT,
@@ -61,14 +67,14 @@ from labelguard.release.request import (
     Keywords,
     Ours,
     ReleaseRequest,
-    check_names,
+    check_option_names,
     describe_input,
     request_release,
     resolve_source,
-    set_aside,
+    set_aside_bad_rows,
 )
 from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
-from labelguard.release.writer import Release, check_new_output, check_output
+from labelguard.release.writer import Release, check_output, check_output_is_empty
 from labelguard.storage import blocks
 from labelguard.storage.buckets import check_seen
 from labelguard.storage.executor import open_executor
@@ -118,21 +124,21 @@ def privatize(
         >>> lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study).reused
         True
     """
-    check_names(mechanism, options)
+    check_option_names(mechanism, options)
     home = locate_project(project)
     with attempts.record_attempt(home), explain_full_disk(home), contextlib.ExitStack() as claims:
         source, home, settings = resolve_source(source, home, namespace, options)
         request = request_release(home, mechanism, settings)
         check_output(request.output)
-        with OpenProject.job(home) as opened:
+        with OpenProject.hold_for_job(home) as opened:
             run = Run(opened, request, progress, review)
             claims.callback(run.executor.close)
-            release = run.release(source)
+            release = run.draw_or_return(source)
             if isinstance(release, Release):
                 return release
             if not release.prepared.long_running:
                 return release.train().commit()
-            release = release.detach(claims)
+            release = release.detach_from_project(claims)
         return release.train().commit_after_training(home)
 
 
@@ -147,17 +153,18 @@ def plan(
 ) -> Plan:
     """Return the plan of a release: what `privatize` would fix, charge and give.
 
-    Takes what `privatize` takes and raises what it raises. Where there is no project, it is the
-    plan of one that would be made. Its rows are in a directory that the next command clears.
+    Takes what `privatize` takes but `review`, and raises what it raises. Where there is no
+    project, it is the plan of one that would be made. Its rows are in a directory that the next
+    command clears.
     """
-    check_names(mechanism, options)
-    with _project_or_none(project) as home, explain_full_disk(home):
+    check_option_names(mechanism, options)
+    with _project_or_temporary(project) as home, explain_full_disk(home):
         source, home, settings = resolve_source(source, home, namespace, options)
         request = request_release(home, mechanism, settings)
-        with OpenProject.job(home) as opened:
+        with OpenProject.hold_for_job(home) as opened:
             run = Run(opened, request, progress)
             with contextlib.closing(run.executor):
-                run.read(source, forecast=True)
+                run.read_and_identify(source, forecast=True)
                 plan, record = run.plan(), run.record
             reused = record.id if record and record.state == "committed" else None
             return replace(plan, preview=replace(plan.preview, reused=reused))
@@ -166,8 +173,9 @@ def plan(
 class Run:
     """One run of `privatize` as far as it needs raw labels: each step a method, in their order.
 
-    It is under the project's lock. `read` sets the `context` of the release, the idempotency `key`
-    of the request, and the `record` of the release that this request made or began before.
+    It is under the project's lock. `read_and_identify` sets the `context` of the release, the
+    idempotency `key` of the request, and the `record` of the release that this request made or
+    began before.
     """
 
     context: ReleaseContext
@@ -195,18 +203,18 @@ class Run:
         assert self.resolved.mechanism is not None
         return self.resolved.mechanism
 
-    def release(self, source: Input) -> DrawnRelease | Release:
+    def draw_or_return(self, source: Input) -> DrawnRelease | Release:
         """Read, plan, check, charge and draw; or return what this very request made before."""
-        self.read(source)
+        self.read_and_identify(source)
         record, output = self.record, self.request.output
         if record and record.state == "committed":
-            self.project.clear(record.id)  # a crash may have come before
-            return return_release(self.project, record, output, self.notes, reused=True)
+            self.project.clear_stages(record.id)  # a crash may have come before
+            return copy_and_return_release(self.project, record, output, self.notes, reused=True)
         if record:
             self.project.check_free(record.id)
-        check_new_output(output)
+        check_output_is_empty(output)
         epoch = self.ledger.begin_job()
-        self.notes += settle_leftovers(self.opened, record.id if record else None, epoch)
+        self.notes += clean_up_after_crashes(self.opened, record.id if record else None, epoch)
         plan = self.plan()
         if record is None:
             self.notes = list(plan.preview.notes)
@@ -217,8 +225,8 @@ class Run:
         learned = releases_of_settings(self.mechanism.settings())
         grant = self.charge(source, plan, prepared, epoch)
         grant = self.draw(prepared, grant, epoch)
-        self.notes += set_aside(self.project, self.context.staged, grant.release.id)
-        facts = card_context(self.context, plan.rows, grant)
+        self.notes += set_aside_bad_rows(self.project, self.context.staged, grant.release.id)
+        facts = capture_card_facts(self.context, plan.rows, grant)
         if learned:
             facts["learned_from"] = [asdict(one) for one in learned]
         notes = tuple(self.notes)
@@ -226,7 +234,7 @@ class Run:
             self.context, self.mechanism, prepared, grant, epoch, facts, output, notes
         )
 
-    def read(self, source: Input, *, forecast: bool = False) -> None:
+    def read_and_identify(self, source: Input, *, forecast: bool = False) -> None:
         """Stage the input, settle on what is done to it, and identify this request.
 
         `forecast`: what a first release may be expected to give is wanted.
@@ -244,7 +252,7 @@ class Run:
             self.request.buckets,
         )
         if resolved.is_first:  # later files may do without, or have more
-            check_declared(staged, policy.public_columns)
+            check_public_columns(staged, policy.public_columns)
         ties = policy.ties_of(resolved.event)
         check_staged(staged, resolved.mechanism, ties, self.request.terms)
         self.notes += describe_input(staged)
@@ -343,9 +351,11 @@ class Run:
 
     def charge(self, source: Input, plan: Plan, prepared: Prepared, epoch: int) -> Grant:
         """Charge and reserve in one transaction of the ledger; return the grant of what follows."""
-        settings = self.resolved.settings(self.again) | selection.counts_of(plan.rows)
+        settings = self.resolved.settings(self.again) | selection.counts_for_ledger(plan.rows)
         settings["parameters"] = dict(prepared.parameters)
-        settings["request"] = self.request.repeatable(self.mechanism.name, source, self.project)
+        settings["request"] = self.request.describe_for_retraining(
+            self.mechanism.name, source, self.project
+        )
         if plan.preview.discouraged:
             settings["discouraged"] = plan.preview.discouraged
         if forecast := self.resolved.forecast:
@@ -365,13 +375,13 @@ class Run:
         )
         policy = self.context.policy
         grant = self.ledger.charge(charge, policy, epoch, resumed=self.record)
-        self.ledger.start(grant, epoch, self.admission)
+        self.ledger.mark_reading(grant, epoch, self.admission)
         return grant
 
     def draw(self, prepared: Prepared, grant: Grant, epoch: int) -> Grant:
         """Draw what is new into the private map, and mark in the ledger that it is complete."""
         release, planned = grant.release, prepared.plan
-        if planned.new > release.charged:
+        if planned.new_uses > release.charged:
             raise LedgerError(f"release {release.id} was charged less than it would draw")
         if release.state == "drawn":
             self.mechanism.draw(self.context, prepared, grant, None)
@@ -386,7 +396,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def _project_or_none(where: Where) -> Iterator[Project]:
+def _project_or_temporary(where: Where) -> Iterator[Project]:
     """Yield the project, or a temporary one where there is none."""
     try:
         home = locate_project(where)

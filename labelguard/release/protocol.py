@@ -94,7 +94,7 @@ class Further:
 class ReleaseContext:
     """The project, policy and staged input that a mechanism works with during one release.
 
-    `outcomes` is where rows as drawn are written, by item (see `publish.Outcomes`). `featured` are
+    `outcomes` is where rows as drawn are written, by item (see `drawn.Outcomes`). `featured` are
     the features of the input, where a first policy was sized by them.
     """
 
@@ -140,7 +140,7 @@ class Prepared:
 class TrainingInputs:
     """The inputs of `learn`: no project, no ledger, and no label but as it was released.
 
-    `outcomes` are the rows as drawn (see `publish.Outcomes`), in so many `buckets`. `directory` is
+    `outcomes` are the rows as drawn (see `drawn.Outcomes`), in so many `buckets`. `directory` is
     the release's own: a crash leaves it as it is, the same command finds it again, and it goes with
     the commit.
     """
@@ -155,7 +155,7 @@ class TrainingInputs:
 class Finished:
     """A mechanism's part of a release: sections of the card, released rows, public files.
 
-    `outcomes` names the directories of released rows (see `publish.Outcomes`), each with the staged
+    `outcomes` names the directories of released rows (see `drawn.Outcomes`), each with the staged
     input that it is about: the labels', and, with `further` rows, that of the further pairs.
     `files` are files or directories that are moved into the release under their own names.
     """

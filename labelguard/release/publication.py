@@ -18,7 +18,7 @@ from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.verification import release_fault
+from labelguard.project.verification import find_release_fault
 from labelguard.release.rows import ROWS, part_name
 from labelguard.release.writer import PARQUET, Release
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
@@ -71,9 +71,9 @@ def publish(
         if public:
             raise LabelguardError(f"--public is for the Hub (hf:ORG/NAME), found {to}")
         return Published(*push(scheme, identity, title or None, project, progress))
-    record, directory = _find_committed(opened, identity)
+    record, directory = _find_verified_release(opened, identity)
     with TemporaryDirectory(prefix="labelguard-") as scratch:
-        files = _files(directory, record.files, Path(scratch))
+        files = _published_files(directory, record.files, Path(scratch))
         where = send_files(
             files,
             str(to),
@@ -99,26 +99,30 @@ def push(
     """
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
-    record, directory = _find_committed(opened, release_id)
+    record, directory = _find_verified_release(opened, release_id)
     where = connectors.connector(settings).push(directory, title or record.id, progress)
     return record.id, where
 
 
-def _find_committed(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
+def _find_verified_release(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
     """Return a committed release that verifies, and its directory."""
     record = opened.ledger.releases.find_committed(release_id)
-    if broken := release_fault(opened, [record]):
+    if broken := find_release_fault(opened, [record]):
         raise LedgerError(f"{broken}; nothing was published")
     return record, opened.project.releases / record.id
 
 
-def _files(directory: Path, committed: Mapping[str, str], scratch: Path) -> dict[str, PublicFile]:
+def _published_files(
+    directory: Path, committed: Mapping[str, str], scratch: Path
+) -> dict[str, PublicFile]:
     """Return what is published of a release by its name there; new files are made in `scratch`."""
     files = {name: PublicFile(directory / name, digest) for name, digest in committed.items()}
     sums = directory / SUMS
     if ROWS in files and (directory / ROWS).stat().st_size > SHARD_BYTES:
         del files[ROWS]
-        files |= {p.name: PublicFile(p, sha256(p)) for p in _cut(directory / ROWS, scratch)}
+        files |= {
+            p.name: PublicFile(p, sha256(p)) for p in _split_into_shards(directory / ROWS, scratch)
+        }
         sums = scratch / SUMS
         sums.write_text(sums_text({name: file.sha256 for name, file in files.items()}), "ascii")
     text = sums_text({name: file.sha256 for name, file in files.items()})
@@ -127,7 +131,7 @@ def _files(directory: Path, committed: Mapping[str, str], scratch: Path) -> dict
     return files
 
 
-def _cut(path: Path, scratch: Path) -> Iterator[Path]:
+def _split_into_shards(path: Path, scratch: Path) -> Iterator[Path]:
     """Yield files of about `SHARD_BYTES` with the rows of one, in their order."""
     source = pq.ParquetFile(path)
     sizes = [source.metadata.row_group(n).total_byte_size for n in range(source.num_row_groups)]

@@ -19,9 +19,9 @@ from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs import groups, quarantine
-from labelguard.inputs.columns import LAYOUTS, Reading, find_side_roles
+from labelguard.inputs.columns import LAYOUTS, Reading, find_paired_roles
 from labelguard.inputs.formats import FORMATS
-from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicts
+from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
 from labelguard.inputs.sources import Input, command_arguments, resolve_file
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
@@ -44,7 +44,7 @@ from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.storage.executor import Executor
 from labelguard.storage.files import is_remote
-from labelguard.text import SKIP, Progress, describe_counts, pluralize
+from labelguard.text import SKIP, Progress, describe_reason_counts, pluralize
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def resolve_source(
     if source is not None:
         return source, replace(home, namespace=namespace or home.namespace), options
     name = OpenProject.open(home).answers.resolve_source(namespace)
-    settings = connectors.read_shared(home.connectors, name)
+    settings = connectors.read_source_settings(home.connectors, name)
     if options.get("question") is None:
         options = {**options, "question": settings.question}
     return Ingested(name), replace(home, namespace=name, columns=settings.columns), options
@@ -96,7 +96,7 @@ def open_ingested(
     open in the project's work directory until it ends, so that the project is held meanwhile.
     """
     source, home, options = resolve_source(None, locate_project(where), namespace, options)
-    with OpenProject.job(home) as project:
+    with OpenProject.hold_for_job(home) as project:
         parts = _write_ingested(source, project, home.columns)
         words = () if namespace is None else ("--source", namespace)
         yield (
@@ -176,7 +176,7 @@ class Intake(ReadingOptions):
         """Stage further pairs, without labels and labelers, if there are any."""
         if source is None:
             return None
-        public = {*_PUBLIC_CONTENT, *find_side_roles(self.columns)}
+        public = {*_PUBLIC_CONTENT, *find_paired_roles(self.columns)}
         columns = {role: name for role, name in self.columns.items() if role in public}
         reading = Reading(
             columns,
@@ -203,9 +203,9 @@ class Intake(ReadingOptions):
 
     def check_usable(self, staged: Staged) -> None:
         """Raise `InvalidLabels` for labels outside their domain, conflicting ids, or no row."""
-        staged.raise_for_labels()
+        staged.refuse_labels_outside_domain()
         if staged.given_ids:
-            refuse_conflicts(staged, self.columns.get("item_id", "item_id"))
+            refuse_conflicting_ids(staged, self.columns.get("item_id", "item_id"))
         if staged.rows == staged.withdrawn:
             raise InvalidLabels(
                 f"no usable row in the input: of {pluralize(staged.rows_read, 'row')} "
@@ -223,16 +223,16 @@ def describe_input(staged: Staged) -> Iterator[str]:
         yield f"read as {name}: {FORMATS[name].about}"
     yield from (file.note for file in staged.formatted if file.note)
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
-        yield f"left out: {describe_counts(left_out)}"
+        yield f"left out: {describe_reason_counts(left_out)}"
     if staged.refused_rows:
         who = pluralize(staged.refused_labelers, "retired or erased labeler")
         yield f"{pluralize(staged.refused_rows, 'row')} of {who} left out"
 
 
-def set_aside(project: Project, staged: Staged, release_id: str) -> Iterator[str]:
+def set_aside_bad_rows(project: Project, staged: Staged, release_id: str) -> Iterator[str]:
     """Write rows that cannot be used into the project's quarantine; yield a note on them."""
     if any(formatted.file.answers for formatted in staged.formatted):
-        quarantine.write_outside(project.outside, staged, project.work / "outside")
+        quarantine.write_answers_outside_domain(project.outside, staged, project.work / "outside")
     if staged.bad_rows:
         directory = project.quarantine / release_id
         quarantine.write(
@@ -337,7 +337,7 @@ class ReleaseRequest(RunOptions):
             raise PolicyError("give one of --once, --uses and --recurring")
         object.__setattr__(self, "output", Path(self.output) if self.output else None)
         if self.mechanism == AUTO:
-            self.head()
+            self.head_options()
         else:
             self.open_mechanism(self.mechanism)
 
@@ -364,14 +364,16 @@ class ReleaseRequest(RunOptions):
             choices.setdefault("features", features)
         return open_mechanism(name, **choices)
 
-    def head(self, features: str | None = None) -> FeatureOptions:
+    def head_options(self, features: str | None = None) -> FeatureOptions:
         """Return the options of heads, of any mechanism; `features` as in `open_mechanism`."""
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
         check(FeatureOptions, choices)
         return FeatureOptions(**({"features": features} if features else {}) | choices)
 
-    def repeatable(self, mechanism: str, source: Input, home: Project) -> dict[str, Any]:
+    def describe_for_retraining(
+        self, mechanism: str, source: Input, home: Project
+    ) -> dict[str, Any]:
         """Return what `retrain --init` writes into a job; for the ledger alone, as it has paths.
 
         `input` are paths seen from the project's directory, none for what was in memory; without it
@@ -391,35 +393,35 @@ class ReleaseRequest(RunOptions):
                 option.metavar in NAMES_OR_PATHS and Path(value or "").exists()
             )
             if is_path and value is not None:
-                places = _places(value, home)
+                places = _input_paths(value, home)
                 value = places[0] if len(places) == 1 else places
             options[option.name] = value
         usual, place = vars(Intake()), {}
         if not isinstance(source, Ingested):
-            place = {"input": _places(source, home)}
+            place = {"input": _input_paths(source, home)}
         plain = {n: v for n, v in options.items() if isinstance(v, str | float | int | list | dict)}
         options = {n: v for n, v in plain.items() if v not in ([], {}, usual.get(n))}
         return {"namespace": home.namespace, **place, "options": options}
 
 
-def _places(source: Input, home: Project) -> list[str]:
+def _input_paths(source: Input, home: Project) -> list[str]:
     """Return paths and globs as seen from the project's directory, and addresses of objects as they
     are; none for what is in memory.
     """
     texts = [text for text in command_arguments(source) if text not in ("INPUT", "-")]
     return [
-        text if is_remote(text) else _seen_from(Path(text), home.state.parent) for text in texts
+        text if is_remote(text) else _relative_path(Path(text), home.state.parent) for text in texts
     ]
 
 
-def _seen_from(path: Path, here: Path) -> str:
+def _relative_path(path: Path, here: Path) -> str:
     return os.path.relpath(Path(os.path.realpath(path.parent), path.name), here)
 
 
 _TERMS, _RUN, _INTAKE = map(option_declarations, (PolicyRequest, RunOptions, ReadingOptions))
 
 
-def check_names(mechanism: str, options: Mapping[str, Any]) -> None:
+def check_option_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
     shared = (*_TERMS, *_RUN, *_INTAKE)
     others = [name for name, value in options.items() if name not in shared and value is not None]
@@ -431,7 +433,7 @@ def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -
 
     Raises `PolicyError` for an option that the mechanism does not have, or a value out of range.
     """
-    check_names(mechanism, options)
+    check_option_names(mechanism, options)
     choices = {name: value for name, value in options.items() if value is not None}
     terms, run, reading = (
         {name: choices.pop(name) for name in group if name in choices}

@@ -22,7 +22,7 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
-from labelguard.learning.columns import FeatureColumn, column_features
+from labelguard.learning.columns import FeatureColumn, parse_feature_columns
 from labelguard.learning.features import JUDGES, check_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
@@ -85,17 +85,17 @@ class ResolvedRequest:
         """Return the public columns that are read for features."""
         if self.mechanism and self.request.mechanism != AUTO:
             return self.mechanism.features
-        return column_features(self.request.head(self.features).features)
+        return parse_feature_columns(self.request.head_options(self.features).features)
 
     @property
     def also(self) -> Input | None:
         """Return the further pairs to label."""
-        return self.mechanism.also if self.mechanism else self.request.head().also
+        return self.mechanism.also if self.mechanism else self.request.head_options().also
 
     def under_policy(self, mechanism: Mechanism[Any]) -> ResolvedRequest:
         """Return the same by a mechanism; raise `PolicyError` if the policy does not fit it."""
         request = PolicyRequest(**self.request.terms, event=mechanism.priced)
-        policy = request.under(self.policy)
+        policy = request.check_fits_policy(self.policy)
         return replace(self, mechanism=mechanism, policy_request=request, policy=policy)
 
     def settings(self, again: int) -> dict[str, object]:
@@ -178,7 +178,7 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     Raises `PolicyError` if what is asked contradicts the policy in force, or itself.
     """
     ledger = opened.ledger
-    record = policies.in_force(ledger)
+    record = policies.find_policy_in_force(ledger)
     if record and record.policy.adjacency != "replace_labels":
         raise PolicyError(
             "this project protects whole records (labelguard align with private: records), and "
@@ -188,10 +188,10 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     if name == AUTO:
         name = _mechanism_in_use(ledger, record) if record else None
         name = name or _implied_mechanism(request)
-    features = _recorded_features(ledger)
+    features = _last_used_features(ledger)
     mechanism = request.open_mechanism(name, features) if name else None
     if name is None or "features" in names(options_of(name)):
-        check_features(request.head(features).features)
+        check_features(request.head_options(features).features)
     if mechanism and mechanism.part == "held-out":
         _check_held_out(mechanism, record.policy if record else None)
     _check_bound(request, mechanism)
@@ -202,7 +202,11 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     defaults = mechanism.policy_defaults(np.ones(1, np.int64)) if mechanism and not record else {}
     uses = request.uses if record and event == STATISTIC_RELEASES.name else None
     asks = PolicyRequest(**request.terms, **defaults, event=event, uses=uses)
-    policy = asks.under(record.policy) if record else policies.first(ledger, asks, 1)
+    policy = (
+        asks.check_fits_policy(record.policy)
+        if record
+        else policies.make_first_policy(ledger, asks, 1)
+    )
     return ResolvedRequest(
         request, record.id if record else None, policy, asks, mechanism, features
     )
@@ -256,10 +260,10 @@ def resolve_from_input(
         return _with_first_policy(resolved, ledger, staged, allowed)
     if resolved.is_first:
         resolved = _with_first_policy(resolved, ledger, staged, allowed)
-    options = request.head(resolved.features)
+    options = request.head_options(resolved.features)
     featured = cache(lambda: Featured.of(staged, options.features, progress))
     if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
-        sizing = _choose_size(resolved, featured(), options, periods, progress)
+        sizing = _choose_mechanism_and_size(resolved, featured(), options, periods, progress)
         mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)
         resolved = replace(resolved, mechanism=mechanism, forecast=sizing.forecast)
         if named is None or periods > 1:
@@ -275,7 +279,7 @@ def resolve_from_input(
     if resolved.is_first:
         # Of one statistic release the noise may be of a ball.
         if resolved.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
-            allowed["ball"] = _fewest_components(featured(), resolved.policy, options)
+            allowed["ball"] = _fewest_ball_components(featured(), resolved.policy, options)
         resolved = _with_first_policy(resolved, ledger, staged, allowed)
     elif resolved.mechanism:
         resolved = resolved.under_policy(resolved.mechanism)
@@ -288,7 +292,7 @@ def _required_allowance(
     """Return the allowance needed for `periods` releases of this size, by option."""
     request = resolved.request
     if mechanism.priced == RANDOMIZED_LABELS.name:
-        counts = staged.labels_of_units()
+        counts = staged.count_rows_per_unit()
         if most := request.max_labels_per_labeler:
             counts = np.minimum(counts, most)
         if block := request.terms.get("block"):
@@ -301,7 +305,7 @@ def _required_allowance(
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
     kind = events.kind(mechanism.priced)
-    fixed = mechanism.policy_defaults(staged.labels_of_units())
+    fixed = mechanism.policy_defaults(staged.count_rows_per_unit())
     several = replace(Allowance(mechanism.priced, 1, **fixed), allowed=periods)
     raise PolicyError(
         f"a first release makes a policy of one {kind.noun}; make one of several: labelguard "
@@ -314,15 +318,15 @@ def _with_first_policy(
 ) -> ResolvedRequest:
     """Add a first policy for the units of an input, which allows what was asked or `allowed`."""
     terms: dict[str, Any] = {name: uses for name, uses in allowed.items() if uses is not None}
-    counts = staged.labels_of_units()
+    counts = staged.count_rows_per_unit()
     defaults = resolved.mechanism.policy_defaults(counts) if resolved.mechanism else {}
     terms |= {**resolved.request.terms, **defaults}
     request = PolicyRequest(**terms, event=resolved.event)
-    policy = policies.first(ledger, request, len(counts))
+    policy = policies.make_first_policy(ledger, request, len(counts))
     return replace(resolved, policy_request=request, policy=policy)
 
 
-def _recorded_features(ledger: Ledger) -> str | None:
+def _last_used_features(ledger: Ledger) -> str | None:
     """Return the features of the project's last release with a head."""
     records = reversed(ledger.releases.all())
     return next(filter(None, (one.settings["choices"].get("features") for one in records)), None)
@@ -347,7 +351,7 @@ def _mechanism_in_use(ledger: Ledger, record: PolicyRecord) -> str | None:
     return payable[0] if len(payable) == 1 else None
 
 
-def _choose_size(
+def _choose_mechanism_and_size(
     resolved: ResolvedRequest,
     featured: Featured,
     options: FeatureOptions,
@@ -400,13 +404,15 @@ def _forecast_judges(
     """
     judges = [group for group in featured.provider.groups() if group.name.startswith(JUDGES)]
     x = np.concatenate([featured.x[:, group.start : group.stop] for group in judges], axis=1)
-    return tuning.forecast_alone(
+    return tuning.forecast_statistic_alone(
         *(x, featured.compared, policy.epsilon, policy.delta, Prior(options.agreement)),
         periods=periods,
     )
 
 
-def _fewest_components(featured: Featured, policy: Policy, options: FeatureOptions) -> int | None:
+def _fewest_ball_components(
+    featured: Featured, policy: Policy, options: FeatureOptions
+) -> int | None:
     """Return the fewest components that ball noise is for; None where Gaussian noise is less.
 
     From public columns alone, and before anything is released: a shape of noise that were chosen
@@ -414,8 +420,10 @@ def _fewest_components(featured: Featured, policy: Policy, options: FeatureOptio
     directions: noise for more would be paid for nothing, for the life of the policy.
     """
     tuning.check_budgets([policy.epsilon], policy.delta)
-    noises = components.smaller_noise(policy.epsilon, policy.delta)
+    noises = components.make_noise_chooser(policy.epsilon, policy.delta)
     directions = Directions.of_features(featured.x, featured.compared)
     wanted = options.components
-    noise = noises(directions.best(noises) if wanted is None else min(wanted, directions.rank))
+    noise = noises(
+        directions.best_component_count(noises) if wanted is None else min(wanted, directions.rank)
+    )
     return noise.least if noise.kind == "ball" else None

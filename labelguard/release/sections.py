@@ -98,15 +98,17 @@ class Chart:
         names, columns = [self.x_label], [list[Cell](self.x)]
         for series in self.series:
             names.append(series.name)
-            columns.append([self._number(value) for value in series.values])
+            columns.append([self._format_number(value) for value in series.values])
             if series.low:
                 names.append(f"{series.name}, range")
                 ends = zip(series.low, series.high, strict=True)
-                columns.append([f"{self._number(a)} to {self._number(b)}" for a, b in ends])
+                columns.append(
+                    [f"{self._format_number(a)} to {self._format_number(b)}" for a, b in ends]
+                )
         rows = tuple(zip(*columns, strict=True))
         return Table(f"{self.title}: the numbers", tuple(names), rows)
 
-    def _number(self, value: float | None) -> Cell:
+    def _format_number(self, value: float | None) -> Cell:
         return f"{value:.1%}" if self.percent and value is not None else value
 
 
@@ -202,7 +204,7 @@ def sections_of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
         return (Section(f"mechanism-{name}", f"Mechanism {name}", (why,)),)
 
 
-def triple(values: Mapping[str, float], style: str) -> str:
+def format_min_median_max(values: Mapping[str, float], style: str) -> str:
     """Return minimum, median and maximum in one style; – without values."""
     if not values:
         return "–"

@@ -30,12 +30,12 @@ from labelguard.project.project import Project
 from labelguard.release.choices import (
     FIRST_NUMBER,
     BucketChoices,
+    assign_blocks,
     authors,
     count_uses,
-    fit_groups,
     latest_rows,
-    number_blocks,
     number_rankings,
+    select_fitting_groups,
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -168,7 +168,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
         buckets.write_bucket(task.selected, bucket, None)
         return None
     labels = _Labels.of(task, table.select([n for n in PUBLIC if n in table.column_names]), bucket)
-    capacity, used = task.ledger.of(labels.units)
+    capacity, used = task.ledger.look_up(labels.units)
     # A new labeler meets their bound; only who was charged before can be exhausted.
     exhaustible = (capacity > 0) & (not task.bound.contents)
     capacity = np.where(capacity > 0, capacity, task.bound.allowed).astype(np.int64)
@@ -178,13 +178,13 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
     if task.bound.most_labels is not None:
         released = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
         room = np.maximum(task.bound.most_labels - released, 0)
-        taken &= ~new | _fit(labels, order, new & taken, room)
+        taken &= ~new | _select_fitting(labels, order, new & taken, room)
     bounded = int(taken.sum())
     wanted = count_uses(labels.unit[new & taken], len(labels.units), task.bound)
     left = capacity - used
     over = new & taken & (wanted > left)[labels.unit]
-    taken &= ~over | _fit(labels, order, over, left * (task.bound.block or 0))
-    block = number_blocks(labels.unit, order, new & taken, task.bound)
+    taken &= ~over | _select_fitting(labels, order, over, left * (task.bound.block or 0))
+    block = assign_blocks(labels.unit, order, new & taken, task.bound)
     rows = labels.rows(task, new, block)[taken]
     buckets.write_bucket(task.selected, bucket, rows.to_arrow())
     charged = count_uses(rows.unit[rows.new], len(labels.units), task.bound)
@@ -199,11 +199,11 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
         over_bound=int((~taken).sum()),
         over_allowance=bounded - int(taken.sum()),
         changed_items=int(
-            (labels.is_released & (labels.of_map("content", 0) != labels.content)).sum()
+            (labels.is_released & (labels.map_column("content", 0) != labels.content)).sum()
         ),
         other_units=labels.other_units,
         other_labels=labels.other_labels,
-        unit_pairs=labels.unit_pairs(taken),
+        unit_pairs=labels.count_same_unit_pairs(taken),
     )
 
 
@@ -236,12 +236,12 @@ class _Labels:
     def of(cls, task: SelectionTask, table: pa.Table, bucket: int) -> _Labels:
         """Return the labels of the public columns of a staged bucket."""
         author, item = authors(table, labelers=task.labelers), buckets.blocks(table, "item")
-        pair = _optional(table, "pair").astype(np.uint16)
+        pair = _column_or_zeros(table, "pair").astype(np.uint16)
         submissions = np.ones(table.num_rows, np.int64)
         if task.choices:
             choices = BucketChoices.of_bucket(table, labelers=task.labelers)
-            latest, pair = choices.leading, pair.copy()
-            pair[latest] = choices.numbers()
+            latest, pair = choices.representative_rows, pair.copy()
+            pair[latest] = choices.row_key_numbers()
             submissions[:] = 0
             submissions[latest] = choices.submissions
         identity = task.keys.identify(author, item)
@@ -267,7 +267,7 @@ class _Labels:
             identity,
             key[index],
             pair[index],
-            _optional(table, "content")[index].astype(np.uint64),
+            _column_or_zeros(table, "content")[index].astype(np.uint64),
             released,
             blocks.positions(released.keys, key[index]),
             duplicates=int(submissions[of_part].sum()) - len(index),
@@ -280,7 +280,7 @@ class _Labels:
         """Return True for labels that were released before, (n,)."""
         return self.known >= 0
 
-    def unit_pairs(self, rows: NDArray[np.bool_]) -> int:
+    def count_same_unit_pairs(self, rows: NDArray[np.bool_]) -> int:
         """Count pairs among some rows that are answers of one unit to the same pair of an item."""
         if (self.author == self.units[self.unit]).all():  # each has one label of a pair at most
             return 0
@@ -291,7 +291,7 @@ class _Labels:
         answers = np.diff(np.r_[starts, len(columns)])
         return int((answers * (answers - 1) // 2).sum())
 
-    def of_map(self, name: str, default: int) -> NDArray[Any]:
+    def map_column(self, name: str, default: int) -> NDArray[Any]:
         """Return a column of the private map; `default` for labels that are not in it."""
         values = getattr(self.released, name)
         column = np.full(len(self.known), default).astype(values.dtype)
@@ -302,7 +302,7 @@ class _Labels:
         self, task: SelectionTask, new: NDArray[np.bool_], block: NDArray[np.intp]
     ) -> SelectedRows:
         """Return all of them as they would be released."""
-        version = self.of_map("version", 0)
+        version = self.map_column("version", 0)
         return SelectedRows(
             index=self.index,
             unit=self.unit,
@@ -312,10 +312,10 @@ class _Labels:
             key=self.key,
             new=new,
             version=version + (new & self.is_released) if task.again else version,
-            value=self.of_map("value", LABEL_TIE),
-            threshold=self.of_map("threshold", 0),
-            block_labels=self.of_map("block_labels", 0),
-            block_letters=self.of_map("block_letters", 0),
+            value=self.map_column("value", LABEL_TIE),
+            threshold=self.map_column("threshold", 0),
+            block_labels=self.map_column("block_labels", 0),
+            block_letters=self.map_column("block_letters", 0),
             content=self.content,
         )
 
@@ -334,7 +334,7 @@ def _candidates(
     return new, taken
 
 
-def _fit(
+def _select_fitting(
     labels: _Labels,
     order: NDArray[np.uint64],
     candidates: NDArray[np.bool_],
@@ -346,11 +346,11 @@ def _fit(
     rows, fits = np.flatnonzero(candidates & crowded), candidates & ~crowded
     if len(rows):
         rankings = number_rankings(labels.author[rows], labels.group[rows])
-        fits[rows] = fit_groups(labels.unit[rows], rankings, order[rows], left)
+        fits[rows] = select_fitting_groups(labels.unit[rows], rankings, order[rows], left)
     return fits
 
 
-def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:
+def _column_or_zeros(table: pa.Table, name: str) -> NDArray[np.generic]:
     """Return a column, or zeros where the input has none."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.uint8)
@@ -368,8 +368,8 @@ class PlannedRows(Selection):
     first_unit: dict[int, int]
 
     @property
-    def new(self) -> int:
-        """Return uses that have to be charged: of each new label, or labeler with any."""
+    def new_uses(self) -> int:
+        """Return uses that have to be charged: of each new block of labels, or labeler with any."""
         return int(self.charged.sum())
 
 
@@ -427,7 +427,7 @@ def plan_rows(
     return PlannedRows(**whole, directory=task.selected, first_unit=first_unit)
 
 
-def counts_of(plan: PlannedRows) -> dict[str, int]:
+def counts_for_ledger(plan: PlannedRows) -> dict[str, int]:
     """Return the counts of a plan that the ledger notes beside the charges."""
     return {
         "labelers": len(plan.units),

@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
-from labelguard.notebook import card, several
+from labelguard.notebook import card, group_facts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
 from labelguard.release import card as cards
 from labelguard.release.rows import ROWS, list_files, rows_path
-from labelguard.spelling import suggest, suggest_keywords
+from labelguard.spelling import suggest, suggest_misspelled_keywords
 from labelguard.storage.buckets import check_seen
 from labelguard.storage.files import (
     PART,
     SUMS,
     begin_directory,
-    check_directory,
+    check_output_directory,
     find_changed_file,
     finish_directory,
     hashes_of,
@@ -99,7 +99,7 @@ class Release:
         made = "before; nothing was charged" if self.reused else "now"
         facts = [*self._facts(), ("protects", f"each {self.card['privacy']['unit']}")]
         facts += [("made", made), ("where", str(self.path))]
-        return card(f"Release {self.id}", [*facts, *several("notes", self.notes)])
+        return card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
 
 
 def directory_of(release: Release | str | Path, project: Where = None) -> Path:
@@ -195,7 +195,7 @@ class ReleaseWriter:
         self._parts[part.name] = part.sha256
         self.rows += part.rows
 
-    def take(self, path: Path) -> None:
+    def move_in(self, path: Path) -> None:
         """Move another public file or directory into the release, under its own name.
 
         It may have been made private, as what is under way is; now it is as readable as the rows.
@@ -206,7 +206,7 @@ class ReleaseWriter:
             if not file.is_symlink():  # would change what it leads to; `hashes_of` refuses it
                 file.chmod(0o755 if file.is_dir() else 0o644)
 
-    def describe(self, card: Mapping[str, Any]) -> None:
+    def write_card(self, card: Mapping[str, Any]) -> None:
         """Write the card."""
         for name, text in (("card.json", cards.to_json), ("CARD.md", cards.to_markdown)):
             (self._temporary / name).write_text(text(card), encoding="utf-8")
@@ -267,7 +267,7 @@ def load(
 def load(
     release: Release | str | Path, kind: Literal["datasets"], *, project: Where = None
 ) -> datasets.Dataset: ...
-@suggest_keywords
+@suggest_misspelled_keywords
 def load(release: Release | str | Path, kind: str = "polars", *, project: Where = None) -> Any:
     """Return a release's rows as a Polars or pandas frame, an Arrow table, or a `datasets.Dataset`.
 
@@ -319,7 +319,7 @@ def check_output(output: Path | None) -> None:
     """Raise `ProjectError`, before any work, for a directory that could not take a release."""
     if output is None:
         return
-    check_directory(output, "release")
+    check_output_directory(output, "release")
     if output.exists() and not _is_empty(output) and not (output / "card.json").is_file():
         raise ProjectError(f"{output} exists and is not an empty directory; choose another -o")
     parent = output if output.exists() else next(p for p in output.absolute().parents if p.exists())
@@ -327,13 +327,13 @@ def check_output(output: Path | None) -> None:
         raise ProjectError(f"{parent} is not a writable directory; choose another -o")
 
 
-def check_new_output(output: Path | None) -> None:
+def check_output_is_empty(output: Path | None) -> None:
     """Raise `ProjectError`, before a release is charged, for a directory that holds something."""
     if output is not None and output.exists() and not _is_empty(output):
         raise ProjectError(f"{output} holds another release; choose another -o")
 
 
-def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
+def copy_release(release: Path, output: Path, files: Mapping[str, str]) -> None:
     """Copy a release to `output`, whole or not at all, unless it is there already.
 
     Only its own `files` are copied, whatever lies beside them.
@@ -370,7 +370,7 @@ def _is_empty(directory: Path) -> bool:
 _LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
 
 
-def committed_directory(release: Release | str | Path, project: Where = None) -> Path:
+def verified_release_directory(release: Release | str | Path, project: Where = None) -> Path:
     """Return the directory of a committed release, whose files are what was committed.
 
     `release` is as `directory_of` takes it. A release in a project is compared with the hashes in
@@ -379,7 +379,7 @@ def committed_directory(release: Release | str | Path, project: Where = None) ->
     """
     directory = directory_of(release, project)
     refuse_evaluation(directory)
-    check_committed(directory)
+    check_committed_and_unchanged(directory)
     rows_path(directory)
     return directory
 
@@ -390,8 +390,8 @@ def is_in_project(directory: Path) -> bool:
     return path.parent.name == "releases" and (path.parents[1] / CONFIG).is_file()
 
 
-def check_committed(directory: Path, *required: str) -> None:
-    """Raise, as `committed_directory` does, unless a release with these files is as committed."""
+def check_committed_and_unchanged(directory: Path, *required: str) -> None:
+    """Raise unless a release with these files is as committed."""
     if is_in_project(directory):
         record = OpenProject.open(directory.absolute().parents[1]).ledger.releases.get(
             directory.name

@@ -50,10 +50,10 @@ _MARKERS = ("o", "s", "^", "D")
 
 def draw_svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
     """Return a chart as SVG for light pages, whose text is text; it holds no date."""
-    return draw(chart, "svg", size).decode()
+    return draw_svg_or_png(chart, "svg", size).decode()
 
 
-def draw(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -> bytes:
+def draw_svg_or_png(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -> bytes:
     """Return a chart as `svg` or `png` for light pages; the same chart, the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -81,8 +81,10 @@ def draw(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -> bytes:
         figure.patch.set_facecolor(theme.background)
         axes = figure.subplots()
         axes.set_facecolor(theme.background)
-        {"bars": _bars, "lines": _lines, "points": _points}[chart.kind](axes, chart, theme)
-        _furnish(axes, chart, theme, size)
+        {"bars": _draw_bars, "lines": _draw_lines, "points": _draw_points}[chart.kind](
+            axes, chart, theme
+        )
+        _label_axes_and_legend(axes, chart, theme, size)
         buffer = io.BytesIO()
         unsaid = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
         figure.savefig(buffer, format=kind, metadata=unsaid, dpi=150 if kind == "png" else "figure")
@@ -99,7 +101,7 @@ def _colors(theme: Theme) -> tuple[str, ...]:
     return (theme.background, theme.text, theme.grid, *theme.series)
 
 
-def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
+def _draw_bars(axes: Axes, chart: Chart, theme: Theme) -> None:
     """Bars at one place stand beside one another; one that is there alone takes all of it."""
     at_place = [sum(one.values[p] is not None for one in chart.series) for p in range(len(chart.x))]
     before = [0] * len(chart.x)
@@ -115,7 +117,7 @@ def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
             label=escape_controls(one.name)
             if any(one.values)
             else None,  # no word for what is not drawn
-            yerr=_ranges(one),
+            yerr=_measure_error_bars(one),
             ecolor=theme.text,
             capsize=4 if one.low else 0,
         )
@@ -135,11 +137,11 @@ def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def _points(axes: Axes, chart: Chart, theme: Theme) -> None:
+def _draw_points(axes: Axes, chart: Chart, theme: Theme) -> None:
     """The first is above; what is in a series alone has its color and its mark."""
     for number, one in enumerate(chart.series):
         places = [p for p, value in enumerate(one.values) if value is not None]
-        ends = np.array(_ranges(one))[:, places] if one.low else None
+        ends = np.array(_measure_error_bars(one))[:, places] if one.low else None
         axes.errorbar(
             [one.values[p] or 0.0 for p in places],
             [-p for p in places],
@@ -157,7 +159,7 @@ def _points(axes: Axes, chart: Chart, theme: Theme) -> None:
     axes.set_ylim(0.6 - len(chart.x), 0.6)
 
 
-def _ranges(one: Series) -> Any:
+def _measure_error_bars(one: Series) -> Any:
     if not one.low:
         return None
     values = [value or 0.0 for value in one.values]
@@ -166,7 +168,7 @@ def _ranges(one: Series) -> Any:
     return [below, above]
 
 
-def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
+def _draw_lines(axes: Axes, chart: Chart, theme: Theme) -> None:
     for number, one in enumerate(chart.series):
         color = theme.series[number]
         values = np.array(one.values, np.float64)
@@ -186,7 +188,9 @@ def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
         )
 
 
-def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) -> None:
+def _label_axes_and_legend(
+    axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]
+) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
     beside = chart.kind == "points"
@@ -197,7 +201,7 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) 
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     for mark in chart.marks:
-        _mark(axes, mark, theme)
+        _draw_mark_line(axes, mark, theme)
     if chart.kind == "bars" or chart.percent:
         axes.set_ylim(bottom=0)
     whole = all(float(v).is_integer() for one in chart.series for v in one.values if v is not None)
@@ -216,7 +220,7 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) 
         axes.figure.legend(frameon=False, loc="outside upper left", ncols=columns)
 
 
-def _mark(axes: Axes, mark: Mark, theme: Theme) -> None:
+def _draw_mark_line(axes: Axes, mark: Mark, theme: Theme) -> None:
     """A line across the chart with its word at the end of it, clear of what is drawn."""
     style: dict[str, Any] = {"color": theme.text, "linewidth": 1.2, "linestyle": (0, (4, 3))}
     if mark.axis == "x":

@@ -107,14 +107,14 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
         raise ProjectError(f"{directory} is not empty; remove it or name another directory")
     directory.mkdir(parents=True, exist_ok=True)
     progress("simulating labelers", None)
-    labels, fresh = _simulate_labels()
+    labels, fresh = _simulate_and_split_labelers()
     file = directory / "labels.parquet"
     pq.write_table(labels.to_arrow(), file, compression="zstd")
     demo = _Trials.of(file, labels, fresh, progress)
-    outcomes = [demo.plain()]
-    for place, options in demo.settings().items():
+    outcomes = [demo.train_without_privacy()]
+    for place, options in demo.choose_release_options().items():
         progress(f"releasing: {place}", None)
-        outcomes.append(demo.release(directory / place, options))
+        outcomes.append(demo.release_and_measure(directory / place, options))
     chart = directory / "demo.png"
     chart.write_bytes(draw_outcomes(outcomes))
     return Demonstration(
@@ -131,7 +131,7 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
     )
 
 
-def _simulate_labels() -> tuple[pl.DataFrame, pl.DataFrame]:
+def _simulate_and_split_labelers() -> tuple[pl.DataFrame, pl.DataFrame]:
     """Labels to release and those of fresh labelers; every pair is labeled once.
 
     So a released label can be compared with the one it was made of, by its content.
@@ -162,20 +162,20 @@ class _Trials:
         cls, file: Path, labels: pl.DataFrame, fresh: pl.DataFrame, progress: Progress
     ) -> _Trials:
         """Fit the features, on public pairs, and compute them once."""
-        pairs = _pairs(labels)
+        pairs = _select_pair_texts(labels)
         features = open_fitted(FEATURES, pairs, progress)
         strict = fresh.filter(pl.col("label").is_not_null())
         return cls(
             file,
             labels.with_row_index("row"),
             features(pairs),
-            features(_pairs(strict)),
+            features(_select_pair_texts(strict)),
             strict["label"].to_numpy(),
             usual_delta(labels["labeler_id"].n_unique()),
             progress,
         )
 
-    def settings(self) -> Mapping[str, dict[str, Any]]:
+    def choose_release_options(self) -> Mapping[str, dict[str, Any]]:
         """Options of each release, by the name of its directory; all of them public choices."""
         unit = self.labels["labeler_id"].rank("dense").to_numpy().astype(np.intp) - 1
         rows = Rows(np.arange(len(unit)), unit, int(unit.max()) + 1)
@@ -189,18 +189,20 @@ class _Trials:
             "statistic": {"mechanism": "statistic", "features": FEATURES},
         }
 
-    def plain(self) -> Outcome:
+    def train_without_privacy(self) -> Outcome:
         """Return a head of the raw labels."""
         strict = self.labels.filter(pl.col("label").is_not_null())
         label = strict["label"].to_numpy()
         head = _LEARNER.fit(self.x[strict["row"].to_numpy()], label, 0 * label, None)
-        return Outcome("non-private", None, len(self.labels), 0.0, self._accuracy(head), None)
+        return Outcome(
+            "non-private", None, len(self.labels), 0.0, self._measure_accuracy(head), None
+        )
 
-    def release(self, project: Path, options: dict[str, Any]) -> Outcome:
+    def release_and_measure(self, project: Path, options: dict[str, Any]) -> Outcome:
         """Return one release in a project of its own."""
         budget: dict[str, Any] = {"epsilon": EPSILON, "delta": self.delta, **options}
         release = privatize(self.file, project=init(project), progress=self.progress, **budget)
-        rows = self._match_rows(frame := load(release))
+        rows = self._join_original_labels(frame := load(release))
         if release.card["train_with"] == "forward":
             flips = rows["flip_probability"].to_numpy()
             first = rows["first"].to_numpy().astype(np.float64)
@@ -213,11 +215,11 @@ class _Trials:
             options.get("max_labels_per_labeler"),
             len(frame),
             float((strict["first"] != (strict["label"] > 0.5)).mean()),  # type: ignore[arg-type]
-            self._accuracy(head),
+            self._measure_accuracy(head),
             str(release.path),
         )
 
-    def _match_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def _join_original_labels(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Released rows with the row they were made of, and whether response_a was `first`."""
         parts = [
             frame.join(
@@ -228,12 +230,12 @@ class _Trials:
         ]
         return pl.concat(parts).sort("row")
 
-    def _accuracy(self, head: Scorer) -> float:
+    def _measure_accuracy(self, head: Scorer) -> float:
         """Share of fresh strict labels that the sign of a head's margins gets right."""
         return heads.accuracy(head(self.fresh), self.fresh_label)
 
 
-def _pairs(labels: pl.DataFrame) -> pa.Table:
+def _select_pair_texts(labels: pl.DataFrame) -> pa.Table:
     """Pairs as features read them."""
     return labels.select("prompt", first="response_a", second="response_b").to_arrow()
 
@@ -253,4 +255,6 @@ def draw_outcomes(outcomes: Sequence[Outcome]) -> bytes:
     series = (Series(wrong, errors), Series(right, accuracies))
     names = tuple(map(describe_outcome, outcomes))
     marks = (Mark("y", 0.5, "a coin"),)
-    return charts.draw(Chart("", "", "bars", names, "", "", series, marks, percent=True), "png")
+    return charts.draw_svg_or_png(
+        Chart("", "", "bars", names, "", "", series, marks, percent=True), "png"
+    )

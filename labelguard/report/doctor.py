@@ -63,11 +63,11 @@ def examine(project: Where) -> list[Finding]:
     checks = [
         Finding("python", sys.version_info >= (3, 11), platform.python_version()),
         Finding("system", os.name == "posix", platform.system()),
-        *(_package(name) for name in _CORE),
-        Finding("extras", True, _extras()),
-        _check("randomized response", _accounting),
+        *(_check_package(name) for name in _CORE),
+        Finding("extras", True, _list_installed_extras()),
+        _run_check("randomized response", _check_accounting),
     ]
-    return [*_release_failures(project), *checks, *_project_checks(project)]
+    return [*_release_failures(project), *checks, *_check_project(project)]
 
 
 def _release_failures(project: Where) -> list[Finding]:
@@ -79,20 +79,20 @@ def _release_failures(project: Where) -> list[Finding]:
     return []
 
 
-def _package(name: str) -> Finding:
+def _check_package(name: str) -> Finding:
     try:
         return Finding(name, True, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, False, "not installed; install labelguard again")
 
 
-def _extras() -> str:
+def _list_installed_extras() -> str:
     names = importlib.metadata.metadata("labelguard").get_all("Provides-Extra") or []
     installed = [name for name in names if name != "all" and not extras.missing_packages(name)]
     return ", ".join(installed) or "none installed"
 
 
-def _accounting() -> str:
+def _check_accounting() -> str:
     from labelguard.accounting import gaussian
     from labelguard.accounting import randomized_response as rr
 
@@ -105,7 +105,7 @@ def _accounting() -> str:
     return f"ε=3, δ=1e-5, 50 labels: ε = {per_label:.6f} each"
 
 
-def _project_checks(project: Where) -> list[Finding]:
+def _check_project(project: Where) -> list[Finding]:
     from labelguard.budget.events import kind
     from labelguard.project.opening import IGNORE
     from labelguard.report import overview
@@ -118,7 +118,7 @@ def _project_checks(project: Where) -> list[Finding]:
     except ProjectError as error:
         return [Finding("project", False, str(error))]
 
-    def writable() -> str:
+    def check_writable() -> str:
         if not os.access(home.state, os.W_OK):
             raise ProjectError(f"{home.state} is not writable")
         ignored = home.state / IGNORE
@@ -126,37 +126,37 @@ def _project_checks(project: Where) -> list[Finding]:
             raise ProjectError(f"git would add keys and labels: write one line, *, to {ignored}")
         return str(home.state)
 
-    def keys() -> str:
+    def check_keys() -> str:
         OpenProject.open(home)
         return f"{home.keys}: present, private, and those of the ledger"
 
-    def ledger() -> str:
+    def check_ledger() -> str:
         verdict = overview.verify(home)
         if verdict.fault:
             raise LabelguardError(verdict.fault)
         entries = pluralize(verdict.journal_entries, "journal entry")
         return f"{entries}, {pluralize(verdict.releases, 'release')}"
 
-    def maps() -> str:
+    def check_maps() -> str:
         opened = OpenProject.open(home)
         digests = {record.id: record.map for record in opened.ledger.releases.all() if record.map}
         opened.private_map.check(digests)
         return f"{pluralize(len(digests), 'private map')} as drawn"
 
-    def answers() -> str:
+    def check_answers() -> str:
         opened = OpenProject.open(home)
         broken = opened.answers.fault()
         if broken:
             raise ProjectError(broken)
         held = opened.answers.count()
-        settings = connectors.read_all(home.connectors)
+        settings = connectors.read_all_settings(home.connectors)
         for one in settings.values():
             connectors.connector(one)  # which checks its own options
         names = ", ".join(sorted(settings)) or "none"
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
         return f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
 
-    def hook() -> str | Finding:
+    def check_hook() -> str | Finding:
         state = HookState.read(OpenProject.open(home))
         if state is None:
             return "none so far"
@@ -174,7 +174,7 @@ def _project_checks(project: Where) -> list[Finding]:
         lines = [*days, *why.values(), f"{letters} (labelguard hook dead-letters list)"]
         return Finding("deliveries", True, "; ".join(lines), notice=bool(why))
 
-    def budget() -> str | Finding:
+    def check_budget() -> str | Finding:
         known = overview.budget(home)
         if known.policy is None:
             return "no policy is in force"
@@ -189,15 +189,19 @@ def _project_checks(project: Where) -> list[Finding]:
         return Finding("budget", True, detail, notice=bool(lines))
 
     checks = (
-        *(("project", writable), ("keys", keys), ("ledger", ledger)),
-        *(("private maps", maps), ("ingested answers", answers), ("deliveries", hook)),
-        ("budget", budget),
+        *(("project", check_writable), ("keys", check_keys), ("ledger", check_ledger)),
+        *(
+            ("private maps", check_maps),
+            ("ingested answers", check_answers),
+            ("deliveries", check_hook),
+        ),
+        ("budget", check_budget),
     )
-    return _report_once([_check(name, work) for name, work in checks])
+    return _refer_repeats_to_first([_run_check(name, work) for name, work in checks])
 
 
-def _report_once(findings: list[Finding]) -> list[Finding]:
-    """Return what several checks stumbled over is told by the first."""
+def _refer_repeats_to_first(findings: list[Finding]) -> list[Finding]:
+    """Return the findings; one that repeats an earlier detail refers to the check that has it."""
     first = {one.detail: one.name for one in reversed(findings)}
     return [
         one
@@ -207,7 +211,7 @@ def _report_once(findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def _check(name: str, work: Callable[[], str | Finding]) -> Finding:
+def _run_check(name: str, work: Callable[[], str | Finding]) -> Finding:
     try:
         shown = work()
         return Finding(name, True, shown) if isinstance(shown, str) else shown
@@ -268,7 +272,7 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     settings = connectors.read_settings(opened.project.connectors, name)
     tool = connectors.connector(settings)
     about = tool.about()
-    answers = list(islice(_answers(tool), ANSWERS))
+    answers = list(islice(_pull_answers(tool), ANSWERS))
     if not answers:
         raise InvalidLabels(f"connector {name}: nothing was answered in the tool so far")
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
@@ -279,7 +283,7 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)
-        rows = [row for batch in canonical_rows(path, reading) for row in _comparisons(batch)]
+        rows = [row for batch in canonical_rows(path, reading) for row in _read_comparisons(batch)]
     skipped = sum(row is None for row in rows)
     return ConnectorCheck(
         name,
@@ -291,11 +295,11 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
         skipped,
         [row for row in rows if row],
         dict(Counter(one.left_out for one in answers if one.left_out not in ("", SKIP))),
-        list(_notes(settings, about)),
+        list(_advise_on_reading(settings, about)),
     )
 
 
-def _notes(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:
+def _advise_on_reading(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:
     if settings.question is None and "," in about.get("questions", ""):
         yield (
             f'several things are asked: name the one that is read (question = "NAME" in '
@@ -309,12 +313,12 @@ def _notes(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:
     )
 
 
-def _answers(tool: Connector) -> Iterator[Answer]:
+def _pull_answers(tool: Connector) -> Iterator[Answer]:
     for page in tool.pull():
         yield from page.answers
 
 
-def _comparisons(batch: pa.RecordBatch) -> Iterator[ToolComparison | None]:
+def _read_comparisons(batch: pa.RecordBatch) -> Iterator[ToolComparison | None]:
     """Yield the comparisons of a batch; None for those that were skipped."""
     from labelguard.inputs.query import PUBLIC_FAULTS
 

@@ -99,7 +99,7 @@ class ReportFacts:
         card: Mapping[str, Any] = json.loads(data)
         return card
 
-    def newest_cards(self) -> Iterable[Mapping[str, Any]]:
+    def read_cards_per_mechanism(self) -> Iterable[Mapping[str, Any]]:
         """Of the release that is chosen, else of the newest one by each mechanism."""
         mechanisms: set[str] = set()
         for record in reversed((self.chosen,) if self.chosen else self.committed_releases):
@@ -117,7 +117,7 @@ def verify_project(facts: ReportFacts, anchor: Anchor | None) -> Verification:
     return replace(verification, fault=verification.fault and verification.fault.replace(home, ""))
 
 
-def odds_factor(epsilon: float) -> str:
+def format_odds_factor(epsilon: float) -> str:
     """e^ε in three digits, rounded up."""
     if epsilon > _LARGE:
         return f"e^{epsilon:g}"
@@ -126,7 +126,7 @@ def odds_factor(epsilon: float) -> str:
     return f"{math.ceil(factor / step) * step:,.{max(0, 2 - math.floor(math.log10(factor)))}f}"
 
 
-def guess_accuracy(epsilon: float, delta: float) -> str:
+def format_best_guess_accuracy(epsilon: float, delta: float) -> str:
     """Return how often the best guess between two equally likely inputs is right at most, rounded
     up.
 

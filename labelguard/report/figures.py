@@ -15,7 +15,7 @@ from labelguard.accounting.blocks import block
 from labelguard.budget import events
 from labelguard.budget.event_kind import EventKind
 from labelguard.errors import LabelguardError
-from labelguard.project.attempts import JobRun, list_runs
+from labelguard.project.attempts import JobRun, list_job_runs
 from labelguard.project.project import Project
 from labelguard.release.sections import Chart, Mark, Section, Series
 from labelguard.report.facts import ReportFacts
@@ -102,7 +102,7 @@ def describe_noise(facts: ReportFacts) -> Iterator[Section]:
             events.kind(event),
             facts.policy.prices.get(event, {}) if facts.policy else {},
         )
-        if noises := {k: kind.noise(prices[k]) for k in sorted(prices)}:
+        if noises := {k: kind.describe_noise(prices[k]) for k in sorted(prices)}:
             yield _describe_event_noise(facts, kind, noises, rows)
 
 
@@ -149,7 +149,7 @@ def _chart_label_error(flips: Mapping[int, float]) -> Chart:
 def describe_jobs(project: Project) -> Iterator[Section]:
     """Yield for each job its runs and how its newest model learnt; one section if unreadable."""
     try:
-        runs = list_runs(project)
+        runs = list_job_runs(project)
     except LabelguardError as error:
         yield section("jobs", error=str(error))
         return
@@ -157,7 +157,7 @@ def describe_jobs(project: Project) -> Iterator[Section]:
         of_job = list(group)
         yield describe_job(name, of_job)
         learnt = [run for run in of_job if len(run.curve) > 1]
-        if learnt and (curve := _describe_curve(learnt[-1])):
+        if learnt and (curve := _describe_training_curve(learnt[-1])):
             yield curve
 
 
@@ -175,7 +175,7 @@ def describe_job(name: str, runs: Sequence[JobRun]) -> Section:
         f"job-{name}",
         rows=rows,
         newest_first=True,
-        chart=_chart_quality(name, runs),
+        chart=_chart_gate_measurements(name, runs),
         runs=runs,
         last=last,
         outcomes=sorted(Counter(run.outcome for run in runs).items()),
@@ -185,7 +185,7 @@ def describe_job(name: str, runs: Sequence[JobRun]) -> Section:
     )
 
 
-def _chart_quality(name: str, runs: Sequence[JobRun]) -> Chart | None:
+def _chart_gate_measurements(name: str, runs: Sequence[JobRun]) -> Chart | None:
     """Return what gates measured of candidates, and of the models they were compared with."""
     judged = [
         (run, run.judgement)
@@ -232,9 +232,10 @@ def _read_metric(values: Mapping[str, Any], name: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _describe_curve(run: JobRun) -> Section | None:
-    """Return the training metric of a run that people look at first; nothing of it is from raw
-    labels.
+def _describe_training_curve(run: JobRun) -> Section | None:
+    """Return a section with the curve of the metric that people look at first, or None.
+
+    Nothing of it is from raw labels.
     """
     points = run.curve[:: -(-len(run.curve) // _POINTS)]
     metrics = [one for one in points[0] if one not in _LABELS]

@@ -22,17 +22,17 @@ from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_com
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.inputs.staged import Staged
-from labelguard.inputs.staging import StagingOptions, check_declared, stage
+from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.mechanisms import statistic
-from labelguard.notebook import CardRows, card, several
+from labelguard.notebook import CardRows, card, group_facts
 from labelguard.planner.advice import format_reading_options
-from labelguard.project.linking import refuse_doubles
+from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
-from labelguard.spelling import suggest_keywords
-from labelguard.text import AUTO_FORMAT, Progress, describe_counts, no_progress, pluralize
+from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.text import AUTO_FORMAT, Progress, describe_reason_counts, no_progress, pluralize
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role", "inspect"]
 
@@ -154,7 +154,7 @@ class Inspection:
         people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
         counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
         if self.left_out:
-            counts.append(("left out", describe_counts(self.left_out).split(";")[0]))
+            counts.append(("left out", describe_reason_counts(self.left_out).split(";")[0]))
         return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
 
     def _repr_html_(self) -> str:
@@ -163,11 +163,11 @@ class Inspection:
         if people is not None:
             each = f"{people.least:,} to {people.most:,} each, {people.median:,.0f} in the median"
             facts.append(("labels", each))
-        facts += several("notes", self.notes) + several("problems", self.problems)
-        facts += several(
+        facts += group_facts("notes", self.notes) + group_facts("problems", self.problems)
+        facts += group_facts(
             "questions", [f"{q.name}: {pluralize(q.pairs, 'pair')}" for q in self.questions]
         )
-        facts += several("next", self.next)
+        facts += group_facts("next", self.next)
         roles = [(one.role, one.column, "" if one.read else "not read") for one in self.roles]
         pairs = [(one.prompt, one.first, one.second) for one in self.examples]
         tables = [
@@ -178,7 +178,7 @@ class Inspection:
         return card("What the input is understood as", facts, tables=filled)
 
 
-@suggest_keywords
+@suggest_misspelled_keywords
 def inspect(
     source: Input,
     *,
@@ -227,9 +227,9 @@ def inspect(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
-        check_declared(staged, reading.public_columns)
+        check_public_columns(staged, reading.public_columns)
         roles = _read_columns(staged, reading, work / "look")
-        return _inspection(source, reading, roles, staged)
+        return _build_inspection(source, reading, roles, staged)
 
 
 @dataclass(frozen=True)
@@ -253,11 +253,11 @@ def _read_columns(staged: Staged, reading: Reading, scratch: Path) -> _InputColu
             renamed = formatted.names.get(role) or name
             column = renamed or formatted.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
-        problems |= dict.fromkeys(_problems(part, reading, connection))
+        problems |= dict.fromkeys(_find_refusal_reasons(part, reading, connection))
     return _InputColumns(staged.formatted[-1].format, tuple(roles), tuple(problems))
 
 
-def _problems(
+def _find_refusal_reasons(
     part: InputFile, reading: Reading, connection: duckdb.DuckDBPyConnection
 ) -> Iterator[str]:
     """Yield why a release would be refused: for columns of labels, and for lack of labelers.
@@ -266,7 +266,7 @@ def _problems(
     labels are asked for. That goes by names and types of columns; no label is read.
     """
 
-    def refusal(unit: str, *, labelled: bool) -> str:
+    def explain_refusal(unit: str, *, labelled: bool) -> str:
         required = replace(reading, unit=unit, labelled=labelled)
         try:
             formatted = formats.apply_format(part, connection, required)
@@ -275,9 +275,11 @@ def _problems(
             return str(error)
         return _explain_missing_labels(part, formatted, required, connection) if labelled else ""
 
-    if first := refusal("labeler", labelled=True):
+    if first := explain_refusal("labeler", labelled=True):
         yield first
-        if refusal("none", labelled=True) and (second := refusal("labeler", labelled=False)):
+        if explain_refusal("none", labelled=True) and (
+            second := explain_refusal("labeler", labelled=False)
+        ):
             yield second
 
 
@@ -301,7 +303,7 @@ def _explain_missing_labels(
     )
 
 
-def _inspection(
+def _build_inspection(
     source: Input, reading: Reading, columns: _InputColumns, staged: Staged
 ) -> Inspection:
     pairs = find_distinct_pairs(staged, texts=False) if staged.rows else None
@@ -316,29 +318,31 @@ def _inspection(
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         left_out=dict(staged.left_out),
-        notes=(*(one.note for one in staged.formatted if one.note), *_doubles(staged)),
+        notes=(*(one.note for one in staged.formatted if one.note), *_warn_of_lookalikes(staged)),
         identical_sides=staged.identical_sides,
         repeated=staged.rows - compared,
-        answers=_answers(staged),
+        answers=_name_answer_kind(staged),
         labels=_count_answers(staged, rows),
         comparisons=compared,
         pairs=len(pairs) if pairs else 0,
-        labelers=_labelers(rows) if rows and staged.labelers else None,
-        questions=_questions(pairs),
-        examples=tuple(_examples(staged, pairs)) if pairs else (),
+        labelers=_summarize_labelers(rows) if rows and staged.labelers else None,
+        questions=_count_pairs_per_question(pairs),
+        examples=tuple(_read_example_pairs(staged, pairs)) if pairs else (),
         problems=columns.problems,
-        next=tuple(_commands(source, reading, staged)) if pairs and not columns.problems else (),
+        next=tuple(_suggest_next_commands(source, reading, staged))
+        if pairs and not columns.problems
+        else (),
     )
 
 
-def _doubles(staged: Staged) -> Iterator[str]:
+def _warn_of_lookalikes(staged: Staged) -> Iterator[str]:
     """Yield why a release refuses two labelers of whom one may be the other, written otherwise.
 
     Unless somebody said who they are, which is for the project to know.
     """
     nobody = np.zeros((0, 2), np.uint64)
     try:
-        refuse_doubles(
+        refuse_lookalikes(
             staged.identities,
             Identities(nobody, nobody),
             UnitGroups(nobody, nobody),
@@ -348,7 +352,7 @@ def _doubles(staged: Staged) -> Iterator[str]:
         yield f"a release refuses this: {error}"
 
 
-def _answers(staged: Staged) -> str:
+def _name_answer_kind(staged: Staged) -> str:
     if staged.choices:
         return "choices"
     return "rankings" if staged.pairs_of_rankings else "labels"
@@ -365,31 +369,31 @@ def _count_answers(staged: Staged, rows: statistic.Rows | None) -> int:
     return len(rows)
 
 
-def _labelers(rows: statistic.Rows) -> Labelers:
-    """Return how many distinct labels, rankings or choices each labeler gave."""
+def _summarize_labelers(rows: statistic.Rows) -> Labelers:
+    """Return how many labelers there are, and how many labels, rankings or choices they gave."""
     unit = rows.unit
     if rows.ranking is not None:
         unit = unit[np.unique(rows.ranking, return_index=True)[1]]
     counts = np.unique(unit, return_counts=True)[1]
-    least, most, bars = int(counts.min()), int(counts.max()), tuple(_histogram(counts))
+    least, most, bars = int(counts.min()), int(counts.max()), tuple(_count_by_powers(counts))
     return Labelers(len(counts), least, float(np.median(counts)), most, bars)
 
 
-def _histogram(counts: NDArray[np.int64]) -> Iterator[Bar]:
+def _count_by_powers(counts: NDArray[np.int64]) -> Iterator[Bar]:
     """Labelers with 1 label, 2–3, 4–7, …; from the fewest to the most, without gaps."""
     powers = np.floor(np.log2(counts)).astype(np.int64)
     for power in range(int(powers.min()), int(powers.max()) + 1):
         yield Bar(1 << power, (2 << power) - 1, int((powers == power).sum()))
 
 
-def _questions(pairs: DistinctPairs | None) -> tuple[Question, ...]:
+def _count_pairs_per_question(pairs: DistinctPairs | None) -> tuple[Question, ...]:
     if pairs is None or pairs.questions is None:
         return ()
     counts = pl.Series("name", pairs.questions).value_counts().sort("name")
     return tuple(Question(name, count) for name, count in counts.iter_rows())
 
 
-def _examples(staged: Staged, pairs: DistinctPairs) -> Iterator[Example]:
+def _read_example_pairs(staged: Staged, pairs: DistinctPairs) -> Iterator[Example]:
     """Yield a pair of each of the first few items, in canonical order."""
     first: dict[int, int] = {}
     for pair, content in enumerate(pairs.contents[:, 0]):
@@ -398,16 +402,16 @@ def _examples(staged: Staged, pairs: DistinctPairs) -> Iterator[Example]:
             break
     rows = pairs.first_row[list(first.values())]
     for row in read_texts(staged, rows).to_pylist():
-        yield Example(*(_words(text) for text in row.values()))
+        yield Example(*(_chat_to_text(text) for text in row.values()))
 
 
-def _words(content: str | list[dict[str, object]]) -> str:
+def _chat_to_text(content: str | list[dict[str, object]]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(f"{message['role']}: {message['content']}" for message in content)
 
 
-def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
+def _suggest_next_commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
     words = command_arguments(source)
     words += format_reading_options(

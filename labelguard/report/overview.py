@@ -30,11 +30,11 @@ from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.verification import (
     FilesVerification,
     Verification,
-    release_fault,
+    find_release_fault,
     verify_records,
 )
 from labelguard.storage import blocks
-from labelguard.storage.files import check_new_file
+from labelguard.storage.files import check_new_output_file
 
 # Weeks from the first release until use has a rate.
 _RATE_WEEKS = 2
@@ -209,13 +209,13 @@ def budget(project: Where) -> Budget:
         ledger.policies.ceiling(),
         Lifetime(total.epsilon, total.delta, len(every)),
         [
-            _usage(event, rows, _weeks(ledger, event))
+            _summarize_usage(event, rows, _count_weeks_in_use(ledger, event))
             for event, rows in ledger.releases.usage().items()
         ],
     )
 
 
-def _weeks(ledger: Ledger, event: str) -> int | None:
+def _count_weeks_in_use(ledger: Ledger, event: str) -> int | None:
     """Return the weeks begun since the first release under the policy in force.
 
     None where two are not over, or there is no rate at all.
@@ -233,11 +233,11 @@ def _weeks(ledger: Ledger, event: str) -> int | None:
     return over + 1 if over >= _RATE_WEEKS else None
 
 
-def _usage(event: str, rows: list[tuple[int, int, int]], weeks: int | None) -> Usage:
+def _summarize_usage(event: str, rows: list[tuple[int, int, int]], weeks: int | None) -> Usage:
     """Use of one kind of event in so many weeks, from how many units have (capacity, used)."""
     table = np.array(rows, np.int64).reshape(-1, 3)
     capacity, used, count = table.T
-    left, spent = quantiles(capacity - used, count), quantiles(used, count)
+    left, spent = find_quartiles(capacity - used, count), find_quartiles(used, count)
     pace = spent.get("median", 0)
     return Usage(
         event,
@@ -252,7 +252,7 @@ def _usage(event: str, rows: list[tuple[int, int, int]], weeks: int | None) -> U
     )
 
 
-def quantiles(
+def find_quartiles(
     values: np.ndarray[Any, np.dtype[np.int64]], count: np.ndarray[Any, np.dtype[np.int64]]
 ) -> dict[str, int]:
     """Minimum, quartiles and maximum of values that occur `count` times; empty without values."""
@@ -336,7 +336,7 @@ def releases(project: Where) -> list[ReleaseLine]:
 def release_path(release_id: str | None, project: Where) -> Path:
     """Return the directory of a committed release, by default the newest."""
     opened = OpenProject.open(project)
-    return opened.project.releases / _choose_releases(opened.ledger, release_id)[-1].id
+    return opened.project.releases / _find_release_or_all(opened.ledger, release_id)[-1].id
 
 
 def verify(project: Where, anchor: str | None = None) -> Verification:
@@ -358,30 +358,30 @@ def anchor(project: Where) -> AnchorLine:
 def verify_releases(release_id: str | None, project: Where) -> FilesVerification:
     """Check that the files of releases are what was committed; return the first fault, if any."""
     opened = OpenProject.open(project)
-    chosen = _choose_releases(opened.ledger, release_id)
-    broken = release_fault(opened, chosen)
+    chosen = _find_release_or_all(opened.ledger, release_id)
+    broken = find_release_fault(opened, chosen)
     return FilesVerification(broken is None, broken, len(chosen))
 
 
 def verify_copy(directory: Path) -> tuple[FilesVerification, bool]:
     """Check a copy of a release by its own sums, or its project's ledger; say whether by that."""
-    from labelguard.release.writer import check_committed, is_in_project
+    from labelguard.release.writer import check_committed_and_unchanged, is_in_project
 
     try:
-        check_committed(directory)
+        check_committed_and_unchanged(directory)
         broken = None
     except LabelguardError as error:
         broken = str(error)
     return FilesVerification(broken is None, broken, 1), is_in_project(directory)
 
 
-def simulate_to(path: Path, **options: Any) -> Simulated:
+def write_simulated_labels(path: Path, **options: Any) -> Simulated:
     """Write a simulated table to a Parquet file."""
     import pyarrow.parquet as pq
 
     from labelguard.simulation import simulate
 
-    check_new_file(path, "labels.parquet")
+    check_new_output_file(path, "labels.parquet")
     try:
         table = simulate(**options)
     except ValueError as error:
@@ -390,7 +390,7 @@ def simulate_to(path: Path, **options: Any) -> Simulated:
     return Simulated(str(path), table.num_rows, table.column_names)
 
 
-def _choose_releases(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
+def _find_release_or_all(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
     """Return the committed release of an id, or all of them; raise `LedgerError` for none."""
     if release_id is not None:
         return [ledger.releases.find_committed(release_id)]
@@ -414,14 +414,14 @@ def export(output: Path, project: Where = None) -> Exported:
     Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
     `output` exists or cannot be made.
     """
-    check_new_file(output, "ledger.json")
+    check_new_output_file(output, "ledger.json")
     ledger = OpenProject.open(project).ledger
     counts: dict[str, int] = {}
     with ledger.snapshot() as connection, output.open("x", encoding="utf-8") as file:
         for table in _EXPORTED:
             file.write(f"{',' if counts else '{'}\n{json.dumps(table)}: [")
             counts[table] = 0
-            for row in _rows(connection, schema.metadata.tables[table]):
+            for row in _read_exported_rows(connection, schema.metadata.tables[table]):
                 text = json.dumps(row, ensure_ascii=False)
                 file.write(f"{',' if counts[table] else ''}\n{text}")
                 counts[table] += 1
@@ -430,7 +430,7 @@ def export(output: Path, project: Where = None) -> Exported:
     return Exported(str(output), counts)
 
 
-def _rows(connection: sa.Connection, table: sa.Table) -> Iterator[dict[str, Any]]:
+def _read_exported_rows(connection: sa.Connection, table: sa.Table) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the order of its key, never all in memory."""
     columns = (column for column in table.c if column.name not in _SECRET)
     query = sa.select(*columns).order_by(*table.primary_key.columns)

@@ -20,7 +20,7 @@ from labelguard.release.sections import Chart, Mark, Section, Series, Table, sec
 from labelguard.report import charts, figures, sections
 from labelguard.report.facts import ReportFacts, verify_project
 from labelguard.report.render import FORMS, Report, section
-from labelguard.storage.files import check_file, write_atomically
+from labelguard.storage.files import check_output_file, write_atomically
 from labelguard.text import format_budget, pluralize
 
 Format: TypeAlias = Literal["html", "md", "json"]
@@ -47,7 +47,7 @@ def report(release_id: str | None = None, project: Where = None) -> Report:
     No label is read, and nothing is charged: it is made from releases, the ledger and other public
     counts. Raises `LedgerError` for a release that was not committed.
     """
-    return _build(ReportFacts.collect(release_id, project), None)[0]
+    return _verify_and_build_report(ReportFacts.collect(release_id, project), None)[0]
 
 
 def write(
@@ -63,14 +63,18 @@ def write(
     """
     ending = output.suffix.removeprefix(".")
     form = format or (ending if ending in FORMS else "html")
-    check_file(output, "report.html")
+    check_output_file(output, "report.html")
     expected = Anchor.parse(anchor) if anchor else None
-    document, verification = _build(ReportFacts.collect(release_id, project), expected)
+    document, verification = _verify_and_build_report(
+        ReportFacts.collect(release_id, project), expected
+    )
     write_atomically(output, FORMS[form](document).encode())
     return Reported(str(output), form, verification.ok, verification.fault)
 
 
-def _build(facts: ReportFacts, anchor: Anchor | None) -> tuple[Report, Verification]:
+def _verify_and_build_report(
+    facts: ReportFacts, anchor: Anchor | None
+) -> tuple[Report, Verification]:
     verification = verify_project(facts, anchor)
     about = facts.opened.project.about
     name = f"{about['name']}: labels" if "name" in about else "Labels"
@@ -86,7 +90,7 @@ def _build(facts: ReportFacts, anchor: Anchor | None) -> tuple[Report, Verificat
 def _summarize(facts: ReportFacts, verification: Verification) -> Iterator[tuple[str, str]]:
     """Yield the few facts that come first."""
     yield from facts.opened.project.about.items()
-    yield "project id", facts.opened.keys.check_value()[:16]
+    yield "project id", facts.opened.keys.key_fingerprint()[:16]
     # A clock may have run backwards: the order of releases is not that of their days.
     if days := sorted(record.created_at[:10] for record in facts.committed_releases):
         yield "period", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
@@ -113,14 +117,14 @@ def _build_sections(
     yield sections.describe_release_card(facts)
     if facts.chosen:
         yield from _describe_mechanisms(facts)
-    yield sections.describe_actions(facts, verification)
+    yield sections.describe_to_do(facts, verification)
     yield sections.describe_guarantee(facts)
-    yield sections.describe_limits(facts)
-    yield sections.describe_processing(facts)
+    yield sections.describe_not_protected(facts)
+    yield sections.describe_data_processing(facts)
     yield sections.describe_policies(facts)
     yield from figures.describe_usage(facts)
     yield sections.describe_dropped_labels(facts)
-    yield sections.describe_people(facts)
+    yield sections.describe_departures_and_links(facts)
     yield from figures.describe_noise(facts)
     if not facts.chosen:
         yield from _describe_mechanisms(facts)
@@ -133,7 +137,7 @@ def _build_sections(
 
 def _describe_mechanisms(facts: ReportFacts) -> Iterator[Section]:
     """Yield what mechanisms say of the releases that the report is about."""
-    for card in facts.newest_cards():
+    for card in facts.read_cards_per_mechanism():
         for part in sections_of_card(card):
             yield replace(part, title=f"{part.title} ({card['release']})")
 
@@ -160,11 +164,11 @@ def write_leaderboard(leaderboard: Leaderboard, release: str, output: Path) -> N
     if form not in (*FORMS, *_PICTURES):
         names = ", .".join((*FORMS, *_PICTURES))
         raise LabelguardError(f"expected -o with a name that ends in .{names}; found {output.name}")
-    check_file(output, "board.html")
+    check_output_file(output, "board.html")
     if form in FORMS:
         data = FORMS[form](_build_leaderboard(leaderboard, release)).encode()
     elif len(leaderboard.boards) == 1:
-        data = charts.draw(_chart_board(leaderboard.boards[0]), form)
+        data = charts.draw_svg_or_png(_chart_board(leaderboard.boards[0]), form)
     else:
         raise LabelguardError(
             f"a picture shows one board, and there are {len(leaderboard.boards)}; name one with "

@@ -19,9 +19,9 @@ from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.records import UnitGroups
 from labelguard.project import erasure, linking
 from labelguard.project.opening import OpenProject, Where
-from labelguard.report.facts import guess_accuracy, odds_factor
+from labelguard.report.facts import format_best_guess_accuracy, format_odds_factor
 from labelguard.report.render import Report, format_time, html, markdown, section
-from labelguard.report.sections import NOT_STATED, state_organisation
+from labelguard.report.sections import NOT_STATED, read_organisation_statements
 from labelguard.storage import blocks
 from labelguard.storage.files import write_atomically
 
@@ -60,19 +60,19 @@ def write_letter(
             f"a letter is Markdown or a page: a name that ends in .md, .txt or .html; found "
             f"{output.name}"
         )
-    report = erasure.preview(labeler_id, "erased", project, never_seen=True)
+    report = erasure.preview_removal(labeler_id, "erased", project, never_seen=True)
     if not (report.known or report.before):
         raise LedgerError(
             "nobody with this id was ever seen in this project; give it as your files write it, "
             "or the pseudonym"
         )
     opened = OpenProject.open(project)
-    stated = state_organisation(opened.project)
+    stated = read_organisation_statements(opened.project)
     used = Counter[str]()
     for release in report.releases:
         used[release.event] += release.used
     charged = {one.id: one.used for one in report.releases}
-    again = _list_repeating(opened, report)
+    again = _find_uncharged_repeat_releases(opened, report)
     rows = [
         (
             *(one.id, format_time(one.created_at), one.settings["mechanism"]),
@@ -83,13 +83,13 @@ def write_letter(
     ]
     shown: dict[str, Any] = {
         "report": report,
-        "replaced": _count_replaced(opened, report.labeler),
+        "replaced": _count_randomized_answers(opened, report.labeler),
         "again": again,
         "of_contents": any(one.unit == "item" for one in opened.ledger.policies.history()),
         "used": events.describe_uses(used),
         "events": [name for name, number in used.items() if number],
-        "factor": odds_factor(report.epsilon),
-        "right": guess_accuracy(report.epsilon, report.delta),
+        "factor": format_odds_factor(report.epsilon),
+        "right": format_best_guess_accuracy(report.epsilon, report.delta),
         "stated": {name: stated[name] for name in _CONTACTS},
     }
     blocks = ("letter", "letter_used", "letter_meaning", "letter_remains", "letter_contact")
@@ -107,18 +107,18 @@ def write_letter(
     return LabelerLetter(report.labeler, text, str(output) if output else None, missing)
 
 
-def _count_replaced(opened: OpenProject, pseudonym: str) -> int:
+def _count_randomized_answers(opened: OpenProject, pseudonym: str) -> int:
     """Return of how many answers of theirs a private file says what was published in their place.
 
     An answer that a sum used as well counts once: nothing was published in its place there.
     """
-    key, maps = blocks.from_bytes(bytes.fromhex(pseudonym)), opened.maps
+    key, maps = blocks.from_bytes(bytes.fromhex(pseudonym)), opened.map_digests
     records = opened.ledger.releases.all()
     drawn = [r.id for r in records if r.id in maps and events.kind(r.event).keeps_values]
     return len({row for release in drawn for row in opened.private_map.keys_of(release, key)})
 
 
-def _list_repeating(opened: OpenProject, report: erasure.RemovalReport) -> set[str]:
+def _find_uncharged_repeat_releases(opened: OpenProject, report: erasure.RemovalReport) -> set[str]:
     """Return releases that charged them nothing, and may have what was released of them before.
 
     The ledger does not record whose released labels a release repeats. One of labels may, if it
@@ -186,7 +186,8 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
     if len(set(states)) < len(states):
         raise ProjectError("two of these are one project; name each once")
     each = [
-        _look_up(labeler_ids, str(path), one) for path, one in zip(projects, opened, strict=True)
+        _find_project_spending(labeler_ids, str(path), one)
+        for path, one in zip(projects, opened, strict=True)
     ]
     if not any(one.known for one in each):
         raise LedgerError("nobody with this id was ever seen in any of these projects")
@@ -195,7 +196,9 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
     return PersonSpending(each, pricing.total(each) if adds_up else None)
 
 
-def _look_up(labeler_ids: Sequence[str], name: str, opened: OpenProject) -> ProjectSpending:
+def _find_project_spending(
+    labeler_ids: Sequence[str], name: str, opened: OpenProject
+) -> ProjectSpending:
     ledger = opened.ledger
     keys = linking.keys_of_ids(labeler_ids, opened)[0]
     known = linking.are_known(ledger, keys)
@@ -203,7 +206,9 @@ def _look_up(labeler_ids: Sequence[str], name: str, opened: OpenProject) -> Proj
     charged = [unit for unit in units if ledger.releases.uses_by_release(unit[np.newaxis])]
     is_known = bool(known.any() or charged)
     if not is_known:
-        similar = [one for text in labeler_ids for one in linking.find_similar(text, opened)]
+        similar = [
+            one for text in labeler_ids for one in linking.find_similar_labelers(text, opened)
+        ]
         if similar:
             raise LedgerError(
                 f"{name} knows this id in another spelling only, as labeler {similar[0]}: name it "

@@ -68,7 +68,7 @@ def section(
 
     The words say the caption and the columns of its table, which it has if there are `rows`.
     """
-    template = _template("words.j2", escape_controls, autoescape=False)
+    template = _load_template("words.j2", escape_controls, autoescape=False)
     shape: Any = {"table": rows, "newest_first": newest_first, "chart": chart}
     return fill_section(template, block, name, **shape, **facts)
 
@@ -78,13 +78,13 @@ def html(report: Report) -> str:
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'"
-    template = _template("report.html.j2", _keep_budgets_together, autoescape=True)
+    template = _load_template("report.html.j2", _keep_budgets_together, autoescape=True)
     return template.render(report=report, style=style, policy=policy) + "\n"
 
 
 def markdown(report: Report) -> str:
     """Return headings, paragraphs and tables; a chart is its message and its numbers."""
-    return _template("report.md.j2", _escape_markdown, autoescape=True).render(report=report)
+    return _load_template("report.md.j2", _escape_markdown, autoescape=True).render(report=report)
 
 
 def json_text(report: Report) -> str:
@@ -97,7 +97,9 @@ FORMS: Mapping[str, Callable[[Report], str]] = {"html": html, "md": markdown, "j
 
 
 @cache
-def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) -> jinja2.Template:
+def _load_template(
+    name: str, finalize: Callable[[str], str], *, autoescape: bool
+) -> jinja2.Template:
     """Return a template whose texts, as they are filled in, are first `finalize`d."""
     filters = {
         "budget": format_budget,
@@ -106,9 +108,9 @@ def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) ->
         "day": format_time,
         "kinds": _column_kinds,
         "noun": lambda event: events.kind(event).noun,
-        "paragraph": _paragraph,
-        "pictures": _pictures,
-        "small": format_small,
+        "paragraph": _escape_paragraph,
+        "pictures": _draw_picture_urls,
+        "small": format_small_number,
         "verbatim": lambda line: Markup(escape_controls(line)),
         "format_as": format,
     }
@@ -130,7 +132,7 @@ def _escape_markdown(text: str) -> Markup:
     return Markup(_MARKS.sub(lambda mark: f"\\{mark[0]}", escape_controls(text)))
 
 
-def _paragraph(text: str) -> Markup:
+def _escape_paragraph(text: str) -> Markup:
     """Return a paragraph of Markdown, which is no list even if it begins with a number."""
     return Markup(_LIST.sub(r"\1\\", _escape_markdown(text)))
 
@@ -151,7 +153,7 @@ def format_time(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
-def format_small(value: float) -> str:
+def format_small_number(value: float) -> str:
     """Return a small number as people write it: 1e-5."""
     return f"{value:g}".replace("e-0", "e-")
 
@@ -169,7 +171,7 @@ def _column_kinds(table: Table) -> list[str]:
     ]
 
 
-def _pictures(chart: Chart) -> dict[str, str]:
+def _draw_picture_urls(chart: Chart) -> dict[str, str]:
     """Return the chart for light and dark pages, wide and narrow ones."""
     wide, narrow = draw_svg(chart, WIDE), draw_svg(chart, NARROW)
     pictures = {"light": wide, "light_narrow": narrow}

@@ -19,8 +19,13 @@ from labelguard.project.project import Project
 from labelguard.project.verification import Verification
 from labelguard.release import card as cards
 from labelguard.release.sections import Section
-from labelguard.report.facts import HookState, ReportFacts, guess_accuracy, odds_factor
-from labelguard.report.render import format_small, format_time, section
+from labelguard.report.facts import (
+    HookState,
+    ReportFacts,
+    format_best_guess_accuracy,
+    format_odds_factor,
+)
+from labelguard.report.render import format_small_number, format_time, section
 from labelguard.storage import blocks
 from labelguard.text import DEFAULT_AGREEMENT, pluralize
 
@@ -29,13 +34,13 @@ _FORECASTS = 24
 _LEFT = 25
 
 
-def describe_actions(facts: ReportFacts, verification: Verification) -> Section:
+def describe_to_do(facts: ReportFacts, verification: Verification) -> Section:
     """Faults, allowances that are used up, and what was begun and not finished."""
     hook = None
     with contextlib.suppress(LabelguardError):  # which the hook's section tells
         hook = HookState.read(facts.opened)
     troubles = list(hook.describe_troubles()) if hook else []
-    stated = state_organisation(facts.opened.project)
+    stated = read_organisation_statements(facts.opened.project)
     missing = [name for name, value in stated.items() if value == NOT_STATED]
     shown: dict[str, Any] = {"facts": facts, "verification": verification, "troubles": troubles}
     begun = facts.committed_releases or len(missing) < len(stated)
@@ -51,9 +56,13 @@ def describe_release_card(facts: ReportFacts) -> Section | None:
     if card is None:
         return section("altered", "release", id=facts.chosen.id)
     privacy = card["privacy"]
-    training = _plain(cards.words("training", train_with=card["train_with"]))
+    training = _strip_markdown_marks(cards.fill_block("training", train_with=card["train_with"]))
     part = section(
-        "release", card=card, privacy=privacy, span=cards.span(privacy), training=training
+        "release",
+        card=card,
+        privacy=privacy,
+        span=cards.describe_covered_releases(privacy),
+        training=training,
     )
     return replace(part, facts=tuple((name.strip(), value) for name, value in cards.facts(card)))
 
@@ -63,40 +72,40 @@ def describe_guarantee(facts: ReportFacts) -> Section:
     cost = facts.budget.lifetime
     reactive = any(record.policy.assignment_reactive for record in facts.policies)
     declared = {name for record in facts.policies for name in record.policy.public_columns}
-    conditions = [cards.words("condition")] if reactive else []
-    conditions += [cards.words("assumption", columns=sorted(declared))] if declared else []
+    conditions = [cards.fill_block("condition")] if reactive else []
+    conditions += [cards.fill_block("assumption", columns=sorted(declared))] if declared else []
     return section(
         "guarantee",
         facts=facts,
         promised=any(record.state != "draft" for record in facts.policies),
-        conditions=" ".join(map(_plain, conditions)),
-        factor=odds_factor(cost.epsilon),
-        right=guess_accuracy(cost.epsilon, cost.delta),
+        conditions=" ".join(map(_strip_markdown_marks, conditions)),
+        factor=format_odds_factor(cost.epsilon),
+        right=format_best_guess_accuracy(cost.epsilon, cost.delta),
     )
 
 
-def _plain(markdown: str) -> str:
+def _strip_markdown_marks(markdown: str) -> str:
     """Return a sentence of a card without its marks."""
     return markdown.replace("**", "").replace("`", "")
 
 
-def describe_limits(facts: ReportFacts) -> Section:
+def describe_not_protected(facts: ReportFacts) -> Section:
     """Return what the promise leaves out: as cards say it, and what a project adds."""
     record = facts.newest_policy
     lines = list(cards.not_protected(record.policy) if record else cards.NOT_PROTECTED)
-    lines += [line for card in facts.newest_cards() for line in card["not_protected"]]
+    lines += [line for card in facts.read_cards_per_mechanism() for line in card["not_protected"]]
     return section("not_protected", lines=dict.fromkeys(lines))
 
 
-def describe_processing(facts: ReportFacts) -> Section:
+def describe_data_processing(facts: ReportFacts) -> Section:
     """Return what the organisation states of itself, the risk that is left, and room to sign."""
     cost = facts.budget.lifetime
     return section(
         "processing",
         facts=facts,
-        stated=state_organisation(facts.opened.project),
+        stated=read_organisation_statements(facts.opened.project),
         promised=any(record.state != "draft" for record in facts.policies),
-        right=guess_accuracy(cost.epsilon, cost.delta),
+        right=format_best_guess_accuracy(cost.epsilon, cost.delta),
         people=max((one.labelers for one in facts.budget.allowances), default=0),
         keep=facts.opened.project.ingest.get("keep"),
     )
@@ -105,7 +114,7 @@ def describe_processing(facts: ReportFacts) -> Section:
 NOT_STATED = "not stated"
 
 
-def state_organisation(project: Project) -> dict[str, str]:
+def read_organisation_statements(project: Project) -> dict[str, str]:
     """Return what `[organisation]` says, in its order; "not stated" where it says nothing."""
     stated = {"contact": project.about.get("contact")} | dict(project.organisation)
     return {
@@ -126,23 +135,23 @@ def describe_policies(facts: ReportFacts) -> Section:
                 format_time(record.created_at),
                 f"{record.policy.epsilon:g}",
             ),
-            *(format_small(record.policy.delta), record.policy.unit),
-            _describe_status(record.policy),
+            *(format_small_number(record.policy.delta), record.policy.unit),
+            _describe_tie_protection(record.policy),
             ", ".join(map(_describe_allowance, record.policy.allowances)),
             "–" if record.state == "draft" else f"{record.policy.epsilon:g}",
         )
         for record in facts.policies
     )
-    return section("policies", facts=facts, raised=_describe_raises(facts), rows=rows)
+    return section("policies", facts=facts, raised=_describe_ceiling_raises(facts), rows=rows)
 
 
-def _describe_status(policy: Policy) -> str:
+def _describe_tie_protection(policy: Policy) -> str:
     """Return whether it is a secret who called a tie, and who gave no answer."""
     ties = "public" if policy.tie_status_public else "protected"
     return f"ties {ties}, skips {'public' if policy.skips == 'public' else 'protected'}"
 
 
-def _describe_raises(facts: ReportFacts) -> str:
+def _describe_ceiling_raises(facts: ReportFacts) -> str:
     """Return when the ceiling was raised, from what to what."""
     entries = [one for one in facts.opened.ledger.journal() if one.kind in CEILINGS]
     ceilings = [Ceiling.from_journal(json.loads(one.body)) for one in entries]
@@ -167,7 +176,7 @@ def describe_dropped_labels(facts: ReportFacts) -> Section:
     return section("left_out", facts=facts, newest=newest, bounded=bounded)
 
 
-def describe_people(facts: ReportFacts) -> Section | None:
+def describe_departures_and_links(facts: ReportFacts) -> Section | None:
     """Return what was said of single labelers, by pseudonym, never by id; None where nothing
     was.
     """
@@ -178,7 +187,7 @@ def describe_people(facts: ReportFacts) -> Section | None:
     distinct = len(ledger.people.distinct()[0])
     if not (gone or len(labelers) or distinct):
         return None
-    others = _find_active_ids(UnitGroups(labelers, units), {one.pseudonym for one in gone})
+    others = _find_other_active_ids(UnitGroups(labelers, units), {one.pseudonym for one in gone})
     kinds = [one.kind for one in gone]
     return section(
         "people",
@@ -194,7 +203,7 @@ def describe_people(facts: ReportFacts) -> Section | None:
     )
 
 
-def _find_active_ids(groups: UnitGroups, gone: Set[str]) -> dict[str, list[str]]:
+def _find_other_active_ids(groups: UnitGroups, gone: Set[str]) -> dict[str, list[str]]:
     """Return of who left, by pseudonym, those of the same person that did not.
 
     Members of a group are other people.
@@ -215,14 +224,14 @@ def describe_forecasts(facts: ReportFacts) -> Section | None:
         return None
     return section(
         "planned",
-        rows=map(_forecast_row, reversed(planned[-_FORECASTS:])),
+        rows=map(_format_forecast_row, reversed(planned[-_FORECASTS:])),
         forecasts=planned,
         poor=poor,
         differ=1 - DEFAULT_AGREEMENT,
     )
 
 
-def _forecast_row(record: ReleaseRecord) -> tuple[str, ...]:
+def _format_forecast_row(record: ReleaseRecord) -> tuple[str, ...]:
     accuracy, error = (record.settings["forecast"][name] for name in ("accuracy", "label_error"))
     numbers = f"{accuracy['mean']:.3f}", f"{accuracy['low']:.3f} to {accuracy['high']:.3f}"
     return record.id, record.settings["mechanism"], *numbers, f"{error['mean']:.3f}"

@@ -121,7 +121,7 @@ def distinct_rows(*columns: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[n
 
 
 def positions(table: Blocks, values: Blocks) -> NDArray[np.intp]:
-    """Row of each values value in `table` (sorted, distinct), or -1 where it is absent."""
+    """Return the row of each value in `table` (sorted, distinct), or -1 where it is absent."""
     if not len(table):
         return np.full(len(values), -1, dtype=np.intp)
     high = np.ascontiguousarray(table[:, 0])

@@ -29,7 +29,7 @@ _MOST_WAITING = 256 << 20
 _ENDS = b"ends"
 
 
-def check_count(count: int) -> None:
+def check_bucket_count(count: int) -> None:
     """Raise `LabelguardError` for a number of buckets that is no power of 2, too small or large."""
     if not BUCKETS <= count <= MOST_BUCKETS or count & (count - 1):
         raise LabelguardError(
@@ -174,7 +174,7 @@ def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
     return pa.concat_tables(tables) if tables else None
 
 
-def count_parts(directory: Path) -> int:
+def count_part_rows(directory: Path) -> int:
     """Return how many rows all parts have."""
     return sum(map(_rows_of_part, _list_parts(directory)))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import SUMS, check_directory, hashes_of, new_directory
+from labelguard.storage.files import SUMS, check_output_directory, hashes_of, new_directory
 from labelguard.text import Progress
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def send_files(
 
 
 def _write_directory(files: Mapping[str, PublicFile], output: Path, progress: Progress) -> str:
-    check_directory(output, "published")
+    check_output_directory(output, "published")
     if output.is_dir() and any(output.iterdir()):
         if hashes_of(output) != {name: file.sha256 for name, file in files.items()}:
             raise LabelguardError(f"{output} holds something else; choose another directory")
@@ -194,7 +194,7 @@ def _send_to_hub(
 
     disable_progress_bars()
     api, where = HfApi(), f"hf:{repository}"
-    with _one_line(where):
+    with _shorten_errors(where):
         progress("asking the Hub", None)
         api.create_repo(repository, repo_type=kind, private=not public, exist_ok=True)
         info = api.repo_info(repository, repo_type=kind)
@@ -208,7 +208,9 @@ def _send_to_hub(
         if names and (SUMS not in names or any(name.startswith(".") for name in names)):
             raise LabelguardError(f"{where} holds something else; choose another repository")
         progress("uploading to the Hub", None)
-        additions = {name: CommitOperationAdd(name, _content(file)) for name, file in files.items()}
+        additions = {
+            name: CommitOperationAdd(name, _content_or_path(file)) for name, file in files.items()
+        }
         api.preupload_lfs_files(repository, additions.values(), repo_type=kind)
         for name, addition in additions.items():
             files[name].check(addition.upload_info.sha256.hex())
@@ -223,14 +225,14 @@ def _send_to_hub(
     return f"{api.endpoint}/{'datasets/' if kind == 'dataset' else ''}{repository}"
 
 
-def _content(file: PublicFile) -> bytes | str:
+def _content_or_path(file: PublicFile) -> bytes | str:
     """Return a small file's content, and the path of a large one."""
     with file.open() as opened:
         return str(file.path) if os.fstat(opened.fileno()).st_size > _SMALL else opened.read()
 
 
 @contextmanager
-def _one_line(where: str) -> Iterator[None]:
+def _shorten_errors(where: str) -> Iterator[None]:
     """Tell in one line what the Hub, or the way to it, refuses."""
     try:
         yield

@@ -37,13 +37,13 @@ _NAME = re.compile(rf"{PART}(?:/{PART})*")
 _OF_FILES = (".csv", ".html", ".json", ".jsonl", ".md", ".parquet", ".png", ".svg", ".tsv")
 
 
-def check_directory(output: Path, example: str) -> None:
+def check_output_directory(output: Path, example: str) -> None:
     """Raise `LabelguardError` for a file, or a file's name, where a directory is to be written."""
     if output.is_file() or (output.suffix.lower() in _OF_FILES and not output.is_dir()):
         raise LabelguardError(f"{output} names a file; expected a directory, as in -o {example}")
 
 
-def check_file(output: Path, example: str) -> None:
+def check_output_file(output: Path, example: str) -> None:
     """Raise `LabelguardError` where no file can be written: at a directory, or below none."""
     if output.is_dir():
         raise LabelguardError(f"{output} is a directory; expected a file, as in -o {example}")
@@ -51,9 +51,9 @@ def check_file(output: Path, example: str) -> None:
         raise LabelguardError(f"{output.parent} is no directory; make it or choose another -o")
 
 
-def check_new_file(output: Path, example: str) -> None:
+def check_new_output_file(output: Path, example: str) -> None:
     """Raise `LabelguardError` where no new file can be written."""
-    check_file(output, example)
+    check_output_file(output, example)
     if output.exists():
         raise LabelguardError(f"{output} exists; choose another -o")
 
@@ -131,7 +131,7 @@ def fresh_directory(path: Path, *, mode: int = 0o755) -> Path:
 
 
 @contextmanager
-def staged_beside(output: Path) -> Iterator[Path]:
+def make_temporary_beside(output: Path) -> Iterator[Path]:
     """Yield a new directory beside `output`, on the same file system, and remove it at the end."""
     parent = output.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def new_directory(output: Path, mode: int = 0o755) -> Iterator[Path]:
 
     It replaces nothing but an empty directory.
     """
-    with staged_beside(output) as temporary:
+    with make_temporary_beside(output) as temporary:
         yield temporary
         temporary.chmod(mode)
         for path in (*temporary.rglob("*"), temporary):
@@ -262,10 +262,10 @@ def check_own_directory(path: Path, kind: type[LabelguardError]) -> None:
         raise kind(f"{path} is a symbolic link; name the directory that it leads to")
     if not stat.S_ISDIR(status.st_mode):
         raise kind(f"{path} is not a directory")
-    _check_owner(path, status, 0o077, "700", kind)
+    _check_owner_and_mode(path, status, 0o077, "700", kind)
 
 
-def read_own(
+def read_own_file(
     path: Path, kind: type[LabelguardError], *, secret: bool = True, most: int = -1
 ) -> bytes:
     """Return the content of a regular file of the user's own, behind no link, or its first `most`
@@ -285,7 +285,7 @@ def read_own(
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise kind(f"{path} is not a file")
-        _check_owner(path, status, 0o077 if secret else 0o022, "600", kind)
+        _check_owner_and_mode(path, status, 0o077 if secret else 0o022, "600", kind)
         return file.read(most)
 
 
@@ -335,7 +335,7 @@ def _steps_to(path: Path) -> Iterator[Path]:
         ahead += reversed([part for part in target.parts if part != "/"])
 
 
-def _check_owner(
+def _check_owner_and_mode(
     path: Path, status: os.stat_result, others: int, mode: str, kind: type[LabelguardError]
 ) -> None:
     if status.st_uid != os.geteuid():

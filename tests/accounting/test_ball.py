@@ -195,7 +195,7 @@ def make(epsilon0, labels, letters=2):
 
 def count_changes(block):
     """Return how many of the 2^N random numbers have j changes, for j = 0 … m."""
-    size = block.draw_bytes
+    size = block.bytes_per_draw
     # Numpy's bytes end before the last zeros.
     drawn = (each.ljust(size, b"\0") for each in block.change_limits.tolist())
     limits = [0, *(int.from_bytes(each, "big") for each in drawn), 256**size]
@@ -205,7 +205,7 @@ def count_changes(block):
 def densities(block):
     """Return the exact probability of one answer with j changes, as it is drawn."""
     ways = [math.comb(block.labels, j) * (block.letters - 1) ** j for j in range(block.labels + 1)]
-    whole = 256**block.draw_bytes
+    whole = 256**block.bytes_per_draw
     return [Fraction(n, whole * way) for n, way in zip(count_changes(block), ways, strict=True)]
 
 

@@ -298,10 +298,10 @@ def test_what_is_no_number_of_coordinates_is_refused(coordinates, epsilon):
 def test_a_price_takes_it_off_delta_and_is_refused_where_it_is_more(monkeypatch):
     allowance = Allowance("uls", 1, sampling=Sampling(1.0, 100))
     policy = Policy(epsilon=3.0, delta=1e-5, ties="zero", allowances=(allowance,))
-    assert 0 < 1e-5 - pricing.continuous_delta(policy) < 1e-20
+    assert 0 < 1e-5 - pricing.delta_for_continuous_noise(policy) < 1e-20
     monkeypatch.setattr(gaussian, "BITS", 54)
     monkeypatch.setattr(gaussian, "MOST_COORDINATES", 10**7)
-    assert 1e-5 - pricing.continuous_delta(policy) == pytest.approx(5.85e-7, rel=1e-2)
+    assert 1e-5 - pricing.delta_for_continuous_noise(policy) == pytest.approx(5.85e-7, rel=1e-2)
     monkeypatch.setattr(gaussian, "MOST_COORDINATES", 10**9)
     with pytest.raises(PolicyError, match="more than half"):
         pricing.prices(policy, "uls")

@@ -180,9 +180,9 @@ def test_converted_runs_share_a_budget_and_weaker_noise_is_not_believed(kind, co
     assert isinstance(run, SampledRecords | Groups | Unproven) and run.count == count
     assert joint.delta([coin, run], 2.0) <= 1e-4
     assert joint.epsilon([coin, run], 1e-4) > 2.0 * (1 - 1e-4)
-    assert run.delta_of_noise() <= run.delta
+    assert run.compute_own_delta() <= run.delta
     weaker = replace(run, noise_multiplier=0.9 * run.noise_multiplier)
-    assert weaker.delta_of_noise() > 1.5 * run.delta
+    assert weaker.compute_own_delta() > 1.5 * run.delta
     with pytest.raises(ValueError, match="noise_multiplier must be larger"):
         joint.delta([coin, weaker], 2.0)
 

@@ -27,7 +27,7 @@ from labelguard.accounting import example_level, group, mixture, subsampled
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
 def test_one_step_costs_what_quadrature_says_and_never_less(sigma, q, records, epsilon):
     truth = one_step_of_records(sigma, q, records, epsilon)
-    found = mixture._delta(sigma, q, 1, records, epsilon)
+    found = mixture._zero_out_delta(sigma, q, 1, records, epsilon)
     assert truth - 1e-8 <= found <= truth * (1 + 1e-5) + 2e-8
 
 
@@ -51,7 +51,7 @@ def test_one_step_is_never_below_the_formula_at_the_point_where_the_loss_is_epsi
             weights @ norm.cdf(below, counts, sigma)
         )
         truth = max(float(removed), float(added))
-        found = mixture._delta(sigma, q, 1, records, epsilon)
+        found = mixture._zero_out_delta(sigma, q, 1, records, epsilon)
         assert truth < found < truth + 1e-8
 
 
@@ -68,7 +68,7 @@ def test_runs_cost_what_the_accountant_of_dp_accounting_says():
     theirs = accountant(event, replaced=False)
     for epsilon in (0.3, 1.0, 2.0):
         coarser = theirs.get_delta(epsilon)
-        found = mixture._delta(sigma, q, steps, records, epsilon)
+        found = mixture._zero_out_delta(sigma, q, steps, records, epsilon)
         assert coarser * 0.999 <= found <= coarser + 1e-10
 
 
@@ -77,14 +77,14 @@ def test_one_record_is_the_subsampled_gaussian_under_zero_out():
         dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)), 20
     )
     theirs = accountant(event, replaced=False).get_delta(1.0)
-    assert mixture._delta(2.0, 0.1, 20, 1, 1.0) == pytest.approx(theirs, rel=1e-3)
+    assert mixture._zero_out_delta(2.0, 0.1, 20, 1, 1.0) == pytest.approx(theirs, rel=1e-3)
 
 
 def test_drawing_every_record_moves_the_sum_by_all_of_them():
     """records/σ apart under zero-out: a Gaussian with noise multiplier σ/records."""
     from labelguard.accounting import gaussian
 
-    found = mixture._delta(24.0, 1.0, 5, 4, 0.5)
+    found = mixture._zero_out_delta(24.0, 1.0, 5, 4, 0.5)
     assert found == pytest.approx(gaussian.delta(6.0, 0.5, 5), rel=1e-4)
 
 
@@ -93,11 +93,11 @@ def test_calibration_spends_half_of_epsilon_on_each_of_two_steps_of_zero_out():
     epsilon, delta, q, steps, records = 2.0, 1e-5, 0.1, 30, 6
     found = mixture.calibrate(epsilon, delta, q, steps, records)
     assert (found * 2**20).is_integer()
-    each = mixture._delta(found, q, steps, records, epsilon / 2)
+    each = mixture._zero_out_delta(found, q, steps, records, epsilon / 2)
     assert each * (1 + math.exp(epsilon / 2)) == pytest.approx(delta, rel=1e-3)
     assert mixture.delta(found, q, steps, records, epsilon) <= delta
     assert mixture.delta(0.9 * found, q, steps, records, epsilon) > 1.5 * delta
-    unconverted = mixture._delta(found, q, steps, records, epsilon)
+    unconverted = mixture._zero_out_delta(found, q, steps, records, epsilon)
     assert unconverted < delta / 1000  # what a report without the conversion would claim
 
 

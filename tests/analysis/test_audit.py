@@ -252,7 +252,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(monkeypatch):
 
 # --- mistakes that show in whole releases --------------------------------------------------------
 
-real_query, real_usable = queries.canonical_query, stager.Stager._usable
+real_query, real_usable = queries.canonical_query, stager.Stager._keep_usable_rows
 
 
 def sides_as_they_came(layout, content):
@@ -280,8 +280,8 @@ def no_noise(total, grid, nonce):
 WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
     "order of sides, rr": ("rr", queries, "canonical_query", sides_as_they_came, "order"),
     "order of sides": ("statistic", queries, "canonical_query", sides_as_they_came, "order"),
-    "ties dropped, rr": ("rr", stager.Stager, "_usable", without_ties, "presence"),
-    "ties dropped": ("statistic", stager.Stager, "_usable", without_ties, "presence"),
+    "ties dropped, rr": ("rr", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
+    "ties dropped": ("statistic", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
     "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),
     "no noise": ("statistic", statistic, "add_noise", no_noise, "end to end"),
 }
@@ -336,10 +336,10 @@ def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be():
     directions = rng.standard_normal((20_000, 6, whole.BALL))
     directions /= np.linalg.norm(directions, axis=2, keepdims=True)
     noise = rng.gamma(whole.BALL, 2.0, (20_000, 6)) * directions[:, :, 0]
-    close = np.array([whole.chance_of_closeness((own[:3], own[3:]), 2.0) for own in noise])
+    close = np.array([whole.bound_closeness_probability((own[:3], own[3:]), 2.0) for own in noise])
     assert 0.02 < (close < 0.2).mean() < 0.21
     moved = noise + np.repeat([6.0, 0.0], 3)
-    apart = [whole.least_distance(own[:3], own[3:], 2.0, 0.2) for own in moved]
+    apart = [whole.bound_ball_distance(own[:3], own[3:], 2.0, 0.2) for own in moved]
     assert (np.array(apart) > 3).mean() < 0.21
 
 
@@ -361,7 +361,7 @@ def test_whole_releases_happen_in_no_project_of_the_user(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("hits", "runs"), [(0, 50), (1, 50), (25, 50), (49, 50), (50, 50)])
 def test_limits_of_a_proportion_are_those_of_the_binomial_test(hits, runs):
-    low, high = bounds.proportion(hits, runs, 1e-4)
+    low, high = bounds.bound_probabilities(hits, runs, 1e-4)
     expected = stats.binomtest(hits, runs).proportion_ci(1 - 2e-4, "exact")
     assert (float(low), float(high)) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
@@ -374,8 +374,10 @@ def test_limits_of_a_distance_are_wrong_as_often_as_they_may_be():
     """
     samples = np.random.default_rng(0).standard_normal((4000, 2, 200))
     samples[:, 0] += 0.5
-    unknown = np.array([bounds.distance_of_means(one, other, 0.2) for one, other in samples])
-    known = np.array([bounds.distance_of_means(one, other, 0.2, 1.0) for one, other in samples])
+    unknown = np.array([bounds.bound_distance_of_means(one, other, 0.2) for one, other in samples])
+    known = np.array(
+        [bounds.bound_distance_of_means(one, other, 0.2, 1.0) for one, other in samples]
+    )
     assert 0.07 < (known > 0.5).mean() < 0.13
     assert (unknown > 0.5).mean() < 0.25
 

@@ -92,9 +92,9 @@ def test_a_state_that_came_more_than_once_is_known_until_a_later_pull(inbox):
     assert inbox.find_repeated("other", found) == [False] * 3
     changed = replace(twice, body="something else", labeler="")
     assert inbox.find_repeated("clinic", [changed]) == [True]
-    inbox.settle_repeated("clinic", found, before=0)  # they came again after it began
+    inbox.forget_repeated("clinic", found, before=0)  # they came again after it began
     assert inbox.find_repeated("clinic", found) == [False, True, True]
-    inbox.settle_repeated("clinic", [twice], before=1 << 62)
+    inbox.forget_repeated("clinic", [twice], before=1 << 62)
     assert inbox.find_repeated("clinic", found) == [False, False, True]
 
 

@@ -127,10 +127,10 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(kind
     )
     price = pricing.parse_price(pricing.format_price(pricing.prices(policy, kind.name)[uses]))
     part = kind.component(price, uses)
-    epsilon = joint.epsilon([part], pricing.continuous_delta(policy))
+    epsilon = joint.epsilon([part], pricing.delta_for_continuous_noise(policy))
     least = 2 - (1e-6 if not kind.name.startswith(("uls", "els", "records")) else 1e-2)
     assert least < epsilon <= 2 + 1e-9
-    assert next(iter(kind.noise(price))) in ("flip_probability", "noise")
+    assert next(iter(kind.describe_noise(price))) in ("flip_probability", "noise")
 
 
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))

@@ -23,7 +23,7 @@ from support.commands import FIRST
 from support.pages import DOCS, script
 
 from labelguard.cli.main import main
-from labelguard.cli.release import _shown_estimate
+from labelguard.cli.release import _format_estimate
 from labelguard.ledger.ledger import Ledger
 from labelguard.mechanisms.agreement import AgreementEstimate
 from labelguard.project.project import find
@@ -204,7 +204,7 @@ def test_a_copy_is_shown_and_verified_without_its_project(project, monkeypatch, 
 
 def test_an_estimate_that_tells_nothing_is_unknown():
     def shown(agreement, low, high):
-        return _shown_estimate(AgreementEstimate(agreement, low, high, 0.3, 0.6, 9, 3))
+        return _format_estimate(AgreementEstimate(agreement, low, high, 0.3, 0.6, 9, 3))
 
     assert shown(0.7, 0.1, 1) == "0.700"
     assert {shown(0.7, 0, 1), shown(1.678, 0, 1), shown(-0.1, 0, 0.5)} == {"unknown"}

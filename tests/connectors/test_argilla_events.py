@@ -122,7 +122,7 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte():
 
 def _pull():
     """What the REST interface tells."""
-    questions = answers.preferences(
+    questions = answers.select_preference_questions(
         parse(list[answers.ArgillaQuestion], QUESTIONS["items"], "questions")
     )
     return [

@@ -134,10 +134,13 @@ def test_a_data_set_that_is_not_there_is_said(server, monkeypatch):
 
 
 def test_retry_after_is_seconds_or_a_date():
-    assert http._parse_seconds(" 7 ") == 7
-    assert http._parse_seconds("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
+    assert http._parse_retry_after(" 7 ") == 7
+    assert http._parse_retry_after("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
     assert (
-        http._parse_seconds("") is http._parse_seconds("-7") is http._parse_seconds("soon") is None
+        http._parse_retry_after("")
+        is http._parse_retry_after("-7")
+        is http._parse_retry_after("soon")
+        is None
     )
 
 

@@ -76,8 +76,8 @@ def test_what_an_engine_runs_twice_counts_once(options, shards, tmp_path, monkey
     engine = Twice()
     monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
     assert release(tmp_path / "there", shards, monkeypatch, **options) == here
-    assert engine.works[:3] == ["read_piece", "sort_bucket", "select"]
-    assert engine.works[-1] == "rows_of_bucket"
+    assert engine.works[:3] == ["stage_file", "sort_bucket", "select"]
+    assert engine.works[-1] == "build_published_rows"
     assert overview.verify(tmp_path / "there").ok
 
 
@@ -268,8 +268,8 @@ HIDDEN: dict[str, Callable[[Any], Path]] = {
     "sort_bucket": lambda task: task.pieces[0][0],
     "select": lambda task: task.staged,
     "randomize_bucket": lambda task: task.selected,
-    "count_laws": lambda task: task,
-    "rows_of_bucket": lambda task: task.sources[0][0],
+    "count_rows_per_law": lambda task: task,
+    "build_published_rows": lambda task: task.sources[0][0],
 }
 
 
@@ -288,7 +288,7 @@ def test_a_worker_that_does_not_see_the_files_is_no_empty_bucket(
 
 @pytest.mark.parametrize("hidden", ["outcomes", "released"])
 def test_rows_or_maps_that_a_worker_does_not_see_are_missed(hidden, shards, tmp_path, monkeypatch):
-    step = {"outcomes": "rows_of_bucket", "released": "select"}[hidden]
+    step = {"outcomes": "build_published_rows", "released": "select"}[hidden]
     project = lg.init(tmp_path / "project")
     budget = BUDGET | {"once": None, "uses": 2, "mechanism": "rr"}
     if hidden == "released":

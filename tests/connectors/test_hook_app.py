@@ -105,8 +105,8 @@ def _forbid(inbox, verb):
 
 @pytest.mark.parametrize("fate", ["deleted", "restored"])
 def test_nothing_is_accepted_for_a_project_that_is_gone_or_was_restored(made, fate, tmp_path):
-    attempts.succeed(made)
-    attempts.fail(made, ConnectorError("the tool is away"))
+    attempts.record_success(made)
+    attempts.record_failure(made, ConnectorError("the tool is away"))
     moved = made.state.with_name("moved")
     with client(made) as (tool, _):
         assert post(tool, hooks.body(1))[0] == tool.get("/readyz").status_code == 200

@@ -203,7 +203,7 @@ def test_while_another_job_holds_the_project_it_waits(make):
     clinic = make('when = "every:4"\nmechanism = "rr"')
     clinic.annotate(4)
     worker = clinic.worker()
-    with OpenProject.job(clinic.project):
+    with OpenProject.hold_for_job(clinic.project):
         done = worker.turn()
         assert (done.answers, done.releases, done.failed) == (0, [], [])
     assert len(worker.turn().releases) == 1

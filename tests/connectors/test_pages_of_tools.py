@@ -21,7 +21,7 @@ from labelguard_connectors.label_studio import rest
 from support.pages import DOCS, blocks, check_command, commands
 
 from labelguard.answers.connector import Settings, connector, kinds
-from labelguard.project.retention import period
+from labelguard.project.retention import parse_retention_period
 
 PAGES = ("connectors.md", "label-studio.md", "argilla.md")
 TABLES = [
@@ -46,7 +46,7 @@ def test_tables_of_labelguard_toml_are_understood(block):
         settings = Settings.of(name, table)
         connector(settings)
         Scheme.of(settings)
-    period(told.get("ingest", {}))
+    parse_retention_period(told.get("ingest", {}))
     Schedule.of(told.get("hook", {}))
 
 
@@ -202,7 +202,7 @@ def test_the_example_of_connectors_is_understood(compose):
     told = tomllib.loads((EXAMPLES / "connectors.toml").read_text())
     tables = told["connectors"]
     Schedule.of(told["hook"])
-    period(told["ingest"])
+    parse_retention_period(told["ingest"])
     words = {re.sub(r"\W", "_", name).upper() for name in tables}
     for name, table in tables.items():
         connector(Settings.of(name, table))

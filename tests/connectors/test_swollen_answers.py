@@ -182,7 +182,7 @@ def test_while_a_tool_is_silent_others_work_and_then_it_is_given_up(
     reading = threading.Thread(target=pull)
     reading.start()
     assert tool.asked.wait(30)
-    with OpenProject.job(project):  # at once, or this raises `ProjectBusy`
+    with OpenProject.hold_for_job(project):  # at once, or this raises `ProjectBusy`
         assert not refused
     reading.join(10)
     assert "cannot be reached (ReadTimeout)" in refused[0]

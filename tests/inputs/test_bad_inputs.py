@@ -41,7 +41,7 @@ def refusal(tmp_path):
         options = StagingOptions(Reading(columns), "files")
         with pytest.raises(LabelguardError) as caught:
             staged = stage(source, tmp_path / "staged", KeyRing.public(), options)
-            staged.raise_for_labels()
+            staged.refuse_labels_outside_domain()
             find_distinct_pairs(staged)
         message = str(caught.value)
         assert SECRET not in message and "\n" not in message

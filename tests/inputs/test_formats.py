@@ -184,7 +184,7 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(sha
         options = StagingOptions(reading(shape), "files")
         staged = stage(as_table(made), tmp_path / str(number), KeyRing.public(), options)
         with pytest.raises(InvalidLabels) as caught:
-            staged.raise_for_labels()
+            staged.refuse_labels_outside_domain()
         said = {"scores": "score_a or score_b", "kaggle": " or ".join(TELLING["kaggle"])}
         where = f"table row 1: column {said.get(shape, column)}: found a value outside the domain"
         assert str(caught.value).startswith(f"{where} (1 more such rows); ")

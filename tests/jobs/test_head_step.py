@@ -13,7 +13,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.steps import TrainingTask, open_step
 from labelguard.release.head import Head
-from labelguard.release.pairs_file import hold_out, item_keys, read_preferred
+from labelguard.release.pairs_file import hold_out, item_keys, read_preference_pairs
 from labelguard.text import no_progress
 
 WEEKS = 3
@@ -188,4 +188,7 @@ def test_labels_without_flips_or_head_teach_none(flipped, tmp_path):
     task = _task(flipped, tmp_path / "model")
     with pytest.raises(LabelguardError, match="no head can be learned"):
         _step().train(TrainingTask(other, task.project, task.output, None, no_progress))
-    assert read_preferred(flipped.path / "data.parquet").num_rows == flipped.card["counts"]["rows"]
+    assert (
+        read_preference_pairs(flipped.path / "data.parquet").num_rows
+        == flipped.card["counts"]["rows"]
+    )

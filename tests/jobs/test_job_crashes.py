@@ -106,8 +106,8 @@ STEPS = {
     "release": (releases, "make_release"),
     "judge": (gates, "judge"),
     "promote": (Models, "promote"),
-    "history": (attempts, "add_run"),
-    "forget": (JobState, "forget"),
+    "history": (attempts, "append_job_run"),
+    "forget": (JobState, "remove_run_in_progress"),
 }
 
 
@@ -200,7 +200,7 @@ def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(base, tmp_path, mo
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(gates, "judge", refuse)
-        patch.setattr(JobState, "forget", fatal)
+        patch.setattr(JobState, "remove_run_in_progress", fatal)
         retrain(one.job)
     done = retrain(one.job)
     assert (done.run, done.outcome, done.charged) == (3, "promoted", 0)

@@ -36,7 +36,7 @@ def models(tmp_path):
 
 
 def candidate(models, text="head"):
-    path = models.candidate("lesson")
+    path = models.prepare_candidate("lesson")
     path.mkdir(parents=True)
     (path / "head.npz").write_text(text)
     return path
@@ -57,8 +57,8 @@ def test_a_directory_of_models_has_one_job_of_one_project(models):
             Models(models.directory, job, project)
 
 
-@pytest.mark.quick("True-_register", "False-_register")
-@pytest.mark.parametrize("step", ["_register", "_use", "_prune"])
+@pytest.mark.quick("True-_add_to_registry", "False-_add_to_registry")
+@pytest.mark.parametrize("step", ["_add_to_registry", "_point_current_to", "_remove_old_models"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_promotion_that_was_cut_off_is_done_again(
     step: str, before: bool, models: Models, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +108,7 @@ def test_a_model_in_use_is_never_removed(models):
         models.promote(candidate(models), f"{number:04d}", FACTS, 3)
     (models.directory / "current").unlink()
     (models.directory / "current").symlink_to("0001")
-    models._prune(1)
+    models._remove_old_models(1)
     assert {path.name for path in models.directory.glob("0*")} == {"0001", "0003"}
 
 

@@ -254,7 +254,7 @@ def test_of_two_at_once_one_works_and_the_other_is_told(small):
 
 @pytest.mark.slow
 def test_a_busy_project_leaves_the_run_under_way(small):
-    with OpenProject.job(small.path), pytest.raises(ProjectBusy):
+    with OpenProject.hold_for_job(small.path), pytest.raises(ProjectBusy):
         retrain(small.job)
     assert small.history() == []
     done = retrain(small.job)

@@ -105,9 +105,9 @@ def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path):
 def test_a_key_ring_shows_nothing(tmp_path):
     ring = KeyRing.create(tmp_path)
     assert repr(ring) == "KeyRing(…)"
-    assert len(ring.check_value()) == 32
+    assert len(ring.key_fingerprint()) == 32
     secret = (tmp_path / "project.key").read_bytes()[-32:]
-    assert ring.check_value() not in secret.hex()
+    assert ring.key_fingerprint() not in secret.hex()
 
 
 UNITS = np.random.default_rng(0).integers(0, 2**63, (100_000, 2)).astype(np.uint64)

@@ -9,7 +9,7 @@ import pytest
 
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning import sources
-from labelguard.learning.columns import FeatureColumn, column_features
+from labelguard.learning.columns import FeatureColumn, parse_feature_columns
 from labelguard.learning.features import open_fitted, open_provider
 from labelguard.learning.sources import SourceFeatures
 from labelguard.learning.style import CLIP, FUNCTIONS, StyleFeatures
@@ -253,15 +253,15 @@ def test_a_specification_that_makes_no_sense_is_explained(spec):
     with pytest.raises(LabelguardError, match="expected source:COLUMN or source:COLUMN,by=COLUMN"):
         open_provider(spec)
     with pytest.raises(LabelguardError, match="expected source:COLUMN"):
-        column_features(spec)
+        parse_feature_columns(spec)
 
 
 def test_a_specification_says_what_it_needs_of_an_input():
     spec = "length+source:model,by=language+columns:a,b+source:model"
-    assert column_features(spec) == (
+    assert parse_feature_columns(spec) == (
         FeatureColumn("model", "source"),
         FeatureColumn("language", "stratum"),
         FeatureColumn("a"),
         FeatureColumn("b"),
     )
-    assert column_features("length+minilm") == ()
+    assert parse_feature_columns("length+minilm") == ()

@@ -75,7 +75,7 @@ def test_long_texts_leave_the_question_whole(judge):
     spec = f"verdict:model={judge},dtype=float32,max_tokens=200"
     provider = open_fitted(spec, pa.table(long), no_progress)
     [part] = provider._parts
-    texts = part._texts(pa.table(long))
+    texts = part._list_distinct_texts(pa.table(long))
     for ids in part._input_tokenizer(texts.prompts, texts.responses):
         shown = tokenizer().decode(ids)
         assert len(ids) <= 200 and shown.endswith("The better response is")

@@ -186,14 +186,14 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each):
     ledger, policy = open_ledger(project), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     computing = ledger.charge(event([2]), policy, epoch)
-    ledger.start(computing, epoch)
+    ledger.mark_reading(computing, epoch)
     reserved = ledger.charge(event([3], key="bb" * 32), policy, epoch)
     kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
     assert ledger.refund_reserved(epoch, resumed=kept.release.id) == [reserved.release.id]
     assert ledger.releases.labelers("rr").used.tolist() == [3]
     assert ledger.fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):
-        ledger.start(reserved, epoch)
+        ledger.mark_reading(reserved, epoch)
     with pytest.raises(LedgerError, match="is not computing"):
         ledger.mark_drawn(kept, epoch, "0" * 64, 1)
     with pytest.raises(LedgerError, match="is not drawn"):
@@ -207,7 +207,7 @@ def test_a_job_that_another_one_followed_charges_nothing(project_on_each):
     ledger.begin_job()
     for act in (
         lambda: ledger.charge(event([1], key="bb" * 32), policy, epoch),
-        lambda: ledger.start(kept, epoch),
+        lambda: ledger.mark_reading(kept, epoch),
         lambda: ledger.refund_reserved(epoch, resumed=None),
     ):
         with pytest.raises(LedgerError, match="another job has begun"):

@@ -74,7 +74,7 @@ def project(request, tmp_path, monkeypatch):
         if url:
             [(number, digest), *_] = Witness(home.witnesses).entries()
             file = home.state / "ledger.sqlite3"
-            restore.fill_database(url, file, (number, digest))
+            restore.copy_ledger_to_database(url, file, (number, digest))
             file.unlink()
         yield find(tmp_path), known
 

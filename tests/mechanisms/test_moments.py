@@ -28,7 +28,7 @@ def tight(z, rows):
 
 
 def roomy(z, rows):
-    return statistic.score_bounds(z, rows, 0.25, 0.5)
+    return statistic.bounds_for_source_scores(z, rows, 0.25, 0.5)
 
 
 def world(seed=0, taste=0.0, bound=tight):
@@ -45,7 +45,7 @@ def world(seed=0, taste=0.0, bound=tight):
     step = 2.0**-20
     total = statistic.clipped_sum(z, rows, half, bounds, step) * step
     asked = Comparisons(
-        z, rows.pair, rows.unit, rows.share(), np.ones(len(rows)), bounds.weight, bounds.clip
+        z, rows.pair, rows.unit, rows.row_weights(), np.ones(len(rows)), bounds.weight, bounds.clip
     )
     return asked, axes.metric, total
 
@@ -84,11 +84,14 @@ def test_bounds_for_scores_lie_between_those_without_signal_and_without_clip():
     rng = np.random.default_rng(2)
     z = rng.normal(size=(50, 3)).astype(np.float32)
     rows = Rows(rng.integers(50, size=600), np.sort(rng.integers(30, size=600)), 30)
-    least, most = statistic.without_signal(z, rows), statistic.unclipped_bounds(z, rows)
-    wide = statistic.score_bounds(z, rows, 0.5, 0.1)
+    least, most = statistic.norms_without_signal(z, rows), statistic.unclipped_bounds(z, rows)
+    wide = statistic.bounds_for_source_scores(z, rows, 0.5, 0.1)
     assert wide.sensitivity == 2 * wide.clip
     assert np.median(least) < wide.clip < most.clip
-    noisy, usual = statistic.score_bounds(z, rows, 0.5, 100.0), statistic.bounds(z, rows, 0.5)
+    noisy, usual = (
+        statistic.bounds_for_source_scores(z, rows, 0.5, 100.0),
+        statistic.bounds(z, rows, 0.5),
+    )
     assert noisy.clip == usual.clip and np.array_equal(noisy.weight, usual.weight)
 
 
@@ -138,7 +141,7 @@ def test_labels_scatter_by_the_mean_of_the_middle_and_the_most_tastes():
 @pytest.mark.parametrize("deviation", [0.0, 0.4, 0.8, 1.6, 3.0])
 def test_labelers_who_differ_answer_together_as_their_common_margin_says(deviation):
     together, step = np.array([-8.0, -1.0, 0.0, 0.3, 2.5]), 1e-4
-    margin, slope = moments.unmix(together, np.full(5, deviation))
+    margin, slope = moments.conditional_margins(together, np.full(5, deviation))
     grid = np.linspace(-9, 9, 20_001)
     weight = np.exp(-(grid**2) / 2) / np.exp(-(grid**2) / 2).sum()
 
@@ -148,7 +151,9 @@ def test_labelers_who_differ_answer_together_as_their_common_margin_says(deviati
         return np.log(first / second)
 
     assert answers(margin) == pytest.approx(together, abs=2e-4)
-    change = (moments.unmix(together + step, np.full(5, deviation))[0] - margin) / step
+    change = (
+        moments.conditional_margins(together + step, np.full(5, deviation))[0] - margin
+    ) / step
     assert slope == pytest.approx(change, rel=2e-3)
     # A logistic curve taken for a normal one stretches scores by 3% at a deviation of .8.
     usual = together * np.sqrt(1 + (16 * np.sqrt(3) / 15 / np.pi) ** 2 * deviation**2)
@@ -156,7 +161,9 @@ def test_labelers_who_differ_answer_together_as_their_common_margin_says(deviati
 
 
 def test_margins_without_end_stay_finite():
-    margin, slope = moments.unmix(np.array([-1e9, 1e9, 0.0]), np.array([0.0, 1e9, 1e9]))
+    margin, slope = moments.conditional_margins(
+        np.array([-1e9, 1e9, 0.0]), np.array([0.0, 1e9, 1e9])
+    )
     assert np.isfinite([margin, slope]).all() and (slope >= 1).all()
 
 

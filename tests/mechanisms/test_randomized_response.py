@@ -191,7 +191,7 @@ def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, letters, 
 
     monkeypatch.setattr(Coins, "draw", draw)
     rows.release_labels(constant(labels), 6, letters=letters)
-    words = range(-(-Block(THRESHOLD, 6, letters).draw_bytes // 16))
+    words = range(-(-Block(THRESHOLD, 6, letters).bytes_per_draw // 16))
     expected = [(purpose, ROWS, 0) for purpose in (Purpose.TIE, Purpose.ORDER)]
     expected += [(Purpose.CHANGES, ROWS // 6, word) for word in words]
     if letters > 2:

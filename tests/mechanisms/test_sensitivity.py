@@ -193,7 +193,9 @@ def test_the_bound_of_choices_is_attained_and_that_of_rankings_would_clip_them(s
     found = statistic.unclipped_bounds(z, asked)
     assert longest(z, asked, answers, found.weight) == pytest.approx(found.clip)
     wrong = math.sqrt(size * (size + 1) / (12 * (size - 1)) / (1 - 1 / size))
-    assert statistic._spectral(z, rows, rows.pair) == pytest.approx(2 * wrong * found.clip)
+    assert statistic._spectral_norm_bound(z, rows, rows.pair) == pytest.approx(
+        2 * wrong * found.clip
+    )
     assert longest(z, asked, answers, found.weight) > 1.009 * wrong * found.clip
     assert wrong == pytest.approx({3: 1 / 1.1547, 8: 1 / 1.0104}.get(size, wrong), abs=1e-4)
 
@@ -247,7 +249,7 @@ def test_many_labels_and_few_give_the_same_spectral_bound(m, monkeypatch):
     expected = math.sqrt(m) * np.linalg.norm(z.astype(np.float64), 2)
     padded = np.pad(z, ((0, 0), (0, 50)))  # more components than labels, none of which counts
     for same in (z, padded):
-        assert statistic._spectral(same, rows, np.arange(m)) == pytest.approx(expected)
+        assert statistic._spectral_norm_bound(same, rows, np.arange(m)) == pytest.approx(expected)
 
 
 def test_weights_and_clip_follow_the_norms_without_signal():

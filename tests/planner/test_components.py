@@ -11,7 +11,7 @@ from labelguard.accounting import ball, gaussian
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner.components import COUNTS, Directions, smaller_noise
+from labelguard.planner.components import COUNTS, Directions, make_noise_chooser
 from labelguard.planner.prior import Prior
 from labelguard.planner.trials import Worlds
 
@@ -57,7 +57,10 @@ def test_gains_are_those_of_the_formula():
 
 def test_less_noise_never_asks_for_fewer_components():
     found = Directions.of_features(features(600), asked(50, 20, 600))
-    chosen = [found.best(smaller_noise(epsilon, DELTA)) for epsilon in (0.1, 0.5, 1, 3, 8, 30)]
+    chosen = [
+        found.best_component_count(make_noise_chooser(epsilon, DELTA))
+        for epsilon in (0.1, 0.5, 1, 3, 8, 30)
+    ]
     assert chosen == sorted(chosen)
     assert chosen[0] < chosen[-1]
 
@@ -68,14 +71,14 @@ def test_less_noise_never_asks_for_fewer_components():
 def test_simulated_worlds_have_no_much_better_number(labelers, epsilon):
     """Of what is learnt at best, .5 to the accuracy of the best number, a tenth at most is lost."""
     x, rows = features(500), asked(labelers, 20, 500)
-    worlds, noises = Worlds.of(x, rows, Prior(), 12), smaller_noise(epsilon, DELTA)
+    worlds, noises = Worlds.of(x, rows, Prior(), 12), make_noise_chooser(epsilon, DELTA)
     right = {
         count: worlds.accuracies(
             lambda trial, count=count: trial.statistic_head(Shape(count), noises(count))
         ).mean()
         for count in sorted({min(count, 40) for count in COUNTS})
     }
-    own = right[Directions.of_features(x, rows).best(noises)]
+    own = right[Directions.of_features(x, rows).best_component_count(noises)]
     assert own - 0.5 > 0.9 * (max(right.values()) - 0.5)
     # The comparison can fail: the worst number loses more.
     assert min(right.values()) - 0.5 < 0.9 * (max(right.values()) - 0.5)
@@ -83,7 +86,7 @@ def test_simulated_worlds_have_no_much_better_number(labelers, epsilon):
 
 def test_ball_noise_is_taken_where_it_is_smaller_and_for_one_release_only():
     for epsilon in (0.5, 1.0, 3.0):
-        once, often = smaller_noise(epsilon, DELTA), smaller_noise(epsilon, DELTA, 12)
+        once, often = make_noise_chooser(epsilon, DELTA), make_noise_chooser(epsilon, DELTA, 12)
         sigma = gaussian.calibrate(epsilon, DELTA)
         for count in (1, 2, 4, 8, 16, 32, 64):
             spread = ball.calibrate(epsilon, DELTA, count) * math.sqrt(count + 1)
@@ -103,9 +106,9 @@ def test_the_order_of_rows_and_of_pairs_is_of_no_consequence():
 
 def test_the_scale_of_noise_and_not_its_shape_decides_under_a_policy():
     found = Directions.of_features(features(600), asked(50, 20, 600))
-    least = smaller_noise(1, DELTA)(4)
+    least = make_noise_chooser(1, DELTA)(4)
     assert least.kind == "ball"
-    assert found.best(lambda _: least) >= 4  # fewer would have the noise of four
+    assert found.best_component_count(lambda _: least) >= 4  # fewer would have the noise of four
 
 
 def test_rankings_and_choices_are_weighed_as_a_release_weighs_them():

@@ -97,9 +97,9 @@ def test_a_labeler_with_more_labels_than_a_block_holds_gets_one_block():
 
 
 def test_bounds_that_nobody_exceeds_are_not_tried():
-    assert flips.bounds_for(np.array([3, 4, 0])) == (None, 1, 3)
-    assert flips.bounds_for(np.array([3, 2])) == (None, 1)
-    assert flips.bounds_for(np.array([1])) == (None,)
+    assert flips.bounds_to_try(np.array([3, 4, 0])) == (None, 1, 3)
+    assert flips.bounds_to_try(np.array([3, 2])) == (None, 1)
+    assert flips.bounds_to_try(np.array([1])) == (None,)
 
 
 def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases():

@@ -50,7 +50,7 @@ def test_props_is_never_more_accurate_than_the_labels_it_works_on(shape):
 
 def test_further_worlds_are_those_that_would_have_come_anyway():
     x, rows = SHAPES["rankings"]
-    grown = Worlds.of(x, rows, Prior(), 2).more(5)
+    grown = Worlds.of(x, rows, Prior(), 2).extend_to(5)
     at_once = Worlds.of(x, rows, Prior(), 5)
     for one, other in zip(grown.trials, at_once.trials, strict=True):
         np.testing.assert_array_equal(one.sums, other.sums)

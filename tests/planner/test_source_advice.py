@@ -8,7 +8,7 @@ from support.preferences import compared
 from labelguard.learning.features import Group
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components
-from labelguard.planner.components import Directions, smaller_noise
+from labelguard.planner.components import Directions, make_noise_chooser
 from labelguard.planner.forecast import plan
 
 
@@ -44,9 +44,9 @@ def test_each_epsilon_is_told_what_its_components_have_room_for():
     rows = Rows(np.arange(2_000), np.arange(2_000) % 100, 100)
     x = np.column_stack([rng.standard_normal((2_000, 6)), own]).astype(np.float32)
     groups = (Group("other", 0, 6, None, None), Group("source:model", 6, 26, None, None))
-    buys = {epsilon: smaller_noise(epsilon, 1e-5) for epsilon in (0.1, 8.0)}
+    buys = {epsilon: make_noise_chooser(epsilon, 1e-5) for epsilon in (0.1, 8.0)}
     (note,) = components.describe_sources(x, rows, groups, buys)
-    few = Directions.of_features(own, rows).best(buys[0.1])
+    few = Directions.of_features(own, rows).best_component_count(buys[0.1])
     assert few < 19
     assert "19 directions" in note and f" {few} at ε = 0.1, 19 at ε = 8" in note
     assert "at ε = 0.1: --features length+style+minilm+source:model" in note

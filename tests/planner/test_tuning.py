@@ -170,8 +170,8 @@ def test_a_forecast_says_the_shape_and_the_noise_that_a_release_would_have():
     x, rows = np.repeat(features(200, 3), 2, axis=1), asked(40, 10, 200)
     for periods in (1, 4):
         found = tuning.forecast(x, rows, [1.0], DELTA, draws=3, growth=False, periods=periods)[1]
-        noises = components.smaller_noise(1.0, DELTA, periods)
-        assert found.shape == components.Directions.of_features(x, rows).shape(noises)
+        noises = components.make_noise_chooser(1.0, DELTA, periods)
+        assert found.shape == components.Directions.of_features(x, rows).choose_shape(noises)
         assert found.shape.components <= 3  # the rank of the features
         assert found.noise == noises(found.shape.components)
         assert found.noise.kind == ("ball" if periods == 1 else "gaussian")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
-from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
+from labelguard_trainer.gradient.heads import HeadProblem, choose_clip_norm, rates
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from support.asked import features, heavy_tailed
 
@@ -27,12 +27,12 @@ def measured(worlds, x, rows, epsilon):
     """Mean accuracy of real runs in the worlds of a forecast."""
     multiplier = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
     mean = multiplier / (2 * PROBABILITY * STEPS**0.5)  # of the noise of all steps, as a release's
-    shape = worlds.public.directions.shape(lambda _: Noise("gaussian", mean))
+    shape = worlds.public.directions.choose_shape(lambda _: Noise("gaussian", mean))
     axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     z = axes.coordinates(x)
     records = ComparisonRecords.of(z, rows)
     weight = weights(records, "root")
-    clip = clip_norm(records, weight)
+    clip = choose_clip_norm(records, weight)
     price = {"noise_multiplier": multiplier, "sampling_probability": PROBABILITY, "steps": STEPS}
     course = NoisyRun.from_price(price, clip, rows.units)
     spread = 2 * mean * clip / rows.units
@@ -59,7 +59,7 @@ def test_a_forecast_is_what_runs_of_user_wise_dp_sgd_give(epsilon, monkeypatch):
     x, rows = features(600), heavy_tailed(200, 600)
     worlds = Worlds.of(x, rows, Prior(), WORLDS)
     noise = Noise("gaussian", gaussian.calibrate(epsilon, DELTA))
-    shape = worlds.public.directions.shape(lambda _: noise)
+    shape = worlds.public.directions.choose_shape(lambda _: noise)
     forecast = worlds.user_wise(epsilon, noise, shape).accuracy.mean
     assert forecast == pytest.approx(measured(worlds, x, rows, epsilon), abs=0.01)
     # The test would tell: noise that is wrong by a factor of four is another forecast.
@@ -84,7 +84,7 @@ def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automati
     statistic, rr = forecast("statistic", 0.7), forecast("rr", 0.65)
     for gain, wanted in ((INDISTINCT / 2, "statistic"), (2 * INDISTINCT, "uls")):
         every = [statistic, forecast("uls", 0.7 + gain), rr]
-        assert outcomes.worth_training(every, 1.0).mechanism == wanted
+        assert outcomes.best_including_training(every, 1.0).mechanism == wanted
         assert outcomes.best(every, 1.0).mechanism == "statistic"
     better = [forecast("rr", 0.75), statistic, forecast("uls", 0.76)]
-    assert outcomes.worth_training(better, 1.0).mechanism == "rr"
+    assert outcomes.best_including_training(better, 1.0).mechanism == "rr"

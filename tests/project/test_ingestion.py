@@ -273,7 +273,7 @@ def _crash_at(point, patch):
     elif point == "written":
         after(Segments, "write")
     else:  # the ledger has it, the inbox does not know
-        after(ingestion._Ingestion, "_write")
+        after(ingestion._Ingestion, "_write_segment")
     return met
 
 

@@ -127,7 +127,7 @@ def test_refused_rows_are_as_if_they_were_not_there(gone, bad, layout, tmp_path_
 
 
 def test_a_number_written_with_a_fraction_is_another_id(project):
-    """Two spellings of one labeler are refused before (`refuse_doubles`), never guessed at."""
+    """Two spellings of one labeler are refused before (`refuse_lookalikes`), never guessed at."""
     keys = KeyRing(project.keys)
     leavers = DepartedLabelers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])
@@ -142,7 +142,7 @@ def test_a_number_written_with_a_fraction_is_another_id(project):
 def test_an_id_a_pseudonym_and_an_unknown_id(project):
     lg.privatize(labels_table(), project=project, **PRICE)
     for name in (WHO, pseudonym(project)):
-        found = erasure.preview(name, "erased", project)
+        found = erasure.preview_removal(name, "erased", project)
         assert found.labeler == pseudonym(project) and found.known
         assert found.rows_remembered == 12
         assert [r.used for r in found.releases] == [1] == [found.randomized_blocks]
@@ -165,8 +165,8 @@ def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project):
     at = table.column_names.index("labeler_id")
     ids = pc.if_else(pc.equal(table["labeler_id"], "worker 0"), own, table["labeler_id"])
     lg.privatize(table.set_column(at, "labeler_id", ids), project=project, **PRICE)
-    assert erasure.preview(own, "erased", project).labeler == pseudonym(project, own) != own
-    assert erasure.preview(WHO, "erased", project).labeler == own
+    assert erasure.preview_removal(own, "erased", project).labeler == pseudonym(project, own) != own
+    assert erasure.preview_removal(WHO, "erased", project).labeler == own
 
 
 def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project):
@@ -181,7 +181,7 @@ def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project
     assert gone.retired_at in invoke(project, "labeler", "list").stdout
     for name in (WHO, pseudonym(project)):
         found = overview.labeler(name, project)
-        assert found.departure in erasure.listing(project) and found.allowances[0].used == 1
+        assert found.departure in erasure.list_departures(project) and found.allowances[0].used == 1
         *_, row, _, spent = invoke(project, "budget", "labeler", name).stdout.splitlines()
         assert spent == "spent: ε = 3, δ = 1e-5 (all policies, at their full price)"
         assert row.endswith("–")
@@ -201,7 +201,7 @@ def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
         assert "was ever seen" in refused.stderr
         assert f"labeler {pseudonym(project)}, whom the project knows" in refused.stderr
     for stranger in ("somebody new", "0" * 32):
-        for act in (erasure.preview, erasure.remove_labeler):
+        for act in (erasure.preview_removal, erasure.remove_labeler):
             with pytest.raises(LedgerError, match="--never-seen") as raised:
                 act(stranger, "erased", project)
             assert "written" not in str(raised.value)
@@ -221,7 +221,7 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
         assert found.before == before and found.known
         assert found.kind == ("erased" if "erased" in (kind, before) else "retired")
         assert found.rows_remembered == (10 if before is None else 0)
-        kinds += [gone.kind for gone in erasure.listing(project)]
+        kinds += [gone.kind for gone in erasure.list_departures(project)]
         entries.append(len(ledger_of(project).journal()))
     assert kinds == ["retired", "retired", "erased", "erased", "erased"]
     assert np.diff(entries).tolist() == [0, 1, 0, 0]  # nothing is rewritten where nothing is

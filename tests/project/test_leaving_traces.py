@@ -97,7 +97,7 @@ def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
     assert repr(blocks.to_bytes(key_of(project)[0])) in text  # a control: it tells what is there
     assert WHO not in text and MARK not in text
     assert not where(tmp_path, WHO) and not where(tmp_path, MARK)
-    assert [gone.pseudonym for gone in erasure.listing(project)] == [pseudonym(project)]
+    assert [gone.pseudonym for gone in erasure.list_departures(project)] == [pseudonym(project)]
     assert "left out" in lg.privatize(labels_table(), project=project, **SET_ASIDE).notes[0]
     assert_sound(project)
 
@@ -148,7 +148,7 @@ def test_rows_are_told_by_the_column_of_labelers_alone(project):
 
 def test_a_file_without_any_row_left_goes_with_its_directory(project):
     lg.privatize(labels_table(bad=BAD[:2]), project=project, **SET_ASIDE)
-    assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
+    assert erasure.preview_removal(WHO, "erased", project).rows_set_aside == 2
     erasure.remove_labeler(WHO, "erased", project)
     assert list(project.quarantine.rglob("*")) == [] and project.quarantine.is_dir()
 
@@ -166,7 +166,7 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(kind, proje
     killed(*(job | DRAWN | {"source": str(path)} for path in (rest, source)))
     without, begun = (r.id for r in overview.releases(project.state))
     assert {path.name for path in project.private_maps.iterdir()} == {without, begun}
-    assert erasure.preview(WHO, kind, project).given_up == [begun]
+    assert erasure.preview_removal(WHO, kind, project).given_up == [begun]
     found = erasure.remove_labeler(WHO, kind, project)
     assert found.given_up == [begun] and found.statistic_releases == 1
     assert found.rows_remembered == 12 and remembered(project) == 0
@@ -277,7 +277,7 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(filled):
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
     inbox.bury("desk", ZUZANNA.encode(), "not understood")
     assert rows_of(project, ZUZANNA) == 4  # a control
-    before = erasure.preview(ZUZANNA, "erased", project)
+    before = erasure.preview_removal(ZUZANNA, "erased", project)
     assert (before.rows_set_aside, before.unreadable_files) == (5, ["dead letter 1 for desk"])
     assert (rows_of(project, ZUZANNA), inbox.waiting(), len(inbox.letters())) == (4, 2, 1)
     kept = run("labeler", "retire", f"desk:{ZUZANNA}", project=project, code=1, input="n\n").stdout
@@ -338,7 +338,7 @@ def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
 
     with monkeypatch.context() as patch:
         if point == "rewritten":
-            patch.setattr(sources, "replace_segments", crash)
+            patch.setattr(sources, "record_rewritten_segments", crash)
         else:
             real, calls = Segments.settle, []
 

@@ -151,7 +151,7 @@ class Holder:
         self._project = project
 
     def hold(self):
-        with OpenProject.job(self._project):
+        with OpenProject.hold_for_job(self._project):
             self.held.set()
             return self.waited.wait(PATIENCE)
 

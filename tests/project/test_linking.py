@@ -19,11 +19,11 @@ from support.preferences import ASKED, TABLE
 
 import labelguard as lg
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
-from labelguard.keys.identities import Identities, are_plain, normal_form
+from labelguard.keys.identities import Identities, are_plainly_normal, normalize_id
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import UnitGroups
 from labelguard.project import erasure, linking, policies
-from labelguard.project.linking import refuse_doubles
+from labelguard.project.linking import refuse_lookalikes
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 
@@ -64,18 +64,18 @@ def count(project, labeler):
     ],
 )
 def test_the_normal_form_of_an_id(name, form):
-    assert normal_form(name) == form
+    assert normalize_id(name) == form
 
 
 @given(st.text())
 def test_a_normal_form_is_its_own(name):
-    assert normal_form(normal_form(name)) == normal_form(name)
+    assert normalize_id(normalize_id(name)) == normalize_id(name)
 
 
 @given(st.lists(st.text() | st.from_regex(r"[ -~]+", fullmatch=True), min_size=1))
 def test_what_is_plain_is_in_normal_form(names):
-    for name, is_plain in zip(names, are_plain(names).tolist(), strict=True):
-        assert not is_plain or normal_form(name) == name
+    for name, is_plain in zip(names, are_plainly_normal(names).tolist(), strict=True):
+        assert not is_plain or normalize_id(name) == name
 
 
 def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
@@ -86,7 +86,7 @@ def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
     lg.privatize(table, **PRICE, unit="group", project=project)
     assert count(project, "José") == count(project, "Jose\u0301") == 1
     with pytest.raises(PolicyError, match="one person, or in one group"):
-        linking.distinct("José", "Jose\u0301", project)
+        linking.declare_distinct("José", "Jose\u0301", project)
 
 
 def test_a_pseudonym_in_the_message_serves_as_an_id(project):
@@ -95,8 +95,8 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project):
     with pytest.raises(InvalidLabels) as caught:
         lg.privatize(table, mechanism="rr", project=project)
     [pseudonym] = [w for w in str(caught.value).replace(",", " ").split() if len(w) == 32]
-    linking.distinct("Worker 0", pseudonym, project)
-    assert not linking.distinct(pseudonym, "Worker 0", project).new  # nothing is said twice
+    linking.declare_distinct("Worker 0", pseudonym, project)
+    assert not linking.declare_distinct(pseudonym, "Worker 0", project).new  # nothing is said twice
     with pytest.raises(PolicyError, match="said to be two people"):
         linking.link("Worker 0", "worker 0", project)
     lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
@@ -151,7 +151,7 @@ def test_a_table_links_whole_chains(project, tmp_path):
     assert asdict(linking.link_table(path, project)) == {"linked": 6, "pairs": 4}
     path.write_text("one,two\n8,9\n")
     assert asdict(linking.link_table(str(path), project)) == {"linked": 2, "pairs": 1}
-    units = Counter(pair.unit for pair in linking.listing(project).linked)
+    units = Counter(pair.unit for pair in linking.list_linked_and_distinct(project).linked)
     assert sorted(units.values()) == [2, 3, 3]
     path.write_text("one,three\n8,9\n")
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
@@ -159,7 +159,7 @@ def test_a_table_links_whole_chains(project, tmp_path):
     path.write_text("labeler_id,same_as\nworker 0,worker 1\nx,y\n")
     with pytest.raises(PolicyError, match="nothing was written"):
         linking.link_table(path, project)
-    assert sum(units.values()) == len(linking.listing(project).linked)
+    assert sum(units.values()) == len(linking.list_linked_and_distinct(project).linked)
 
 
 def test_linked_people_are_one_unit_of_a_statistic(project):
@@ -170,7 +170,7 @@ def test_linked_people_are_one_unit_of_a_statistic(project):
 
 @pytest.mark.parametrize("pair", [("", "a"), ("a", " "), ("a", "a"), ("files:a", "a")])
 def test_a_person_needs_two_ids(pair, project):
-    for act in (linking.link, linking.distinct):
+    for act in (linking.link, linking.declare_distinct):
         with pytest.raises(InvalidLabels):
             act(*pair, project)
 
@@ -247,7 +247,7 @@ def test_what_was_never_read_binds_nobody(project, monkeypatch):
     """A job that crashes after its charge, before it may look at a label, fixes no column."""
     table = TABLE.append_column("who", TABLE["labeler_id"])
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "start", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        patch.setattr(Ledger, "mark_reading", lambda *_: (_ for _ in ()).throw(RuntimeError))
         with pytest.raises(RuntimeError):
             lg.privatize(table, **PRICE, project=project)
     assert linking.list_sources(project) == []
@@ -263,7 +263,7 @@ def prepare_people(project):
     lg.privatize(rename_workers(TABLE, {"worker 0": "José"}), **PRICE, project=project)
     linking.add_source("tool", "known", project)
     linking.link("tool:7", "worker 1", project)
-    linking.distinct("worker 2", "Worker 2", project)
+    linking.declare_distinct("worker 2", "Worker 2", project)
 
 
 def test_it_holds_on_each_database(project_on_each):
@@ -326,9 +326,9 @@ def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project):
     linking.add_source("tool", "known", project)
     linking.link("tool:7", "worker 0", project)
     one, other = (person.pseudonym for person in linking.link("tool:7", "ada", project).people)
-    shown = erasure.preview("tool:7", "retired", project)
+    shown = erasure.preview_removal("tool:7", "retired", project)
     assert other in shown.linked and len(shown.linked) == 2 and one not in shown.linked
-    shown = erasure.preview("ada", "retired", project)
+    shown = erasure.preview_removal("ada", "retired", project)
     assert erasure.remove_labeler("ada", "retired", project).linked == shown.linked
     assert len(erasure.remove_labeler("tool:7", "retired", project).linked) == 1
     assert erasure.remove_labeler("worker 0", "retired", project).linked == []
@@ -392,22 +392,22 @@ def test_two_of_one_form_are_refused_where_one_of_them_is_in_the_input():
         (people(two=9), people(one=9, three=8)),
     ):
         with pytest.raises(InvalidLabels, match="differ only in how they are written"):
-            refuse_doubles(found, known, NO_GROUPS, NOBODY_DISTINCT)
-    refuse_doubles(people(one=9), people(one=9, two=8), NO_GROUPS, NOBODY_DISTINCT)
-    refuse_doubles(people(three=8), people(one=9, two=9), NO_GROUPS, NOBODY_DISTINCT)
+            refuse_lookalikes(found, known, NO_GROUPS, NOBODY_DISTINCT)
+    refuse_lookalikes(people(one=9), people(one=9, two=8), NO_GROUPS, NOBODY_DISTINCT)
+    refuse_lookalikes(people(three=8), people(one=9, two=9), NO_GROUPS, NOBODY_DISTINCT)
 
 
 def test_who_was_said_to_be_two_people_is_two_and_of_a_third_nothing_was_said():
     for distinct in ((keys(1), keys(2)), (keys(2), keys(1))):
-        refuse_doubles(people(one=9, two=9), NOBODY, NO_GROUPS, distinct)
-        refuse_doubles(people(one=9), people(two=9), NO_GROUPS, distinct)
+        refuse_lookalikes(people(one=9, two=9), NOBODY, NO_GROUPS, distinct)
+        refuse_lookalikes(people(one=9), people(two=9), NO_GROUPS, distinct)
         with pytest.raises(InvalidLabels, match="'three'"):
-            refuse_doubles(people(three=9), people(one=9, two=9), NO_GROUPS, distinct)
+            refuse_lookalikes(people(three=9), people(one=9, two=9), NO_GROUPS, distinct)
 
 
 def test_who_shares_a_unit_is_one_person():
     groups = UnitGroups(keys(1, 2), keys(7, 7))
-    refuse_doubles(people(one=9, two=9), NOBODY, groups, NOBODY_DISTINCT)
-    refuse_doubles(people(two=9), people(one=9), groups, NOBODY_DISTINCT)
+    refuse_lookalikes(people(one=9, two=9), NOBODY, groups, NOBODY_DISTINCT)
+    refuse_lookalikes(people(two=9), people(one=9), groups, NOBODY_DISTINCT)
     with pytest.raises(InvalidLabels, match="'three'"):
-        refuse_doubles(people(three=9), people(one=9), groups, NOBODY_DISTINCT)
+        refuse_lookalikes(people(three=9), people(one=9), groups, NOBODY_DISTINCT)

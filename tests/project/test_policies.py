@@ -69,7 +69,7 @@ def joint_delta(policy):
 )
 def test_all_allowances_together_cost_the_budget_and_hardly_less(policy):
     shown = details(policy)
-    assert joint_delta(policy) <= pricing.continuous_delta(policy)
+    assert joint_delta(policy) <= pricing.delta_for_continuous_noise(policy)
     assert policy.epsilon - 1e-3 < shown.epsilon <= policy.epsilon
     parts = list(pricing.components(policy, pricing.quote(policy)[1]).values())
     assert upper_bounds.rdp(parts, policy.delta) >= shown.epsilon
@@ -99,7 +99,7 @@ BALL = Allowance("statistic", 1, ball=4)
 
 def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
     policy = Policy(1, 1e-5, (Allowance("rr", 50), BALL))
-    assert joint_delta(policy) <= pricing.continuous_delta(policy) < policy.delta
+    assert joint_delta(policy) <= pricing.delta_for_continuous_noise(policy) < policy.delta
     stored, prices = pricing.quote(policy)
     assert stored["accountant"].endswith("× ball")
     [(k, price)] = prices["statistic"].items()
@@ -125,10 +125,10 @@ def test_ball_noise_alone_costs_what_its_accountant_says():
 
 def test_bits_of_noise_are_paid_for_every_release_and_no_bit_of_a_coin():
     coins = Policy(3, 1e-5, (Allowance("rr", 50),))
-    assert pricing.continuous_delta(coins) == coins.delta
+    assert pricing.delta_for_continuous_noise(coins) == coins.delta
     sums = Policy(40, 1e-9, (Allowance("statistic", 12), Allowance("rr", 50)))
     taken = 12 * (1 + math.exp(40)) * 2.0**-100
-    assert pricing.continuous_delta(sums) == pytest.approx(1e-9 - taken, rel=1e-15)
+    assert pricing.delta_for_continuous_noise(sums) == pytest.approx(1e-9 - taken, rel=1e-15)
     assert taken > 1e-13
 
 

@@ -153,14 +153,14 @@ def rows(found):
 
 def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(kept):
     found, before = kept
-    assert found.leave_out("r1", ME)
+    assert found.rewrite_without("r1", ME)
     after = found.digest("r1", rewritten=True)
     assert before != after and rows(found) == (3, 6)
     for digest in (before, after):  # as long as both are there, either may be what counts
         found.check({"r1": digest})
-    found.settle({"r1": after})
+    found.finish_rewriting({"r1": after})
     assert rows(found) == (0, 6) and found.digest("r1") == after
-    assert not found.leave_out("r1", ME)
+    assert not found.rewrite_without("r1", ME)
     with pytest.raises(ProjectError, match="not as it was drawn"):
         found.check({"r1": before})
 
@@ -174,12 +174,12 @@ def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(
     whole = files(tmp_path / "released")
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(private_map, "fsync_path", dies_at(moment, private_map.fsync_path))
-        found.leave_out("r1", ME)
+        found.rewrite_without("r1", ME)
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(Path, "unlink", dies_at(moment, Path.unlink))
-        found.settle({"r1": before})
+        found.finish_rewriting({"r1": before})
         crash()  # it had fewer files to remove
-    found.settle({"r1": before})
+    found.finish_rewriting({"r1": before})
     assert files(tmp_path / "released") == whole
 
 
@@ -189,13 +189,13 @@ def test_a_rewriting_that_crashed_once_the_ledger_knew_of_it_is_completed(
     moment, kept, monkeypatch
 ):
     found, _ = kept
-    found.leave_out("r1", ME)
+    found.rewrite_without("r1", ME)
     after = found.digest("r1", rewritten=True)
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(Path, "replace", dies_at(moment, Path.replace))
-        found.settle({"r1": after})
+        found.finish_rewriting({"r1": after})
     found.check({"r1": after})
-    found.settle({"r1": after})
+    found.finish_rewriting({"r1": after})
     assert rows(found) == (0, 6) and found.digest("r1") == after
 
 

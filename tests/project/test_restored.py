@@ -62,7 +62,7 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
     """Keys are shared: what the first attempt found complete is not, once another job has run."""
     saved = tmp_path / "backup.tar.zst"
     with monkeypatch.context() as patch, out_of_sight(place), pytest.raises(RuntimeError):
-        patch.setattr(restore, "_publish", _fail)
+        patch.setattr(restore, "_move_into_place", _fail)
         restore.restore(saved, tmp_path / "again", nothing_since=True)
     lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=place)
     with out_of_sight(place), pytest.raises(PolicyError, match="something followed the backup"):
@@ -74,7 +74,10 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
 def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path, monkeypatch):
     saved = tmp_path / "backup.tar.zst"
     place.state.parent.rename(tmp_path / "lost")
-    for step in ("_publish", "publish_directory"):  # before anything is published, and at the end
+    for step in (
+        "_move_into_place",
+        "publish_directory",
+    ):  # before anything is published, and at the end
         with monkeypatch.context() as patch, pytest.raises(RuntimeError):
             patch.setattr(restore, step, _fail)
             restore.restore(saved, tmp_path / "again", nothing_since=True)

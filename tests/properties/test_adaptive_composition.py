@@ -254,7 +254,7 @@ def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_
 
     for epsilon in (total / 3, total / 2, total):
         chosen = 0.0
-        losses, probabilities = joint._binomial(first[0])
+        losses, probabilities = joint._coin_loss_distribution(first[0])
         for loss, probability in zip(losses.tolist(), probabilities.tolist(), strict=True):
             chosen += probability * max(
                 signed_delta(second, epsilon - loss) for second in (steep, flat)

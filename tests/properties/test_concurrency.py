@@ -114,15 +114,15 @@ def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(project)
     old = slow.begin_job()
     grant = slow.charge(event(), POLICY, old)
     other = slow.charge(event(key="bb" * 32), POLICY, old)
-    slow.start(other, old)
+    slow.mark_reading(other, old)
     fast.begin_job()
     before = databases.dump(project.ledger_url)
     for act in (
         lambda: slow.charge(event(key="cc" * 32), POLICY, old),
-        lambda: slow.start(grant, old),
+        lambda: slow.mark_reading(grant, old),
         lambda: slow.mark_drawn(other, old, "0" * 64, 3),
         lambda: slow.commit(other, old, 3, {}),
-        lambda: slow.write(old, charges.replace_maps, {other.release.id: "0" * 64}),
+        lambda: slow.write(old, charges.replace_map_digests, {other.release.id: "0" * 64}),
         lambda: slow.refund_reserved(old, resumed=None),
     ):
         with pytest.raises(LedgerError, match="another job has begun"):
@@ -179,7 +179,7 @@ def test_only_an_unfinished_release_of_the_same_request_is_resumed(project):
     with pytest.raises(LedgerError, match="another job"):
         book.charge(event(), POLICY, epoch - 1, resumed=granted)
     assert book.charge(event(), POLICY, epoch, resumed=granted).release == granted
-    book.start(book.charge(event(), POLICY, epoch, resumed=granted), epoch)
+    book.mark_reading(book.charge(event(), POLICY, epoch, resumed=granted), epoch)
     last = book.charge(event(), POLICY, epoch, resumed=granted)
     book.commit(book.mark_drawn(last, epoch, "0" * 64, 3), epoch, 1, {})
     with pytest.raises(LedgerError, match="can resume"):

@@ -301,8 +301,8 @@ class LedgerMachine(RuleBasedStateMachine):
         grant, made = self.grants[number], self.made[number - 1]
         if grant.release.state == "reserved" and made.state != "reserved":
             with pytest.raises(LedgerError, match="is not reserved"):
-                self.ledger.start(grant, self.epoch)
-        elif self.act(fate, lambda: self.ledger.start(grant, self.epoch))[0]:
+                self.ledger.mark_reading(grant, self.epoch)
+        elif self.act(fate, lambda: self.ledger.mark_reading(grant, self.epoch))[0]:
             made.state = "computing" if made.state == "reserved" else made.state
 
     def draw(self, number, fate):
@@ -334,7 +334,7 @@ class LedgerMachine(RuleBasedStateMachine):
         drawn = [number for number, made in enumerate(self.made, 1) if made.map]
         chosen = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
         digests = {self.record(number).id: f"{self.epoch:060x}{number:04x}" for number in chosen}
-        if self.act(fate, lambda: self.ledger.releases.replace_maps(self.epoch, digests))[0]:
+        if self.act(fate, lambda: self.ledger.releases.replace_map_digests(self.epoch, digests))[0]:
             for number in chosen:
                 self.made[number - 1].map = digests[self.record(number).id]
 
@@ -388,7 +388,7 @@ class LedgerMachine(RuleBasedStateMachine):
             lambda: self.ledger.refund_reserved(old, None) if self.numbers("reserved") else boom(),
             lambda: self.ledger.policies.activate(old, "a"),
             lambda: self.ledger.abandon("r", old),
-            lambda: self.ledger.releases.replace_maps(old, {}),
+            lambda: self.ledger.releases.replace_map_digests(old, {}),
             lambda: self.ledger.people.add_tombstone(old, np.array([[0, 0]], np.uint64), "retired"),
         ):
             with pytest.raises(LedgerError, match="another job has begun"):

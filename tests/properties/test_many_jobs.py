@@ -189,7 +189,7 @@ def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(ri
     with first.exclusive():
         epoch = first.begin_job()
         grant = first.charge(event("aa" * 32, "rr", {1: 2}, SMALL.places), SMALL.policy, epoch)
-        first.start(grant, epoch)
+        first.mark_reading(grant, epoch)
         end_holders(url)
         with second.exclusive():
             later = second.begin_job()

@@ -40,7 +40,7 @@ MOMENTS = {
     "charged": (Ledger, "charge"),
     "started": (Ledger, "start"),
     "drawn": (Run, "draw"),
-    "published": (DrawnRelease, "publish"),
+    "published": (DrawnRelease, "finish_and_write"),
 }
 asked_rows = st.sets(st.tuples(st.integers(0, LABELERS - 1), st.integers(0, ITEMS - 1)), min_size=1)
 

@@ -281,7 +281,7 @@ def test_a_release_that_was_killed_is_finished(project, teacher, monkeypatch):
 
     for owner, step, state in (
         (Ledger, "mark_drawn", "computing"),
-        (DrawnRelease, "publish", "drawn"),
+        (DrawnRelease, "finish_and_write", "drawn"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, step, die)

@@ -288,8 +288,8 @@ def test_errors_have_the_covariance_of_their_parts():
 def test_the_bound_never_exceeds_what_the_clip_allows():
     wide = errors(bound=1e6 * EYE, radius=2.0)
     narrow = errors(bound=EYE, radius=2.0)
-    assert wide.cluster_bound(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
-    assert narrow.cluster_bound(EYE) == pytest.approx(1.96, rel=1e-3)
+    assert wide.cluster_half_widths(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
+    assert narrow.cluster_half_widths(EYE) == pytest.approx(1.96, rel=1e-3)
 
 
 def test_differences_are_covered_together():

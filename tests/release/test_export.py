@@ -15,7 +15,7 @@ from support.lives import TABLE, first_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
-from labelguard.release.export import as_given, targets
+from labelguard.release.export import choose_unturned_rows, target_probabilities
 from labelguard.release.frameworks import FRAMEWORKS
 
 GAMMA = 0.2
@@ -108,12 +108,14 @@ def test_a_trainer_finds_the_file_by_what_stands_beside_it(copy, tmp_path):
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(1, 12))
 def test_of_k_copies_as_many_are_as_given_as_the_probability_says(target, copies):
     p, row = np.array(target), np.arange(len(target))
-    number = sum(as_given(p, row, copy, copies).astype(int) for copy in range(copies))
+    number = sum(choose_unturned_rows(p, row, copy, copies).astype(int) for copy in range(copies))
     assert (np.abs(number / copies - p) <= 1 / (2 * copies) + 1e-12).all()
 
 
 def test_a_half_is_rounded_up_as_often_as_down():
-    number = sum(as_given(np.full(10, 0.5), np.arange(10), copy, 3).sum() for copy in range(3))
+    number = sum(
+        choose_unturned_rows(np.full(10, 0.5), np.arange(10), copy, 3).sum() for copy in range(3)
+    )
     assert number == 15
 
 
@@ -162,11 +164,12 @@ def test_a_posterior_is_the_heads_probability_in_the_mean_over_flips():
     nothing = np.full(3, np.nan)
     columns = {"label_probability": nothing, "flip_probability": flip}
     first, second = (
-        targets(pa.table(columns), "posterior", lambda batch, p=p: p) for p in (prior, 1 - prior)
+        target_probabilities(pa.table(columns), "posterior", lambda batch, p=p: p)
+        for p in (prior, 1 - prior)
     )
     seen = prior * (1 - GAMMA) + (1 - prior) * GAMMA
     np.testing.assert_allclose(seen * first + (1 - seen) * (1 - second), prior, rtol=1e-12)
-    alone = targets(pa.table(columns), "soft", lambda batch: prior)
+    alone = target_probabilities(pa.table(columns), "soft", lambda batch: prior)
     np.testing.assert_array_equal(alone, prior)
 
 

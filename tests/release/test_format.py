@@ -368,7 +368,7 @@ def test_the_library_gives_the_blocks_of_the_page(vectors):
         assert found.most_changes == law["most_changes"]
         raw = found.change_limits.tobytes()  # numpy's bytes leave out zeros at the end
         assert raw == bytes.fromhex("".join(law["limits"]))
-        assert found.draw_bytes * law["labels"] == len(raw)
+        assert found.bytes_per_draw * law["labels"] == len(raw)
 
 
 def test_the_library_gives_the_contents_of_the_page(vectors, ring, in_sql):
@@ -379,7 +379,7 @@ def test_the_library_gives_the_contents_of_the_page(vectors, ring, in_sql):
     digests = canonical.compute_unit_digests(words, in_sql)
     assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
     units = blocks([content["unit"] for content in contents])
-    assert np.array_equal(ring.content_units(digests), units)
+    assert np.array_equal(ring.content_unit_keys(digests), units)
 
 
 def test_the_library_gives_the_digest_of_a_map_on_the_page(vectors, ring, tmp_path):

@@ -11,7 +11,7 @@ import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.project import backup, policies
 from labelguard.project.opening import abandon
-from labelguard.release.mechanisms.props import difference
+from labelguard.release.mechanisms.props import describe_differences
 from labelguard.report import doctor, overview
 
 CEILING = 60
@@ -107,10 +107,12 @@ def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
 
 def test_of_settings_with_which_a_release_was_begun_those_that_differ_are_named():
     training = {"beta": 0.1, "epochs": 3}
-    told = difference({"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}})
+    told = describe_differences(
+        {"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}}
+    )
     assert told == (
         "training.beta 0.1, training.epochs 3",
         "training.beta 1, training.epochs not set",
     )
-    assert difference({"training": {}}, {}) == ("training {}", "training not set")
-    assert difference({"sizes": [1, 2]}, {"sizes": (1, 2)}) == ("", "")
+    assert describe_differences({"training": {}}, {}) == ("training {}", "training not set")
+    assert describe_differences({"sizes": [1, 2]}, {"sizes": (1, 2)}) == ("", "")

@@ -201,7 +201,7 @@ def test_many_rows_are_cut_into_files_of_a_size(used_project, directory, tmp_pat
     card = tmp_path / "CARD.md"
     card.touch()
     committed = {"data.parquet": digest, "CARD.md": publication.sha256(card)}
-    files = publication._files(tmp_path, committed, scratch)
+    files = publication._published_files(tmp_path, committed, scratch)
     shards = sorted(name for name in files if name.startswith("data"))
     assert len(shards) > 2 and shards[0] == f"data-00000-of-{len(shards):05d}.parquet"
     read = [pq.read_table(files[name].path) for name in shards]

@@ -22,8 +22,8 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import backup, restore
 from labelguard.project.project import Project
 from labelguard.release import card, sections
-from labelguard.release.model_card import LearnedRelease, base_of, front_matter
-from labelguard.release.writer import deliver
+from labelguard.release.model_card import LearnedRelease, find_learned_releases, front_matter
+from labelguard.release.writer import copy_release
 from labelguard.report import overview
 from labelguard.report.page import report, write
 from labelguard.report.render import html, markdown
@@ -77,13 +77,13 @@ def test_a_file_that_was_added_is_found_and_not_delivered(name, made, project, t
     assert not verdict.ok and f"{name} was added" in str(verdict.fault)
     record = Ledger(project.ledger_url, KeyRing(project.keys)).releases.get(made.id)
     assert record is not None
-    deliver(inside, tmp_path / "copy", record.files)
+    copy_release(inside, tmp_path / "copy", record.files)
     assert files(tmp_path / "copy") == own
     for name in ("precious", "card.json"):  # somebody's, since the release was charged
         (elsewhere := tmp_path / name).mkdir()
         (elsewhere / name).write_text("{}")
         with pytest.raises(ProjectError, match="holds another release"):
-            deliver(inside, elsewhere, record.files)
+            copy_release(inside, elsewhere, record.files)
         assert files(elsewhere).keys() == {name}
 
 
@@ -160,24 +160,24 @@ def test_an_adapter_without_a_card_is_what_the_model_below_it_is(tmp_path):
     write_card(tmp_path / "of-release", (ONE,))
     for name in ("raw", "of-release"):
         write_adapter(tmp_path / f"{name}-adapter", tmp_path / name)
-    assert base_of(str(tmp_path / "of-release-adapter"), private=True) == (ONE,)
+    assert find_learned_releases(str(tmp_path / "of-release-adapter"), private=True) == (ONE,)
     with pytest.raises(LabelguardError, match="raw labels"):
-        base_of(str(tmp_path / "raw-adapter"), private=True)
-    assert base_of(str(tmp_path / "raw-adapter"), private=False) == ()
+        find_learned_releases(str(tmp_path / "raw-adapter"), private=True)
+    assert find_learned_releases(str(tmp_path / "raw-adapter"), private=False) == ()
 
 
 @pytest.mark.parametrize("below", [".", "openai-community/gpt2", None])
 def test_of_an_adapter_of_nothing_here_nothing_is_known(tmp_path, below):
     write_adapter(tmp_path / "adapter", tmp_path / "adapter" if below == "." else below)
-    assert base_of(str(tmp_path / "adapter"), private=True) == ()
+    assert find_learned_releases(str(tmp_path / "adapter"), private=True) == ()
 
 
 def test_adapters_of_adapters_are_followed_and_not_in_circles(tmp_path):
     write_card(tmp_path / "base", (ONE,))
     for name, below in (("a", "base"), ("b", "a"), ("c", "d"), ("d", "c")):
         write_adapter(tmp_path / name, tmp_path / below)
-    assert base_of(str(tmp_path / "b"), private=True) == (ONE,)
-    assert base_of(str(tmp_path / "c"), private=True) == ()
+    assert find_learned_releases(str(tmp_path / "b"), private=True) == (ONE,)
+    assert find_learned_releases(str(tmp_path / "c"), private=True) == ()
 
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}

@@ -25,7 +25,7 @@ from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.choices import Choices, responses_of_pairs
+from labelguard.mechanisms.choices import Choices, recover_responses
 from labelguard.release.head import Window
 from labelguard.storage import buckets
 
@@ -83,7 +83,7 @@ class World:
         asked = Reading({}, features=features, public_columns=names, **reading)
         options = StagingOptions(asked, "", quarantine=False)
         staged = stage(source, directory, KeyRing.public(), options)
-        staged.raise_for_labels()
+        staged.refuse_labels_outside_domain()
         pairs = find_distinct_pairs(staged)
         self.rows = read_comparisons(staged, pairs.of_row)
         names = ("feature_quality", "feature_brevity")
@@ -184,7 +184,7 @@ def test_the_fit_finds_the_responses_of_sets_again():
         number.append(np.arange(len(one)))
     order = rng.permutation(sum(map(len, z)))
     columns = [np.concatenate(part)[order] for part in (z, group, number)]
-    found, ends = responses_of_pairs(*columns, sizes[columns[1]])
+    found, ends = recover_responses(*columns, sizes[columns[1]])
     means = np.add.reduceat(phi, offsets[:-1], axis=0) / sizes[:, None]
     assert np.array_equal(ends, offsets)
     np.testing.assert_allclose(found, phi - np.repeat(means, sizes, axis=0), atol=1e-5)
@@ -246,7 +246,7 @@ def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad, tmp_path):
     other = stage(path, tmp_path / "other", keys, StagingOptions(reading, ""))
     assert one.public_digest == other.public_digest
     with pytest.raises(InvalidLabels, match=r"row 2: column choice: expected the number of a resp"):
-        other.raise_for_labels()
+        other.refuse_labels_outside_domain()
 
 
 def test_labels_decide_nothing_but_the_sum(tmp_path, monkeypatch):

@@ -29,8 +29,8 @@ from labelguard.errors import PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.options import ReadingOptions, RunOptions, option_declarations
 from labelguard.project.ingestion import ingest
-from labelguard.release.card import rounded_up
-from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
+from labelguard.release.card import round_up_epsilon
+from labelguard.release.mechanisms import AUTO, collect_options, list_mechanisms
 from labelguard.release.request import Keywords, Ours, request_release
 from labelguard.storage import buckets
 
@@ -89,7 +89,9 @@ def test_an_option_added_to_one_class_is_everywhere(tmp_path):
 
 def test_type_checkers_know_all_that_is_declared():
     kinds = (PolicyRequest, ReadingOptions, RunOptions)
-    expected = {name for kind in kinds for name in option_declarations(kind)} | set(of_mechanisms())
+    expected = {name for kind in kinds for name in option_declarations(kind)} | set(
+        collect_options()
+    )
     assert set(Keywords.__annotations__) == expected
     assert set(get_args(Ours)) == {AUTO, *list_mechanisms()}
 
@@ -129,12 +131,18 @@ def test_a_release_is_charged_and_marked_before_a_label_is_read(project, monkeyp
 
         monkeypatch.setattr(owner, name, watched)
 
-    for act in ("begin_job", "charge", "start", "mark_drawn"):
+    for act in ("begin_job", "charge", "mark_reading", "mark_drawn"):
         watch(Ledger, act)
     watch(buckets, "column", lambda given: given[1] == "label")
     lg.privatize(TABLE.slice(0, 20), **PRICE, project=project)
     told = seen[seen.index("begin_job") :]  # it was staged before, in an order of its own
-    assert list(dict.fromkeys(told)) == ["begin_job", "charge", "start", "column", "mark_drawn"]
+    assert list(dict.fromkeys(told)) == [
+        "begin_job",
+        "charge",
+        "mark_reading",
+        "column",
+        "mark_drawn",
+    ]
 
 
 ALONE = collusion.epsilon([RandomizedBlocks.calibrate(3, 1e-5, 12)], 1e-5)
@@ -154,11 +162,11 @@ def test_a_card_states_the_price_of_two(own, project):
     assert own or found["epsilon"] == ALONE
     text = (made.path / "CARD.md").read_text()
     assert "two labelers may change together" in text
-    assert f"ε = {rounded_up(found['epsilon'])}" in text
+    assert f"ε = {round_up_epsilon(found['epsilon'])}" in text
 
 
 def test_a_price_in_words_is_never_less_than_it_is():
-    assert [rounded_up(one) for one in (6.7061, 6.0, 4.531)] == ["6.71", "6", "4.54"]
+    assert [round_up_epsilon(one) for one in (6.7061, 6.0, 4.531)] == ["6.71", "6", "4.54"]
 
 
 PLAN = ("plan", "--features", "length", "--epsilons", "3", "--json")

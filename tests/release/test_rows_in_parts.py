@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
 from labelguard_trainer.alignment.contents import read_prompts
-from labelguard_trainer.training.request import open_release, read_columns
+from labelguard_trainer.training.request import open_release, read_noise_and_sides
 from support import world
 from support.preferences import STATISTIC, TABLE, files
 from support.twice import Twice
@@ -22,7 +22,7 @@ from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release import drawn, publication
 from labelguard.release.rows import ROWS, list_files, rows_path
-from labelguard.release.writer import committed_directory
+from labelguard.release.writer import verified_release_directory
 from labelguard.report import overview
 from labelguard.storage.files import SUMS, fsync_path, hashes_of, sums_text
 
@@ -88,7 +88,7 @@ def test_what_learns_from_a_release_reads_parts_as_it_reads_one_file(releases, t
     facts = []
     for number, path in enumerate(releases):
         source = open_release(str(path), None)
-        columns, (items, first) = read_columns(source)
+        columns, (items, first) = read_noise_and_sides(source)
         lg.export(path, tmp_path / str(number), to="axolotl", noise="plain")
         facts.append(
             [
@@ -103,18 +103,18 @@ def test_what_learns_from_a_release_reads_parts_as_it_reads_one_file(releases, t
 
 
 def test_a_part_that_is_missing_altered_or_added_is_noticed(copy, releases):
-    assert committed_directory(copy) == copy
+    assert verified_release_directory(copy) == copy
     (copy / NAMES[1]).write_bytes((copy / NAMES[0]).read_bytes() + b" ")
     with pytest.raises(ProjectError, match=f"{NAMES[1]} was altered"):
-        committed_directory(copy)
+        verified_release_directory(copy)
     (copy / NAMES[1]).unlink()
-    for read in (lg.load, committed_directory):
+    for read in (lg.load, verified_release_directory):
         with pytest.raises(ProjectError, match=f"{NAMES[1]} is missing"):
             read(copy)
     shutil.copy2(releases[0] / NAMES[1], copy)
     shutil.copy2(copy / NAMES[0], copy / "data-00128-of-00128.parquet")
     with pytest.raises(ProjectError, match=r"data-00128-of-00128\.parquet was added"):
-        committed_directory(copy)
+        verified_release_directory(copy)
 
 
 def test_sums_that_name_no_part_are_those_of_no_release(copy):
@@ -122,7 +122,7 @@ def test_sums_that_name_no_part_are_those_of_no_release(copy):
     (copy / SUMS).write_text("\n".join(sums) + "\n")
     (copy / NAMES[-1]).unlink()
     with pytest.raises(ProjectError, match=f"{NAMES[-1]} is missing"):
-        committed_directory(copy)
+        verified_release_directory(copy)
 
 
 def test_what_is_published_of_either_is_a_release(releases, tmp_path, monkeypatch):
@@ -202,7 +202,9 @@ def test_a_worker_that_is_late_changes_nothing(tmp_path, monkeypatch):
     lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
     before, (work, task) = files(project.state), tasks[-1]
     assert work is drawn.publish_bucket
-    monkeypatch.setattr(drawn, "rows_of_bucket", lambda task, bucket: None)  # its input is gone too
+    monkeypatch.setattr(
+        drawn, "build_published_rows", lambda task, bucket: None
+    )  # its input is gone too
     key = new_key()
     with pytest.raises(LabelguardError, match=rf"does not find .*{task.directory.parent.name}"):
         open_result(key, run_sealed(seal_task(key, work, task), key, 0))

@@ -15,7 +15,7 @@ from labelguard.accounting import randomized_response
 from labelguard.accounting.blocks import Block
 from labelguard.budget.policy import Bound
 from labelguard.errors import PolicyError
-from labelguard.release.choices import fit_groups, number_blocks
+from labelguard.release.choices import assign_blocks, select_fitting_groups
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
@@ -50,7 +50,7 @@ def test_places_are_given_to_whole_groups_in_keyed_order(data, labels, labelers)
     order = [keys[9 * u + g] for u, g in zip(unit, group, strict=True)]
     free = data.draw(st.lists(st.integers(0, 12), min_size=labelers, max_size=labelers))
     types = (np.intp, np.intp, np.uint64, np.int64)
-    kept = fit_groups(*map(np.array, (unit, group, order, free), types))
+    kept = select_fitting_groups(*map(np.array, (unit, group, order, free), types))
     assert kept.tolist() == model_of_bounded(unit, group, order, free)
 
 
@@ -65,7 +65,7 @@ def test_labels_of_a_unit_fill_as_few_blocks_as_hold_them_evenly(counts, block, 
     rng.shuffle(unit)
     order = rng.permutation(len(unit)).astype(np.uint64)
     new = rng.random(len(unit)) < 0.8
-    found = number_blocks(unit, order, new, Bound(1, block))
+    found = assign_blocks(unit, order, new, Bound(1, block))
     owners = {}
     for number, who in zip(found[new], unit[new], strict=True):
         assert owners.setdefault(number, who) == who  # no block has labels of two units

@@ -63,7 +63,7 @@ def add_policy(project, name="later", unit="labeler"):
 def spent_by(who, project):
     """ε of a person, as all three places that tell it have it."""
     across = add_up_spending([who], [project]).total
-    letter = erasure.preview(who, "erased", project, never_seen=True).epsilon
+    letter = erasure.preview_removal(who, "erased", project, never_seen=True).epsilon
     assert across and letter == overview.labeler(who, project).epsilon == across.epsilon
     return letter
 
@@ -105,7 +105,7 @@ def test_a_group_whose_members_label_on_loses_to_later_policies(tmp_path):
     lg.privatize(labels_table(), project=project, epsilon=3.0, unit="group", **COST)
     erasure.remove_labeler(WHO, "erased", project)
     add_policy(project, unit="group")
-    assert erasure.preview(WHO, "erased", project).epsilon == 5.0
+    assert erasure.preview_removal(WHO, "erased", project).epsilon == 5.0
 
 
 @pytest.mark.parametrize("again", ["link", "inside", "same"])

@@ -47,11 +47,11 @@ def weeks_left(project, week):
 
 
 def test_use_is_counted_over_all_labelers():
-    found = overview._usage("rr", [(8, 8, 2), (8, 3, 4), (16, 0, 1)], weeks=2)
+    found = overview._summarize_usage("rr", [(8, 8, 2), (8, 3, 4), (16, 0, 1)], weeks=2)
     assert (found.labelers, found.allowed, found.used, found.left) == (7, 64, 28, 36)
     assert found.exhausted_labelers == 2
     assert found.left_per_labeler == {"min": 0, "25%": 0, "median": 5, "75%": 5, "max": 16}
-    assert overview._usage("rr", [(8, 8, 1)], weeks=2).weeks_left == 0
+    assert overview._summarize_usage("rr", [(8, 8, 1)], weeks=2).weeks_left == 0
     assert found.weeks_left == 4, "5 left at 3 in 2 weeks last for 10/3 weeks, which end in a 4th"
 
 

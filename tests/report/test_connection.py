@@ -125,10 +125,10 @@ def test_one_fault_is_told_once(used_project):
 
 
 def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else():
-    labels, fresh = demonstration._simulate_labels()
+    labels, fresh = demonstration._simulate_and_split_labelers()
     pairs = ["prompt", "response_a", "response_b"]
     assert labels[pairs].is_unique().all()
     assert not set(labels["labeler_id"]) & set(fresh["labeler_id"])
     assert labels["labeler_id"].n_unique() == 4 * fresh["labeler_id"].n_unique()
-    again, _ = demonstration._simulate_labels()
+    again, _ = demonstration._simulate_and_split_labelers()
     assert labels.equals(again)

@@ -30,7 +30,7 @@ from labelguard.project.project import find
 from labelguard.release.coefficients import COLUMNS
 from labelguard.release.sections import Section, Table
 from labelguard.report import overview
-from labelguard.report.facts import guess_accuracy
+from labelguard.report.facts import format_best_guess_accuracy
 from labelguard.report.page import report, write
 from labelguard.report.render import Report, html, json_text, markdown
 
@@ -137,7 +137,7 @@ def test_the_promise_of_several_policies_is_their_sum(project):
     [(1.0, "73.2%"), (3.0, "95.3%"), (10.0, "99.9955%"), (2000.0, "all but 100%")],
 )
 def test_how_often_a_guess_is_right_is_rounded_up(epsilon, right):
-    assert guess_accuracy(epsilon, 1e-5) == right
+    assert format_best_guess_accuracy(epsilon, 1e-5) == right
     if epsilon < 100:
         bound = (np.exp(epsilon) + 1e-5) / (np.exp(epsilon) + 1)
         assert bound <= float(right[:-1]) / 100 < bound + 0.001

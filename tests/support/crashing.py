@@ -87,10 +87,10 @@ DISK: tuple[tuple[Any, str], ...] = (
 REMOVALS: tuple[tuple[Any, str], ...] = ((os, "unlink"), (os, "rmdir"))
 AFTER = {
     "charge": (ledger.Ledger, "charge"),
-    "start": (ledger.Ledger, "start"),
+    "start": (ledger.Ledger, "mark_reading"),
     "complete": (PrivateMap, "complete"),
     "draw": (Run, "draw"),
-    "publish": (DrawnRelease, "publish"),
+    "publish": (DrawnRelease, "finish_and_write"),
     "commit": (ledger.Ledger, "commit"),
 }
 

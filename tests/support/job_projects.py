@@ -55,7 +55,7 @@ class Desk:
         pq.write_table(labels(batch, seed), self.path / "labels" / f"{batch}.parquet")
 
     def history(self):
-        return attempts.list_runs(lg.find(self.path))
+        return attempts.list_job_runs(lg.find(self.path))
 
     def registry(self):
         found: list[dict[str, Any]] = json.loads((self.models / "registry.json").read_text())[

@@ -58,7 +58,7 @@ def unclipped(z, rows):
 
 def parts(z, rows, labels, bounds, *, clip=None):
     """clip_C(w_u Σ_j share (y_uj − ½) z_uj) by its definition, shape (units, components)."""
-    half = np.choose(labels, [-0.5, 0.5, 0.0]) * rows.share()
+    half = np.choose(labels, [-0.5, 0.5, 0.0]) * rows.row_weights()
     of_unit = np.zeros((rows.units, z.shape[1]))
     np.add.at(of_unit, rows.unit, half[:, None] * z[rows.pair].astype(np.float64))
     of_unit *= bounds.weight[:, None]

@@ -13,17 +13,19 @@ def rows_keep_the_order_of_the_file(patch):
     patch.setattr(staged, "canonical_order", lambda table: np.arange(table.num_rows))
 
 
-def _usable(patch, change):
-    whole = stager.Stager._usable
+def _keep_usable_rows(patch, change):
+    whole = stager.Stager._keep_usable_rows
 
     def usable(self, name, batch):
         return change(self, whole(self, name, batch))
 
-    patch.setattr(stager.Stager, "_usable", usable)
+    patch.setattr(stager.Stager, "_keep_usable_rows", usable)
 
 
 def ties_are_dropped(patch):
-    _usable(patch, lambda _, rows: rows.filter(pa.array(rows["label"].to_numpy() != LABEL_TIE)))
+    _keep_usable_rows(
+        patch, lambda _, rows: rows.filter(pa.array(rows["label"].to_numpy() != LABEL_TIE))
+    )
 
 
 def ties_are_not_counted(patch):
@@ -31,7 +33,7 @@ def ties_are_not_counted(patch):
         self.staged.rows_read -= int((rows["label"].to_numpy() == LABEL_TIE).sum())
         return rows
 
-    _usable(patch, usable)
+    _keep_usable_rows(patch, usable)
 
 
 def labels_enter_the_key(patch):
@@ -39,11 +41,11 @@ def labels_enter_the_key(patch):
         self._digest += rows["label"].to_numpy().sum(dtype=np.uint64)
         return rows
 
-    _usable(patch, usable)
+    _keep_usable_rows(patch, usable)
 
 
 def _counts(patch, count):
-    whole = selection.counts_of
+    whole = selection.counts_for_ledger
 
     def counts(plan):
         rows = plan.directory.parent / "input" / "rows"
@@ -51,7 +53,7 @@ def _counts(patch, count):
         labels = [y for table in tables if table is not None for y in table["label"].to_pylist()]
         return whole(plan) | {"duplicates": count(labels)}
 
-    patch.setattr(selection, "counts_of", counts)
+    patch.setattr(selection, "counts_for_ledger", counts)
 
 
 def preferences_are_counted(patch):

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from labelguard_trainer.gradient.language_runs import useful_limit
+from labelguard_trainer.gradient.language_runs import choose_label_limit
 from labelguard_trainer.gradient.loop import Checkpoints
 from labelguard_trainer.training import stages as training_stages
 from support import tiny_models, world
@@ -217,7 +217,7 @@ def test_a_killed_run_goes_on_where_it_was_kept(labelguard, monkeypatch):
 
 def test_labels_a_step_are_doubled_while_that_lowers_the_noise():
     falling = {1: 1.0, 2: 0.71, 4: 0.5, 8: 0.48, 16: 0.47}
-    assert useful_limit(falling.__getitem__, 0.9, 16) == 4
-    assert useful_limit(falling.__getitem__, 0.9, 3) == 2
-    assert useful_limit(falling.__getitem__, 0.6, 16) == 1
-    assert useful_limit(lambda g: float(np.sqrt(1 / g)), 1.0, 9) == 8
+    assert choose_label_limit(falling.__getitem__, 0.9, 16) == 4
+    assert choose_label_limit(falling.__getitem__, 0.9, 3) == 2
+    assert choose_label_limit(falling.__getitem__, 0.6, 16) == 1
+    assert choose_label_limit(lambda g: float(np.sqrt(1 / g)), 1.0, 9) == 8

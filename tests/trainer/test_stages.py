@@ -23,7 +23,7 @@ from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms import props
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
 from labelguard.release.model_card import front_matter
-from labelguard.release.pairs_file import read_preferred
+from labelguard.release.pairs_file import read_preference_pairs
 from labelguard.text import no_progress
 
 PAIRS, LONGEST = 48, 64
@@ -191,7 +191,7 @@ def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(shop, 
     after = train_runs.weights(Path("model"))
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
-    probes = read_preferred(shop / "probes.parquet")
+    probes = read_preference_pairs(shop / "probes.parquet")
     margins = step.margins(Path("model"), probes)
     turned = pa.table(
         [probes["prompt"], probes["rejected"], probes["chosen"]],

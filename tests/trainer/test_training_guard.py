@@ -7,7 +7,7 @@ import pytest
 import trl
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
-from labelguard_trainer.training import check_trl, models
+from labelguard_trainer.training import check_trl_version, models
 from labelguard_trainer.training.rows import RawLabels
 from labelguard_trainer.training.settings import check_fields, parse_lora, read_config
 from peft import LoraConfig
@@ -155,10 +155,10 @@ def test_rows_whose_sides_are_equal_after_truncation_are_left_out_and_counted(ba
 
 
 def test_another_trl_is_refused():
-    check_trl("1.16.3")
+    check_trl_version("1.16.3")
     for found in ("1.15.2", "1.17.0", "2.0.0"):
         with pytest.raises(LabelguardError, match=r"trl>=1\.16,<1\.17"):
-            check_trl(found)
+            check_trl_version(found)
 
 
 def test_no_text_of_a_prompt_is_logged(caplog):

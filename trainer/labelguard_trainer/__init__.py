@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
             if home.startswith(("alignment", "training")):
-                import_module("labelguard_trainer.training").check()
+                import_module("labelguard_trainer.training").check_installation()
             return getattr(import_module(f"labelguard_trainer.{home}"), name)
     why = _OTHERS.get(name.removesuffix("Trainer").removesuffix("Config"))
     hint = f": {why}" if why else ""

@@ -39,18 +39,18 @@ Probability: TypeAlias = Tensor | float
 
 def plain(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
     """−log σ(z): the row's `chosen` is taken at its word, whatever is known of its noise."""
-    return softplus(-_precise(z))
+    return softplus(-_widen_to_float32(z))
 
 
 def soft(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
     """−t log σ(z) − (1−t) log σ(−z): the cross-entropy with a probability."""
-    z = _precise(z)
+    z = _widen_to_float32(z)
     return target * softplus(-z) + (1 - target) * softplus(z)
 
 
 def forward(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
     """−t log P(1) − (1−t) log P(0) with P(1) = (1−γ)σ(z) + γσ(−z)."""
-    z = _precise(z)
+    z = _widen_to_float32(z)
     stays, flips = torch.log1p(-flip_probability), torch.log(flip_probability)
     log_one, log_zero = logsigmoid(z), logsigmoid(-z)
     says_one = torch.logaddexp(stays + log_one, flips + log_zero)
@@ -60,7 +60,7 @@ def forward(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
 
 def robust(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
     """[(1−γ)ℓ(t; z) − γℓ(1−t; z)]/(1−2γ); with unequal γ to be weighted (`rows`)."""
-    z = _precise(z)
+    z = _widen_to_float32(z)
     return unbias_loss(softplus(-z), softplus(z), target, flip_probability)
 
 
@@ -69,12 +69,12 @@ def unbias_loss(given: Tensor, turned: Tensor, target: Probability, flip: Probab
 
     `given` is the loss if `chosen` is preferred, `turned` that if `rejected` is.
     """
-    first, second = shares(target, flip)
+    first, second = weigh_both_losses(target, flip)
     return first * given + second * turned
 
 
-def shares(target: Probability, flip: Probability) -> tuple[Probability, Probability]:
-    """Return what both losses count in `unbiased`: (t − γ)/(1 − 2γ) and (1 − t − γ)/(1 − 2γ)."""
+def weigh_both_losses(target: Probability, flip: Probability) -> tuple[Probability, Probability]:
+    """Return the unbiased targets of both sides: (t − γ)/(1 − 2γ) and (1 − t − γ)/(1 − 2γ)."""
     return (target - flip) / (1 - 2 * flip), (1 - target - flip) / (1 - 2 * flip)
 
 
@@ -128,7 +128,7 @@ def ipo(
     tokens, as TRL has it. Noise moves the margin that is aimed at from 1/(2β) to
     (2t − 1)/(1 − 2γ)/(2β): the loss is a square still.
     """
-    margin, aim = _precise(margin), 1 / (2 * beta)
+    margin, aim = _widen_to_float32(margin), 1 / (2 * beta)
     return unbias_loss((margin - aim) ** 2, (margin + aim) ** 2, target, flip_probability)
 
 
@@ -149,9 +149,9 @@ def kto(
     by (2t − 1)/(1 − 2γ), around ½.
     """
     sign = torch.where(desirable.bool(), 1.0, -1.0)
-    given = torch.sigmoid(-sign * beta * (_precise(log_ratio) - kl))
+    given = torch.sigmoid(-sign * beta * (_widen_to_float32(log_ratio) - kl))
     return unbias_loss(given, 1 - given, target, flip_probability)
 
 
-def _precise(z: Tensor) -> Tensor:
+def _widen_to_float32(z: Tensor) -> Tensor:
     return z if z.dtype == torch.float64 else z.float()

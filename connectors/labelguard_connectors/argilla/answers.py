@@ -22,7 +22,9 @@ SUBMITTED = "submitted"
 _LEFT_OUT = {"discarded": SKIP, "draft": DRAFT}
 _STATUSES = (SUBMITTED, *_LEFT_OUT)
 _NOUN = f"one of {', '.join(_STATUSES)}"
-_Status = Annotated[str, payloads.require(_NOUN, lambda v: isinstance(v, str) and v in _STATUSES)]
+_Status = Annotated[
+    str, payloads.make_validator(_NOUN, lambda v: isinstance(v, str) and v in _STATUSES)
+]
 # The types of questions whose answers are preferences. Texts, spans and sets of labels are not
 # stored: nothing reads them.
 _PREFERENCES = ("label_selection", "ranking", "rating")
@@ -56,7 +58,7 @@ class Response(Payload):
     values: Any
 
 
-def preferences(questions: Iterable[ArgillaQuestion]) -> frozenset[str]:
+def select_preference_questions(questions: Iterable[ArgillaQuestion]) -> frozenset[str]:
     """Return the names of questions whose answers are stored: by their type, never by an answer."""
     return frozenset(item.name for item in questions if item.settings.type in _PREFERENCES)
 
@@ -82,10 +84,10 @@ def to_answer(
         "user_id": labeler,
         "status": status,
         "updated_at": response.updated_at.text,
-        "values": _labels(response.values, questions) if status == SUBMITTED else {},
+        "values": _select_stored_values(response.values, questions) if status == SUBMITTED else {},
     }
     try:
-        body = payloads.task_with_answer(task, "responses", answer, origin)
+        body = payloads.serialize_padded_task(task, "responses", answer, origin)
     except ValueError:
         raise ConnectorError(
             f"{origin}: record.fields: expected JSON, without NaN and half characters"
@@ -94,7 +96,7 @@ def to_answer(
     return Answer(response.id, response.updated_at.microseconds, labeler, body, reason)
 
 
-def _labels(values: Any, questions: Set[str]) -> dict[str, object]:
+def _select_stored_values(values: Any, questions: Set[str]) -> dict[str, object]:
     """Return the values to these questions; what is no value is left out.
 
     An error would depend on what was answered, and stop everybody else's release.
@@ -106,7 +108,7 @@ def _labels(values: Any, questions: Set[str]) -> dict[str, object]:
         if name in questions
         and isinstance(item, dict)
         and "value" in item
-        and payloads.is_label(item["value"])
+        and payloads.is_writable_json(item["value"])
     }
 
 
@@ -115,7 +117,7 @@ _DELETION = "response.deleted"
 _TYPES = ("response.created", "response.updated", _DELETION)
 
 
-def _at(*path: str) -> Any:
+def _declare_field_at(*path: str) -> Any:
     """Declare where a field stands in an event."""
     return Field(validation_alias=AliasPath(*path))
 
@@ -126,25 +128,27 @@ class _EventType(Payload):
 
 class _DatasetEvent(Payload):
     # Of the payload, as Argilla 2 sends it.
-    version: Annotated[int, payloads.require("1", lambda value: type(value) is int and value == 1)]
-    id: Uuid = _at("data", "record", "dataset", "id")
-    name: Text = _at("data", "record", "dataset", "name")
-    workspace: Text = _at("data", "record", "dataset", "workspace", "name")
+    version: Annotated[
+        int, payloads.make_validator("1", lambda value: type(value) is int and value == 1)
+    ]
+    id: Uuid = _declare_field_at("data", "record", "dataset", "id")
+    name: Text = _declare_field_at("data", "record", "dataset", "name")
+    workspace: Text = _declare_field_at("data", "record", "dataset", "workspace", "name")
 
 
 class _Deletion(Payload):
-    response: Uuid = _at("data", "id")
-    labeler: Uuid = _at("data", "user", "id")
-    updated_at: Time = _at("data", "updated_at")
-    deleted_at: Time = _at("timestamp")
+    response: Uuid = _declare_field_at("data", "id")
+    labeler: Uuid = _declare_field_at("data", "user", "id")
+    updated_at: Time = _declare_field_at("data", "updated_at")
+    deleted_at: Time = _declare_field_at("timestamp")
 
 
 class _Change(Payload):
-    response: Response = _at("data")
-    labeler: Uuid = _at("data", "user", "id")
-    record: Record = _at("data", "record")
-    dataset: Uuid = _at("data", "record", "dataset", "id")
-    questions: list[ArgillaQuestion] = _at("data", "record", "dataset", "questions")
+    response: Response = _declare_field_at("data")
+    labeler: Uuid = _declare_field_at("data", "user", "id")
+    record: Record = _declare_field_at("data", "record")
+    dataset: Uuid = _declare_field_at("data", "record", "dataset", "id")
+    questions: list[ArgillaQuestion] = _declare_field_at("data", "record", "dataset", "questions")
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ def parse_event(dataset: DatasetName, body: Any) -> tuple[Answer, ...]:
         version = max(deletion.deleted_at.microseconds, deletion.updated_at.microseconds)
         return (Answer(deletion.response, version, deletion.labeler),)
     event = parse(_Change, body, _ORIGIN)
-    questions = preferences(event.questions)
+    questions = select_preference_questions(event.questions)
     return (
         to_answer(event.record, event.dataset, event.response, event.labeler, questions, _ORIGIN),
     )

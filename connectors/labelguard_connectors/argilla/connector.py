@@ -14,8 +14,13 @@ from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.text import Progress, pluralize
-from labelguard_connectors.argilla.answers import DatasetName, parse_event, preferences, to_answer
-from labelguard_connectors.payloads import OutOfBounds, server_url
+from labelguard_connectors.argilla.answers import (
+    DatasetName,
+    parse_event,
+    select_preference_questions,
+    to_answer,
+)
+from labelguard_connectors.payloads import OutOfBounds, parse_server_url
 
 if TYPE_CHECKING:
     from labelguard_connectors.argilla.rest import ArgillaClient
@@ -43,7 +48,7 @@ class Argilla:
     def __init__(self, settings: Settings) -> None:
         options = settings.own(ArgillaOptions)
         self._name, where = settings.name, f"{FILE}: connectors.{settings.name}"
-        self._url = server_url(where, options.url)
+        self._url = parse_server_url(where, options.url)
         self._dataset = DatasetName(options.dataset, options.workspace)
         if not self._dataset.id and options.workspace is None:
             raise ConnectorError(f"{where}.workspace: this is missing, where dataset is no id")
@@ -79,7 +84,7 @@ class Argilla:
 
         with self._client() as client:
             dataset = client.dataset(self._dataset).id
-            questions = preferences(client.questions(dataset))
+            questions = select_preference_questions(client.questions(dataset))
             origin = f"{client.where}: a record"
             for records in list_pages(client, dataset):
                 answers, unreadable = list[Answer](), list[Unreadable]()

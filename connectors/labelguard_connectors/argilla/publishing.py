@@ -61,27 +61,27 @@ def create_dataset(
     import argilla as rg
 
     identity = str(read_card(release)["release"])
-    with _errors(where):
+    with _hide_client_messages(where):
         client = rg.Argilla(api_url=url, api_key=api_key)
         dataset = rg.Dataset(
-            name, client.workspaces(id=workspace), _settings(rg, pairs), client
+            name, client.workspaces(id=workspace), _build_settings(rg, pairs), client
         ).create()
     try:
         for start in range(0, len(pairs), _RECORDS):
             progress("publishing to Argilla", start / len(pairs))
             rows = pairs.slice(start, _RECORDS).iter_rows(named=True)
-            batch = [_record(rg, row, identity) for row in rows]
-            with _errors(where):
+            batch = [_build_record(rg, row, identity) for row in rows]
+            with _hide_client_messages(where):
                 dataset.records.log(batch, batch_size=len(batch))
     except BaseException:
-        with suppress(ConnectorError), _errors(where):
+        with suppress(ConnectorError), _hide_client_messages(where):
             dataset.delete()
         raise
     progress("publishing to Argilla", 1.0)
     return str(dataset.id)
 
 
-def _settings(rg: Any, pairs: pl.DataFrame) -> Any:
+def _build_settings(rg: Any, pairs: pl.DataFrame) -> Any:
     """Return fields, question and metadata of the data set."""
     kinds = {
         name: kind == pl.String for name, kind in pairs.drop("item_id", "share").schema.items()
@@ -102,7 +102,7 @@ def _settings(rg: Any, pairs: pl.DataFrame) -> Any:
     )
 
 
-def _record(rg: Any, row: dict[str, Any], release: str) -> Any:
+def _build_record(rg: Any, row: dict[str, Any], release: str) -> Any:
     share, item = row.pop("share"), row.pop("item_id")
     side = SIDES[0] if share > 1 / 2 else SIDES[1]
     about = {"score": max(share, 1 - share), "agent": "labelguard", "type": "model"}
@@ -116,7 +116,7 @@ def _record(rg: Any, row: dict[str, Any], release: str) -> Any:
 
 
 @contextmanager
-def _errors(where: str) -> Iterator[None]:
+def _hide_client_messages(where: str) -> Iterator[None]:
     """Tell what the package refuses by its kind, and nothing of what was sent or answered."""
     import httpx
     from argilla._exceptions import ArgillaError

@@ -84,14 +84,14 @@ class ArgillaClient(HttpClient):
             return self.get(Dataset, f"{_API}/datasets/{name.id}")
         workspace = self.workspace(name.workspace)
         datasets = self.get(Listing[Dataset], f"{_API}/me/datasets", workspace_id=workspace).items
-        return self._pick(datasets, "dataset", name.dataset)
+        return self._find_by_name(datasets, "dataset", name.dataset)
 
     def workspace(self, name: str | None) -> str:
         """Return the id of a workspace. Raises `ConnectorError` where there is none."""
         workspaces = self.get(Listing[_Workspace], f"{_API}/me/workspaces").items
-        return self._pick(workspaces, "workspace", name).id
+        return self._find_by_name(workspaces, "workspace", name).id
 
-    def _pick(self, items: Sequence[_Named], noun: str, name: str | None) -> _Named:
+    def _find_by_name(self, items: Sequence[_Named], noun: str, name: str | None) -> _Named:
         for item in items:
             if item.name == name:
                 return item
@@ -133,7 +133,7 @@ class _Progressed:
     newest: int = -1
     ids: set[str] = field(default_factory=set)
 
-    def take(self, page: Sequence[ListedRecord]) -> list[ListedRecord]:
+    def select_unread(self, page: Sequence[ListedRecord]) -> list[ListedRecord]:
         """Return those of a page that were not read yet."""
         newest = self.newest
         later = (record for record in page if record.inserted_at.microseconds >= newest)
@@ -159,7 +159,7 @@ def list_pages(
             offset, back = max(0, offset - back), 2 * back
             continue
         back = 1
-        fresh = read.take(page)
+        fresh = read.select_unread(page)
         yield fresh
         if len(page) < limit:
             return

@@ -35,9 +35,9 @@ def application(hooks: Mapping[str, Hook]) -> ASGIApp:
     The name "" is that of an only one, which takes /hooks/CONNECTOR. The hooks' inboxes stay open
     when it ends.
     """
-    pages, any_hook = _pages(hooks), next(iter(hooks.values()))
+    pages, any_hook = _make_page_application(hooks), next(iter(hooks.values()))
 
-    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PATH):
             await pages(scope, receive, send)
             return
@@ -50,10 +50,10 @@ def application(hooks: Mapping[str, Hook]) -> ASGIApp:
         scope["path"] = PATH + (connector if hook else "")
         await (hook or any_hook)(scope, receive, send)
 
-    return front
+    return route
 
 
-def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
+def _make_page_application(hooks: Mapping[str, Hook]) -> FastAPI:
     """Return an application with all pages but deliveries, of projects by name; "" is the only
     one.
     """
@@ -76,7 +76,7 @@ def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_exception_handler(HTTPException, _refusal)
+    app.add_exception_handler(HTTPException, _respond_to_http_error)
 
     @app.get("/healthz", summary="Whether the server answers")
     async def healthz() -> Response:
@@ -96,7 +96,7 @@ def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
 
     @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
-        await asyncio.gather(*(hook.count() for hook in hooks.values()))
+        await asyncio.gather(*(hook.refresh_counts() for hook in hooks.values()))
         return Response(
             metrics_page({name: hook.metrics for name, hook in hooks.items()}),
             media_type=CONTENT_TYPE,
@@ -108,7 +108,7 @@ def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
     return app
 
 
-async def _refusal(_: Request, error: Exception) -> Response:
+async def _respond_to_http_error(_: Request, error: Exception) -> Response:
     """Of paths and methods that there are none of: nothing of what was asked is repeated."""
     assert isinstance(error, HTTPException)
     why = "no such page" if error.status_code == 404 else "not allowed here"

@@ -55,7 +55,9 @@ class BatchWriter:
         self._inbox, self._metrics, self._check = inbox, metrics, check
         self._queue: queue.SimpleQueue[_WriterJob | None] = queue.SimpleQueue()
         self._waiting = self._bytes = 0
-        self._thread = threading.Thread(target=self._write, name="labelguard-inbox", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_writer_thread, name="labelguard-inbox", daemon=True
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -75,17 +77,17 @@ class BatchWriter:
         Raises `ConnectorError` where too many wait, and what `Inbox.put` raises. Where the caller
         stops waiting, it is stored all the same.
         """
-        await self._hand_over(event, size)
+        await self._queue_and_await(event, size)
 
     async def bury(self, connector: str, body: bytes, why: str) -> None:
         """Wait until a body that cannot be understood is among the dead letters."""
-        await self._hand_over(partial(self._inbox.bury, connector, body, why), len(body))
+        await self._queue_and_await(partial(self._inbox.bury, connector, body, why), len(body))
 
-    async def check(self) -> None:
+    async def check_disk(self) -> None:
         """Wait until a record is on disk. Raises as `store` does."""
-        await self._hand_over(self._inbox.check, 0)
+        await self._queue_and_await(self._inbox.check, 0)
 
-    async def _hand_over(self, work: Event | Callable[[], None], size: int) -> None:
+    async def _queue_and_await(self, work: Event | Callable[[], None], size: int) -> None:
         is_full = self._waiting >= MOST_EVENTS or self._bytes + size > MOST_BYTES
         if is_full or not self._thread.is_alive() or not self._loop:
             raise ConnectorError("too many events are waiting for the disk")
@@ -96,7 +98,7 @@ class BatchWriter:
         self._queue.put(job)
         await job.done
 
-    def _write(self) -> None:
+    def _run_writer_thread(self) -> None:
         """Take all that waits, store it, say so: the thread."""
         is_ending = False
         while not is_ending:
@@ -108,13 +110,13 @@ class BatchWriter:
             jobs = [job for job in batch if job is not None]
             events = [job.work for job in jobs if isinstance(job.work, Event)]
             if events:
-                error = self._attempt(partial(self._put, events))
-                self._settle([job for job in jobs if isinstance(job.work, Event)], error)
+                error = self._do_or_return_error(partial(self._store_events, events))
+                self._report_to_waiters([job for job in jobs if isinstance(job.work, Event)], error)
             for job in jobs:
                 if not isinstance(job.work, Event):
-                    self._settle([job], self._attempt(job.work))
+                    self._report_to_waiters([job], self._do_or_return_error(job.work))
 
-    def _put(self, events: list[Event]) -> None:
+    def _store_events(self, events: list[Event]) -> None:
         began = time.perf_counter()
         new, states = self._inbox.put(events), sum(len(event.answers) for event in events)
         self._metrics.commits.observe(time.perf_counter() - began)
@@ -122,12 +124,12 @@ class BatchWriter:
         self._metrics.events.inc(new)
         self._metrics.repeated.inc(states - new)
 
-    def _settle(self, jobs: list[_WriterJob], error: Exception | None) -> None:
+    def _report_to_waiters(self, jobs: list[_WriterJob], error: Exception | None) -> None:
         assert self._loop
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._resolve, jobs, error)
+            self._loop.call_soon_threadsafe(self._complete_futures, jobs, error)
 
-    def _resolve(self, jobs: list[_WriterJob], error: Exception | None) -> None:
+    def _complete_futures(self, jobs: list[_WriterJob], error: Exception | None) -> None:
         for job in jobs:
             self._waiting -= 1
             self._bytes -= job.size
@@ -135,7 +137,7 @@ class BatchWriter:
                 job.done.set_exception(error) if error else job.done.set_result(None)
         self._metrics.queued.set(self._waiting)
 
-    def _attempt(self, act: Callable[[], None]) -> Exception | None:
+    def _do_or_return_error(self, act: Callable[[], None]) -> Exception | None:
         """Do it; return what went wrong, for those who wait: it does not end the thread."""
         try:
             self._check()
@@ -197,23 +199,23 @@ class Hook:
         name = scope["path"].removeprefix(PATH)
         known = name if name in self._endpoints else "unknown"
         try:
-            await self._take(name, scope, receive)
+            await self._receive_delivery(name, scope, receive)
             status, headers, body = 200, _NOTHING, b""
         except ErrorResponse as error:
-            status, headers, body = _refusal(error)
+            status, headers, body = _build_refusal(error)
             self._refusals.warn(connector=known, status=status, why=error.why)
         self.metrics.deliveries.labels(known, str(status)).inc()
         self.metrics.seconds.observe(time.perf_counter() - began)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _take(self, name: str, scope: Scope, receive: Receive) -> None:
+    async def _receive_delivery(self, name: str, scope: Scope, receive: Receive) -> None:
         headers = {
             key.decode("latin-1"): value.decode("latin-1")
             for key, value in reversed(scope["headers"])  # of two, the first counts
         }
         # Who is cut off while sending does not hear why: so it is read whatever is wrong.
-        body = await self._bodies.read(_parts(receive), headers.get("content-length"))
+        body = await self._bodies.read(_stream_body(receive), headers.get("content-length"))
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             raise ErrorResponse(404, "no connector of this name is served here")
@@ -227,13 +229,13 @@ class Hook:
         try:
             answers = parse_delivery(endpoint.connector, body)
         except ConnectorError as error:
-            await self._wait_for(self.writer.bury(name, body, str(error)))
+            await self._wait_for_disk(self.writer.bury(name, body, str(error)))
             raise ErrorResponse(422, f"kept among the dead letters: {error}", last=False) from None
         if answers:
             event = Event(name, tuple(answers))
-            await self._wait_for(self.writer.store(event, len(body)))
+            await self._wait_for_disk(self.writer.store(event, len(body)))
 
-    async def _wait_for(self, work: Awaitable[None]) -> None:
+    async def _wait_for_disk(self, work: Awaitable[None]) -> None:
         """Wait until it is on disk."""
         try:
             async with asyncio.timeout(self._limits.commit_seconds):
@@ -259,7 +261,7 @@ class Hook:
 
     async def _check(self) -> bool:
         try:
-            await self.writer.check()
+            await self.writer.check_disk()
         except ConnectorError as error:
             self._log.error("not ready", why=str(error))
             return False
@@ -267,7 +269,7 @@ class Hook:
 
     async def status(self) -> dict[str, Any]:
         """Return how releases go, and how many events wait, or wait in vain; no error's message."""
-        await self.count()
+        await self.refresh_counts()
         known = self._project.attempts()
         trouble, worker = self._project.fault or known.failing, self._project.worker_state()
         return {
@@ -280,20 +282,20 @@ class Hook:
             "dead_letters": self._letters,
         }
 
-    async def count(self) -> None:
+    async def refresh_counts(self) -> None:
         """Count waiting events and dead letters anew; as before, if the database is silent."""
         if self._counted is None or self._counted.done():
-            self._counted = asyncio.create_task(asyncio.to_thread(self._count))
+            self._counted = asyncio.create_task(asyncio.to_thread(self._read_counts))
         await asyncio.wait([self._counted], timeout=_CHECK_SECONDS)
 
-    def _count(self) -> None:
+    def _read_counts(self) -> None:
         with contextlib.suppress(ConnectorError):
             self._waiting, self._letters = self._inbox.waiting(), self._inbox.count_letters()
             self.metrics.waiting.set(self._waiting)
             self.metrics.letters.set(self._letters)
 
 
-async def _parts(receive: Receive) -> AsyncIterator[bytes]:
+async def _stream_body(receive: Receive) -> AsyncIterator[bytes]:
     """Yield the body, as it comes."""
     while True:
         message = await receive()
@@ -304,7 +306,7 @@ async def _parts(receive: Receive) -> AsyncIterator[bytes]:
             return
 
 
-def _refusal(error: ErrorResponse) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+def _build_refusal(error: ErrorResponse) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     body = json.dumps({"error": error.why}).encode()
     headers: dict[str, Any] = {"content-type": "application/json", "content-length": len(body)}
     if error.last:

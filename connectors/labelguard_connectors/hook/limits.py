@@ -42,7 +42,7 @@ class Limits:
     commit_seconds: float = 20.0
     connections: int = 2_000
 
-    def within_files(self) -> int:
+    def fit_connections_to_files(self) -> int:
         """Return how many connections there may be, once as many files as possible may be open."""
         import resource
 
@@ -101,7 +101,7 @@ class Bodies:
         return b"".join(parts)
 
 
-def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
+def make_protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
     """uvicorn's HTTP/1.1 with a deadline for headers, and a bound on connections and raw bytes."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -118,28 +118,28 @@ def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             opened[self] = None
-            self.await_headers()
+            self.start_header_timer()
             if len(opened) > connections:
                 longest = next(iter(waiting))
                 slow = (one for one in opened if one.answering and one.cycle.more_body)
-                give_up(next(slow, self) if longest is self else longest)
+                abort_connection(next(slow, self) if longest is self else longest)
 
         def connection_lost(self, exc: Exception | None) -> None:
             opened.pop(self, None)
-            self.stop_waiting()
+            self.stop_header_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             self.received += len(data)
             super().data_received(data)
             if self.answering:
-                self.stop_waiting()
+                self.stop_header_timer()
             elif self not in waiting and not self.transport.is_closing():
-                self.await_headers()
+                self.start_header_timer()
             # The parser keeps headers, however many there are.
             most = _HEADER_BYTES + (_FRAMING * limits.body_bytes if self.answering else 0)
             if self.received > most and not self.transport.is_closing():
-                give_up(self)
+                abort_connection(self)
 
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
@@ -152,23 +152,23 @@ def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
             super().on_response_complete()
             self.received = 0
             if not self.answering and not self.transport.is_closing():
-                self.await_headers()
+                self.start_header_timer()
 
         @property
         def answering(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
-        def await_headers(self) -> None:
-            self.stop_waiting()
+        def start_header_timer(self) -> None:
+            self.stop_header_timer()
             loop = asyncio.get_running_loop()
-            waiting[self] = loop.call_later(limits.header_seconds, give_up, self)
+            waiting[self] = loop.call_later(limits.header_seconds, abort_connection, self)
 
-        def stop_waiting(self) -> None:
+        def stop_header_timer(self) -> None:
             if timer := waiting.pop(self, None):
                 timer.cancel()
 
-    def give_up(connection: Limited) -> None:
-        connection.stop_waiting()
+    def abort_connection(connection: Limited) -> None:
+        connection.stop_header_timer()
         opened.pop(connection, None)
         connection.transport.abort()
 

@@ -27,7 +27,7 @@ def configure() -> None:
     shared: list[structlog.types.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _without_messages,
+        _strip_error_messages,
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -109,30 +109,32 @@ class Sparse:
             self._log.warning(self._event, **facts, **({"unsaid": unsaid} if unsaid else {}))
 
 
-def _without_messages(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _strip_error_messages(
+    _: Any, __: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
     """Return an exception as its kind and where it was raised."""
     info = event.pop("exc_info", None)
     record = event.get("_record")
     if not info and record is not None and record.exc_info:
         info, record.exc_info, record.exc_text = record.exc_info, None, None
-    error = _error(info)
+    error = _find_exception(info)
     if error is not None:
         event["error"] = type(error).__name__
-        event["at"] = places(error)
+        event["at"] = list_code_places(error)
         if isinstance(error, LabelguardError):
             event["why"] = str(error)
     return event
 
 
-def _error(info: Any) -> BaseException | None:
+def _find_exception(info: Any) -> BaseException | None:
     if isinstance(info, BaseException):
         return info
     if isinstance(info, tuple):
-        return _error(info[1])
+        return _find_exception(info[1])
     return sys.exception() if info else None
 
 
-def places(error: BaseException) -> list[str]:
+def list_code_places(error: BaseException) -> list[str]:
     """Return where an error was raised, without what it says."""
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     return [f"{frame.filename}:{frame.lineno}" for frame in frames]

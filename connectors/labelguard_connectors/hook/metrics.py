@@ -42,7 +42,7 @@ class Metrics:
         self.waiting = Gauge("waiting_events", about, **own)
         self.letters = Gauge("dead_letters", "Answers that could not be understood.", **own)
 
-    def totals(self) -> tuple[int, int]:
+    def count_deliveries_and_events(self) -> tuple[int, int]:
         """Deliveries that were answered with 200, and events that were new."""
         samples = [one for metric in self.registry.collect() for one in metric.samples]
         answered = (one for one in samples if one.name == "labelguard_hook_deliveries_total")

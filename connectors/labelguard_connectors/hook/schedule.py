@@ -69,8 +69,8 @@ class Schedule:
         budget = overview.budget(where)
         if (policy := budget.policy) is None:
             return [NO_POLICY]
-        mechanism = self._mechanism(policy, where)
-        self._check_statistic(mechanism, policy)
+        mechanism = self._choose_mechanism(policy, where)
+        self._check_statistic_allowance(mechanism, policy)
         event = _STATISTIC if mechanism == _STATISTIC else "rr"
         releases = f"releases {self} by {mechanism}, under policy {policy.name}"
         usage = next((usage for usage in budget.allowances if usage.event == event), None)
@@ -79,7 +79,7 @@ class Schedule:
     def __str__(self) -> str:
         return f"every {self.count:,} new answers" if self.count else self.when
 
-    def _mechanism(self, policy: PolicyDetails, where: Where) -> str:
+    def _choose_mechanism(self, policy: PolicyDetails, where: Where) -> str:
         """Return the one that was named, else that of the newest release, else what the policy
         pays.
         """
@@ -95,7 +95,7 @@ class Schedule:
         events = {allowance.event for allowance in policy.allowances}
         return _STATISTIC if events == {_STATISTIC} else "rr"
 
-    def _check_statistic(self, mechanism: str, policy: PolicyDetails) -> None:
+    def _check_statistic_allowance(self, mechanism: str, policy: PolicyDetails) -> None:
         if mechanism != _STATISTIC or self.when != "every":
             return
         allowances = [a.allowed or 1 for a in policy.allowances if a.event == _STATISTIC]

@@ -62,9 +62,9 @@ def serve(
     """
     # Else the thread that writes waits 5 ms for the interpreter whenever it comes back to it.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    bounds, projects = bounds or Limits(), _name_projects(places or (None,))
+    bounds, projects = bounds or Limits(), _open_named_projects(places or (None,))
     endpoints = _read_endpoints(projects)
-    _check_secrets(endpoints)
+    _refuse_shared_secrets(endpoints)
     for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
         try:
@@ -93,22 +93,22 @@ def serve(
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
         for name, opened in projects.items() if worker else ():
             own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
-            stack.enter_context(_run_beside([*worker, *own], watched[name], name))
+            stack.enter_context(_keep_worker_running([*worker, *own], watched[name], name))
         terminal.run_server(
             app.application(hooks),
             listener,
-            http=limits.protocol(bounds, bounds.within_files()),
+            http=limits.make_protocol(bounds, bounds.fit_connections_to_files()),
             lifespan="on",
             proxy_headers=True,
             forwarded_allow_ips="127.0.0.1,::1",
             backlog=terminal.BACKLOG,
         )
         log.info("ended", address=address)
-        totals = [hook.metrics.totals() for hook in hooks.values()]
+        totals = [hook.metrics.count_deliveries_and_events() for hook in hooks.values()]
         return ServerSummary(address, paths, *map(sum, zip(*totals, strict=True)))
 
 
-def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
+def _open_named_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
     """Return projects by the names of their directories; "" is the name of an only one."""
     if len(places) == 1:
         return {"": OpenProject.open(places[0])}
@@ -141,7 +141,7 @@ def _read_endpoints(projects: Mapping[str, OpenProject]) -> dict[str, Endpoints]
     return endpoints
 
 
-def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
+def _refuse_shared_secrets(endpoints: Mapping[str, Endpoints]) -> None:
     """Raise `ConnectorError` where what opens one project's hook would open another's."""
     owners: dict[str, str] = {}
     for project, each in endpoints.items():
@@ -155,12 +155,16 @@ def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
 
 
 @contextlib.contextmanager
-def _run_beside(command: Sequence[str], project: ServedProject, name: str) -> Iterator[None]:
+def _keep_worker_running(
+    command: Sequence[str], project: ServedProject, name: str
+) -> Iterator[None]:
     """Keep a worker running meanwhile: it ends with this process, however this ends."""
     ended = threading.Event()
     arguments = (command, ended, project, logs.logger(name))
     project.worker_ends = 0
-    keeper = threading.Thread(target=_keep_running, args=arguments, name="labelguard-worker")
+    keeper = threading.Thread(
+        target=_restart_worker_until_ended, args=arguments, name="labelguard-worker"
+    )
     keeper.start()
     try:
         yield
@@ -169,7 +173,7 @@ def _run_beside(command: Sequence[str], project: ServedProject, name: str) -> It
         keeper.join()
 
 
-def _keep_running(
+def _restart_worker_until_ended(
     command: Sequence[str], ended: threading.Event, project: ServedProject, log: logs.Logger
 ) -> None:
     (first, most), ends = _RESTART_SECONDS, 0

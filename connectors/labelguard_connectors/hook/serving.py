@@ -122,7 +122,7 @@ class Scheme:
     def verify(self, secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
         """Raise `Refused` unless a secret proves the body; `headers` have names in lower case."""
         if self.name == "standard-webhooks":
-            matches = [_is_standard(secret, headers, body) for secret in secrets]
+            matches = [_has_standard_signature(secret, headers, body) for secret in secrets]
             if not any(matches):
                 raise Refused("the signature is wrong, or its time more than five minutes from now")
             return
@@ -130,17 +130,21 @@ class Scheme:
         if not proof:
             raise Refused(f"the header {self.header} is missing")
         if self.name == "shared-secret":
-            _compare(proof, [secret.encode() for secret in secrets])
+            _require_matching_proof(proof, [secret.encode() for secret in secrets])
         elif self.name == "hmac-sha256":
-            _compare(proof, [b"sha256=" + _hmac(one, body).hex().encode() for one in secrets])
+            _require_matching_proof(
+                proof, [b"sha256=" + _hmac(one, body).hex().encode() for one in secrets]
+            )
         else:
             stamp = headers.get(self.timestamp_header, "")
-            _check_time(stamp, self.timestamp_header)
+            _check_timestamp(stamp, self.timestamp_header)
             signed = stamp.encode("latin-1") + body
-            _compare(proof, [base64.b64encode(_hmac(one, signed)) for one in secrets])
+            _require_matching_proof(
+                proof, [base64.b64encode(_hmac(one, signed)) for one in secrets]
+            )
 
 
-def _is_standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+def _has_standard_signature(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
     """Return whether the library of https://www.standardwebhooks.com finds the body signed."""
     try:
         Webhook(secret).verify(body, dict(headers), json_parse=False)
@@ -153,7 +157,7 @@ def _hmac(secret: str, data: bytes) -> bytes:
     return hmac.digest(secret.encode(), data, "sha256")
 
 
-def _compare(text: str, proofs: Sequence[bytes]) -> None:
+def _require_matching_proof(text: str, proofs: Sequence[bytes]) -> None:
     """Compare with all of them, so that time does not tell which one matched."""
     data = text.encode("latin-1", errors="replace")
     matches = [hmac.compare_digest(data, proof) for proof in proofs]
@@ -161,7 +165,7 @@ def _compare(text: str, proofs: Sequence[bytes]) -> None:
         raise Refused("the signature or secret is wrong")
 
 
-def _check_time(stamp: str, header: str) -> None:
+def _check_timestamp(stamp: str, header: str) -> None:
     # No tool signs more digits, and int() takes long for very many.
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         raise Refused(f"the header {header} is not a time in seconds")
@@ -197,7 +201,7 @@ class Endpoints:
         """
         served: dict[str, Endpoint] = {}
         left_out: dict[str, str] = {}
-        for name, settings in connectors.read_all(project.connectors).items():
+        for name, settings in connectors.read_all_settings(project.connectors).items():
             try:
                 secrets = tuple(credential(name, SECRET).split())
             except ConnectorError as error:
@@ -226,11 +230,11 @@ def parse_delivery(connector: Connector, body: bytes) -> Sequence[Answer]:
         # A body that a connector was not made for is a letter to keep, whatever it stumbles over.
         raise ConnectorError(f"the connector failed on it ({type(error).__name__})") from None
     for answer in answers:
-        _check(answer)
+        _check_storable(answer)
     return answers
 
 
-def _check(answer: Answer) -> None:
+def _check_storable(answer: Answer) -> None:
     """Raise `ConnectorError` unless it fits a segment: texts in Unicode, versions of 64 bits."""
     texts = (answer.record, answer.labeler, answer.body)
     if not all(isinstance(text, str) for text in texts) or not answer.record:
@@ -268,7 +272,7 @@ def retry(where: Where = None, numbers: Sequence[int] = ()) -> RetryResult:
     Raises `ConnectorError` for a number that there is no letter of.
     """
     opened = OpenProject.open(where)
-    settings = connectors.read_all(opened.project.connectors)
+    settings = connectors.read_all_settings(opened.project.connectors)
     with contextlib.closing(opened.answers.inbox()) as inbox:
         letters = inbox.letters()
         if unknown := set(numbers) - {letter.number for letter in letters}:

@@ -69,7 +69,9 @@ class Worker:
     ) -> None:
         self._project: Project = locate_project(where)
         self._schedule = Schedule.of(self._project.hook)
-        self._settings: Mapping[str, Settings] = connectors.read_all(self._project.connectors)
+        self._settings: Mapping[str, Settings] = connectors.read_all_settings(
+            self._project.connectors
+        )
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
         self._log = logs.logger(name)
         self._ended = threading.Event()
@@ -80,7 +82,7 @@ class Worker:
         self.outlook = self._schedule.describe(self._project)
         if self._schedule.when == "completed":
             for settings in self._settings.values():
-                _open_countable(settings)
+                _open_completion_connector(settings)
 
     def run_forever(self, ended: threading.Event) -> None:
         """One turn after another, until told to end.
@@ -98,7 +100,7 @@ class Worker:
         """Do what is due; return what came of it."""
         turn = Turn()
         try:
-            self._attempt(turn, lambda: self._take_turn(turn), "worker")
+            self._do_or_retry_later(turn, lambda: self._take_turn(turn), "worker")
         finally:  # a signal may end it
             self.total.answers += turn.answers
             self.total.releases += turn.releases
@@ -110,15 +112,17 @@ class Worker:
         for name in self._settings:
             if name in self._missed or progress.reconciled.get(name) != self._today():
                 act = partial(self._reconcile, turn, progress, name)
-                self._attempt(turn, act, "reconcile", name)
-        self._attempt(turn, partial(self._ingest, turn, progress), "ingest")
+                self._do_or_retry_later(turn, act, "reconcile", name)
+        self._do_or_retry_later(turn, partial(self._ingest, turn, progress), "ingest")
         for source in self._sources:
-            self._attempt(turn, partial(self._release, turn, progress, source), "release", source)
+            self._do_or_retry_later(
+                turn, partial(self._release, turn, progress, source), "release", source
+            )
         for name, settings in self._settings.items():
             release = progress.releases.get(settings.source)
             if self._schedule.push and release and progress.pushed.get(name) != release:
                 act = partial(self._publish, turn, progress, name, release)
-                self._attempt(turn, act, "push", name)
+                self._do_or_retry_later(turn, act, "push", name)
 
     @property
     def _sources(self) -> list[str]:
@@ -155,14 +159,14 @@ class Worker:
         if waiting >= _MANY or since >= _LONGEST_SECONDS:
             return True
         if self._schedule.when == "every":
-            new = [self._new_answers(progress, source)[1] for source in self._sources]
+            new = [self._count_new_answers(progress, source)[1] for source in self._sources]
             return max(new, default=0) + waiting >= self._schedule.count
         if self._schedule.when == "daily":
             return any(progress.days.get(source) != self._today() for source in self._sources)
         return self._schedule.when == "completed" and since >= _COMPLETED_SECONDS
 
     def _release(self, turn: Turn, progress: WorkerState, source: str) -> None:
-        last, new = self._new_answers(progress, source)
+        last, new = self._count_new_answers(progress, source)
         if not new or not self._is_release_due(new, progress, source):
             return
         self._check_policy()
@@ -183,10 +187,10 @@ class Worker:
         """
         if overview.budget(self._project).policy is None:
             error = PolicyError(NO_POLICY)
-            attempts.fail(self._project, error)
+            attempts.record_failure(self._project, error)
             raise error
 
-    def _new_answers(self, progress: WorkerState, source: str) -> tuple[int, int]:
+    def _count_new_answers(self, progress: WorkerState, source: str) -> tuple[int, int]:
         """Return the last segment, and how many answers of a source came since its last release."""
         with OpenProject.open(self._project).ledger.snapshot() as connection:
             segments = sources.read_segments(connection)
@@ -201,7 +205,9 @@ class Worker:
         if when == "daily":
             return progress.days.get(source) != self._today()
         settings = [s for s in self._settings.values() if s.source == source]
-        return when == "completed" and all(_open_countable(s).is_completed() for s in settings)
+        return when == "completed" and all(
+            _open_completion_connector(s).is_completed() for s in settings
+        )
 
     def _publish(self, turn: Turn, progress: WorkerState, name: str, release: str) -> None:
         """Push the newest release of its source as a new data set of the connector's tool."""
@@ -211,7 +217,9 @@ class Worker:
         turn.published.append(address)
         self._log.info("published", connector=name, release=release)
 
-    def _attempt(self, turn: Turn, act: Callable[[], None], what: str, of: str = "") -> None:
+    def _do_or_retry_later(
+        self, turn: Turn, act: Callable[[], None], what: str, of: str = ""
+    ) -> None:
         """Do it, or log what went wrong; then it is tried again later and later."""
         times, not_before = self._failures.get((what, of), (0, -math.inf))
         if time.monotonic() < not_before:
@@ -224,16 +232,16 @@ class Worker:
             if self._ended.is_set():  # an engine that a signal interrupts raises its own error
                 raise
             if what == "ingest":  # nothing new is released while it fails
-                attempts.fail(self._project, error)
+                attempts.record_failure(self._project, error)
             is_ours, why = isinstance(error, LabelguardError), _describe_error(error)
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
-            places = {} if is_ours else {"at": logs.places(error)}
+            places = {} if is_ours else {"at": logs.list_code_places(error)}
             self._log.error("failed", what=what, of=of, why=why, again_in_seconds=pause, **places)
             turn.failed.append(f"{what} {of}: {why}")
         else:
             if self._failures.pop((what, of), None) and what == "ingest":
-                attempts.clear(self._project)
+                attempts.clear_failures(self._project)
 
 
 def _describe_error(error: Exception) -> str:
@@ -241,7 +249,7 @@ def _describe_error(error: Exception) -> str:
     return str(error) if isinstance(error, LabelguardError) else type(error).__name__
 
 
-def _open_countable(settings: Settings) -> CountsCompletion:
+def _open_completion_connector(settings: Settings) -> CountsCompletion:
     """Return the connector, which must know when all is answered. Raises `ConnectorError`."""
     connector = connectors.connector(settings)
     if not isinstance(connector, CountsCompletion):

@@ -91,7 +91,7 @@ def to_answer(
         "result": _select_regions(annotation.result, interface, origin),
     }
     try:
-        body = payloads.task_with_answer(public, "annotations", answer, origin)
+        body = payloads.serialize_padded_task(public, "annotations", answer, origin)
     except ValueError:
         raise ConnectorError(f"{origin}: data: expected valid JSON") from None
     reason = GROUND_TRUTH if annotation.ground_truth else SKIP if annotation.was_cancelled else ""
@@ -124,7 +124,7 @@ def _select_members(
     tag, item, kind = public.values()
     if not (isinstance(tag, str) and isinstance(item, str) and isinstance(kind, str)):
         return None
-    if kind not in LABEL_OF or not payloads.is_label(public):
+    if kind not in LABEL_OF or not payloads.is_writable_json(public):
         return None
     if interface is not None:
         kind_of_tag, objects = interface.get(tag, ("", frozenset[str]()))
@@ -132,7 +132,7 @@ def _select_members(
             return None
     value, name = region.get("value"), LABEL_OF[kind]
     label = {name: value[name]} if isinstance(value, dict) and name in value else {}
-    return {**public, "value": label if payloads.is_label(label) else {}}
+    return {**public, "value": label if payloads.is_writable_json(label) else {}}
 
 
 _ORIGIN = "Label Studio event"

@@ -16,7 +16,7 @@ from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.text import Progress
 from labelguard_connectors.label_studio import answers
-from labelguard_connectors.payloads import server_url
+from labelguard_connectors.payloads import parse_server_url
 
 if TYPE_CHECKING:
     from labelguard_connectors.label_studio.rest import LabelStudioClient
@@ -40,7 +40,7 @@ class LabelStudio:
     def __init__(self, settings: Settings) -> None:
         options = settings.own(LabelStudioOptions)
         self._name, self._project = settings.name, options.project
-        self._url = server_url(f"{FILE}: connectors.{settings.name}", options.url)
+        self._url = parse_server_url(f"{FILE}: connectors.{settings.name}", options.url)
 
     def about(self) -> Mapping[str, str]:
         """Return the project's title and address, its questions, and counts of its tasks."""
@@ -49,7 +49,7 @@ class LabelStudio:
         questions = sorted(tag for tag, (kind, _) in interface.items() if kind in answers.LABEL_OF)
         return {
             "project": str(project.get("title")),
-            "url": self._address(self._project),
+            "url": self._make_project_url(self._project),
             "questions": ", ".join(questions),
             "tasks": str(project.get("task_number")),
             "annotations": str(project.get("total_annotations_number")),
@@ -64,7 +64,9 @@ class LabelStudio:
         project = self._client.project(self._project)
         tasks, finished = (project.get(f"{which}task_number") for which in ("", "finished_"))
         if not isinstance(tasks, int) or not isinstance(finished, int):
-            raise ConnectorError(f"{self._address(self._project)}: expected counts of its tasks")
+            raise ConnectorError(
+                f"{self._make_project_url(self._project)}: expected counts of its tasks"
+            )
         return 0 < tasks <= finished
 
     def pull(self, cursor: str = "") -> Iterator[Page]:
@@ -81,8 +83,10 @@ class LabelStudio:
         from labelguard_connectors import releases
 
         client = self._client
-        project = releases.push_to_label_studio(client, self._address, release, name, progress)
-        return self._address(project)
+        project = releases.push_to_label_studio(
+            client, self._make_project_url, release, name, progress
+        )
+        return self._make_project_url(project)
 
     def check_access(self) -> None:
         """Raise `ConnectorError` where its key or a package is missing."""
@@ -95,5 +99,5 @@ class LabelStudio:
 
         return LabelStudioClient(self._url, credential(self._name, "api_key"))
 
-    def _address(self, project: int) -> str:
+    def _make_project_url(self, project: int) -> str:
         return f"{self._url}/projects/{project}"

@@ -46,7 +46,7 @@ class LabelStudioClient(HttpClient):
         if not re.fullmatch(r"[!-~]+", key):
             raise ConnectorError(f"{where}: the API key has characters that no key has")
         self._key, self._access = key, ""
-        super().__init__("Label Studio", where, url, _HINTS, self._credentials)
+        super().__init__("Label Studio", where, url, _HINTS, self._make_authorization_headers)
 
     def project(self, project: int) -> Mapping[str, Any]:
         """Return title, questions and counts of a project."""
@@ -70,7 +70,7 @@ class LabelStudioClient(HttpClient):
         }
         return self.get(_TaskList, "/api/tasks/", **query).tasks
 
-    def _credentials(self, renew: bool) -> Mapping[str, str]:
+    def _make_authorization_headers(self, renew: bool) -> Mapping[str, str]:
         """Send a legacy token as it is; exchange a personal one for one of some minutes."""
         if self._key.count(".") != 2:  # personal ones are JSON Web Tokens, of three parts
             return {"Authorization": f"Token {self._key}"}
@@ -135,7 +135,7 @@ def pull_pages(
     """
     at, interface = Cursor.parse(cursor), fetch_interface()
     at = at if at.until else at.model_copy(update={"until": _newest_change(list_tasks)})
-    while listed := list_tasks(_filters(at), "tasks:id", _TASKS, "all"):
+    while listed := list_tasks(_build_filters(at), "tasks:id", _TASKS, "all"):
         tasks = [parse(_PulledTask, task, _ORIGIN) for task in listed]
         results = [result for task in tasks for result in _to_answers(task, interface)]
         answers = [result for result in results if isinstance(result, Answer)]
@@ -160,7 +160,7 @@ def _newest_change(list_tasks: ListTasks) -> int:
     return min(changed, (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1))
 
 
-def _filters(at: Cursor) -> list[dict[str, Any]]:
+def _build_filters(at: Cursor) -> list[dict[str, Any]]:
     filters: list[tuple[str, str, str, int | str]] = [("id", "greater", "Number", at.after)]
     if at.since:
         since = _EPOCH + timedelta(microseconds=at.since) - _OVERLAP

@@ -90,25 +90,25 @@ def apply_format(
     answers = {*ANSWERS, *map(reading.name, ANSWERS), *sides, *WINNERS, *own.values()}
     _refuse_directories(file, {*answers, *filter(None, [reading.question])})
     if own:
-        file, reading = _rename_labels(file, connection, reading, own)
+        file, reading = _rename_label_columns(file, connection, reading, own)
     types = readers.read_columns(file, connection)
     select = partial(readers.read_rows, file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, select=select)
     form = _choose_format(schema)
     if form is None:
         refuse_thumbs(schema)
-        return FormattedFile(file, reading, PAIRS.name, listed=tuple(_listed_columns(schema)))
+        return FormattedFile(file, reading, PAIRS.name, listed=tuple(_columns_for_messages(schema)))
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
     _refuse_directories_of_answers(file, form, reading)
     _check_private_columns(form, schema)
-    query, listed = form.adapt(schema), tuple(_listed_columns(schema))
+    query, listed = form.adapt(schema), tuple(_columns_for_messages(schema))
     if query is None and schema.private:
-        query = FormatQuery(f"SELECT {schema.select_other().rstrip(', ')} FROM part", frozenset())
+        query = FormatQuery(f"SELECT {schema.select_all_but().rstrip(', ')} FROM part", frozenset())
     if query is None:
         return FormattedFile(file, reading, form.name, labelers=form.labelers, listed=listed)
     named = reading.columns
     if form.of_tool is None:  # else columns are within its objects
-        _check_named(form, schema, query)
+        _refuse_missing_columns(form, schema, query)
     for role in sorted(query.made & named.keys()):
         if query.names.get(role, named[role]) != named[role]:
             label = query.names[role]
@@ -119,7 +119,7 @@ def apply_format(
             )
     others = {role: name for role, name in named.items() if role not in query.made}
     return FormattedFile(
-        replace(file, open=partial(_open_as, file, query.query)),
+        replace(file, open=partial(_open_with_query, file, query.query)),
         replace(
             reading, columns={**query.columns, **others}, values=query.values or reading.values
         ),
@@ -142,7 +142,7 @@ def _query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRela
     return result
 
 
-def _rename_labels(
+def _rename_label_columns(
     file: InputFile,
     connection: duckdb.DuckDBPyConnection,
     reading: Reading,
@@ -163,7 +163,7 @@ def _rename_labels(
                 f"column {name} is {role}, which is private, and can be nothing else"
             )
         if name not in types and not file.sparse:
-            listed = _listed_columns(schema)
+            listed = _columns_for_messages(schema)
             raise schema.error(
                 f"no column {name!r} (given for {role}){suggest(name, listed)}; "
                 f"found: {', '.join(listed)}"
@@ -172,11 +172,11 @@ def _rename_labels(
     renamed = ", ".join(f"{identifier(name)} AS {identifier(role)}" for role, name in pairs)
     query = f"SELECT * RENAME ({renamed}) FROM part"
     if pairs:
-        file = replace(file, open=partial(_open_as, file, query))
+        file = replace(file, open=partial(_open_with_query, file, query))
     return file, replace(reading, columns=others)
 
 
-def _open_as(
+def _open_with_query(
     file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
     return _query(file.open(connection), query)
@@ -194,9 +194,8 @@ def _choose_format(schema: TableSchema) -> Format | None:
         )
     form = FORMATS[named]
     if not (form.accepts or form.recognises)(schema):
-        raise schema.error(
-            f"not of format {named} ({form.about}); found: {', '.join(_listed_columns(schema))}"
-        )
+        columns = ", ".join(_columns_for_messages(schema))
+        raise schema.error(f"not of format {named} ({form.about}); found: {columns}")
     return form
 
 
@@ -218,12 +217,12 @@ def _label_column_among_features(form: Format, schema: TableSchema) -> str | Non
     return next((name for name in columns if name in form.private and schema.has(name)), None)
 
 
-def _check_named(form: Format, schema: TableSchema, query: FormatQuery) -> None:
+def _refuse_missing_columns(form: Format, schema: TableSchema, query: FormatQuery) -> None:
     """Refuse a public column that was named and is not there, by the columns that the file has.
 
     In a sparse file, which columns of answers there are may follow from labels: none is listed.
     """
-    listed = _listed_columns(schema)
+    listed = _columns_for_messages(schema)
     for role, name in schema.reading.columns.items():
         if role not in ROLES or role in ANSWERS or name in {*schema.types, *query.made}:
             continue
@@ -235,7 +234,7 @@ def _check_named(form: Format, schema: TableSchema, query: FormatQuery) -> None:
         )
 
 
-def _listed_columns(schema: TableSchema) -> list[str]:
+def _columns_for_messages(schema: TableSchema) -> list[str]:
     """Return the columns that messages list: of a sparse file, none that any format reads."""
     forms = FORMATS.values() if schema.sparse else ()
     private = {name for form in forms for name in form.private}
@@ -267,11 +266,11 @@ def _check_private_columns(form: Format, schema: TableSchema) -> None:
     if required and not form.has_label_columns(schema):
         raise schema.error(
             f"format {form.name} reads labels from column {' or '.join(form.private)}, which is "
-            f"not there{_naming(form)}; found: {', '.join(schema.types)}"
+            f"not there{_naming_hint(form)}; found: {', '.join(schema.types)}"
         )
 
 
-def _naming(form: Format) -> str:
+def _naming_hint(form: Format) -> str:
     """Return how a column of labels is named by what its format calls it."""
     own = next((name for name in form.private if name in _LABELS), "")
     return own and f" (of another name: --columns {own}=NAME)"

@@ -15,11 +15,11 @@ from labelguard.inputs.formats.base import (
     ContentSql,
     Format,
     FormatQuery,
-    agreeing_contents,
     select_pairs,
-    split_dialogues,
+    split_off_shared_beginning,
+    unify_contents,
 )
-from labelguard.inputs.formats.scores import OUTSIDE, read_signs, require_columns
+from labelguard.inputs.formats.scores import OUTSIDE, make_pairs_query, require_label_columns
 from labelguard.inputs.readers import identifier
 
 # Columns that say who won: labels, whichever format a file is read as, and nothing else.
@@ -46,7 +46,7 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
         called = ("/".join(CONVERSATIONS), *CONVERSATIONS)
         names |= dict(zip(CONTENT_ROLES, called, strict=True))
     else:
-        contents, consumed = agreeing_contents(schema, *CONTENT_ROLES), ()
+        contents, consumed = unify_contents(schema, *CONTENT_ROLES), ()
     query = select_pairs(schema, contents, schema.text("winner"), "winner", *consumed)
     if schema.column("tstamp") and not schema.column("submitted_at"):
         # In seconds; as text with whole microseconds. What is no number stays, and is at fault.
@@ -65,7 +65,7 @@ def _read_conversations(schema: TableSchema) -> ContentSql:
     """Return two whole conversations, up to the turn that was judged."""
     kinds = [schema.type(name) for name in CONVERSATIONS]
     if all(map(is_text, kinds)):  # in CSV
-        content, chats = _PLAIN, [_parse_chat(schema.sql(name)) for name in CONVERSATIONS]
+        content, chats = _PLAIN, [_parse_chat_sql(schema.sql(name)) for name in CONVERSATIONS]
     else:
         chats = [schema.sql(name) for name in CONVERSATIONS]
         try:
@@ -75,17 +75,17 @@ def _read_conversations(schema: TableSchema) -> ContentSql:
         if not content.chat:  # the layout says that they are no conversations
             return ContentSql("NULL::VARCHAR", tuple(chats))
         if not all(map(_has_roles, kinds)):
-            return split_dialogues(chats[0], chats[1], content)
-    one, other = (_up_to_judged_turn(schema, chat) for chat in chats)
-    return split_dialogues(one, other, content)
+            return split_off_shared_beginning(chats[0], chats[1], content)
+    one, other = (_cut_after_judged_turn(schema, chat) for chat in chats)
+    return split_off_shared_beginning(one, other, content)
 
 
 def _has_roles(kind: DuckDBPyType) -> bool:
-    message = canonical.element(kind) if kind.id in ("list", "array") else kind
+    message = canonical.element_type(kind) if kind.id in ("list", "array") else kind
     return message.id == "struct" and "role" in dict(message.children)
 
 
-def _parse_chat(text: str) -> str:
+def _parse_chat_sql(text: str) -> str:
     """Return SQL of a chat in JSON, of messages with a text as role and content; NULL if none."""
     chat = f"try_cast({text} AS JSON)"
     roles, contents = (f"json_extract({chat}, '$[*].{name}')" for name in ("role", "content"))
@@ -101,7 +101,7 @@ def _parse_chat(text: str) -> str:
     return f"(CASE WHEN json_type({chat}) = 'ARRAY' AND {whole} THEN {messages} END::{_CHAT})"
 
 
-def _up_to_judged_turn(schema: TableSchema, chat: str) -> str:
+def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:
     """Return SQL of a conversation before what the user said after the turn that was judged."""
     if not schema.column("turn"):
         return chat
@@ -126,15 +126,15 @@ ARENA = Format(
 def _adapt_kaggle(schema: TableSchema) -> FormatQuery:
     kinds = [schema.type(role) for role in CONTENT_ROLES]
     texts = all(is_text(kind) or kind.id == "null" for kind in kinds)
-    contents = _read_turns(*map(schema.sql, CONTENT_ROLES)) if texts else None
-    return read_signs(schema, _winner_label(schema), WINNERS, contents=contents)
+    contents = _turns_to_chats(*map(schema.sql, CONTENT_ROLES)) if texts else None
+    return make_pairs_query(schema, _winner_label_sql(schema), WINNERS, contents=contents)
 
 
-def _winner_label(schema: TableSchema) -> str:
+def _winner_label_sql(schema: TableSchema) -> str:
     """Return SQL of the label: NULL where nothing is said, outside its domain unless one is 1."""
-    require_columns(schema, WINNERS, "kaggle")
+    require_label_columns(schema, WINNERS, "kaggle")
     texts = [schema.text(name) for name in WINNERS]
-    a, b, tie = map(_flag, texts)
+    a, b, tie = map(_flag_number_sql, texts)
     return (
         f"CASE WHEN coalesce({', '.join(texts)}) IS NULL THEN NULL "
         f"WHEN {a} + {b} + {tie} <> 1 THEN {OUTSIDE} "
@@ -142,37 +142,38 @@ def _winner_label(schema: TableSchema) -> str:
     )
 
 
-def _flag(text: str) -> str:
+def _flag_number_sql(text: str) -> str:
     """Return SQL of 1, 0 (as a blank beside others is), or a large number for anything else."""
     number = f"coalesce(try_cast({text} AS DOUBLE), try_cast({text} AS BOOLEAN)::DOUBLE, 9)"
     return f"(CASE WHEN {text} IS NULL THEN 0 WHEN {number} IN (0, 1) THEN {number} ELSE 9 END)"
 
 
-def _read_turns(prompt: str, *sides: str) -> ContentSql:
+def _turns_to_chats(prompt: str, *sides: str) -> ContentSql:
     """Return texts as chats: what the user said first, and on both sides all that followed.
 
     A prompt of n turns goes with n turns on both sides, else neither side is content. A prompt that
     is no list is a text, and so are its responses.
     """
     lists = ", ".join(
-        f"{_turns(text)} AS {turns}" for text, turns in zip((prompt, *sides), _TURNS, strict=True)
+        f"{_parse_turns_sql(text)} AS {turns}"
+        for text, turns in zip((prompt, *sides), _TURNS, strict=True)
     )
     questions, *replies = _TURNS
     fits = " AND ".join(f"len({turns}) = len({questions})" for turns in replies)
     return ContentSql(
         f"CASE WHEN {prompt} IS NOT NULL THEN "
-        f"[{_message('user', f'coalesce({questions}[1], {prompt})')}]::{_CHAT} END",
+        f"[{_message_sql('user', f'coalesce({questions}[1], {prompt})')}]::{_CHAT} END",
         tuple(
             f"CASE WHEN {questions} IS NULL AND {side} IS NOT NULL THEN "
-            f"[{_message('assistant', side)}]::{_CHAT} "
-            f"WHEN {fits} THEN {_following(questions, turns)}::{_CHAT} END"
+            f"[{_message_sql('assistant', side)}]::{_CHAT} "
+            f"WHEN {fits} THEN {_rest_of_chat_sql(questions, turns)}::{_CHAT} END"
             for side, turns in zip(sides, replies, strict=True)
         ),
         f"(SELECT *, {lists} FROM part)",
     )
 
 
-def _turns(text: str) -> str:
+def _parse_turns_sql(text: str) -> str:
     """Return SQL of the turns of a list of texts in JSON, a null as an empty one; NULL if none."""
     listed = f"try_cast({text} AS JSON)"
     members = f"json_extract({listed}, '$[*]')"
@@ -182,15 +183,15 @@ def _turns(text: str) -> str:
     return f"CASE WHEN {whole} THEN {texts} END"
 
 
-def _following(questions: str, replies: str) -> str:
+def _rest_of_chat_sql(questions: str, replies: str) -> str:
     """Return SQL of a conversation after what the user said first."""
-    reply = _message("assistant", f"{replies}[i]")
-    both = f"[{_message('user', f'{questions}[i]')}, {reply}]"
+    reply = _message_sql("assistant", f"{replies}[i]")
+    both = f"[{_message_sql('user', f'{questions}[i]')}, {reply}]"
     turn = f"CASE WHEN i = 1 THEN [{reply}] ELSE {both} END"
     return f"flatten(list_transform(range(1, len({questions}) + 1), lambda i: {turn}))"
 
 
-def _message(role: str, text: str) -> str:
+def _message_sql(role: str, text: str) -> str:
     return f"{{'role': '{role}', 'content': {text}}}"
 
 

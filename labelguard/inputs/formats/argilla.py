@@ -72,7 +72,7 @@ def _adapt(schema: TableSchema) -> FormatQuery:
 def _adapt_flattened(schema: TableSchema) -> FormatQuery:
     """Read a row for each response of lists that run side by side: answers, users, status."""
     ends = (_VALUES, _USERS, _STATUS, ".suggestion", ".suggestion.score", ".suggestion.agent")
-    tasks.refuse_answers(schema, _TOOL, lambda role, name: name.endswith(ends))
+    tasks.refuse_answer_columns(schema, _TOOL, lambda role, name: name.endswith(ends))
     questions = sorted(name.removesuffix(_USERS) for name in schema.types if name.endswith(_USERS))
     _refuse_ratings(schema)
     question = tasks.choose_question(schema, questions)
@@ -103,8 +103,8 @@ def _adapt_nested(schema: TableSchema) -> FormatQuery:
     """
     _refuse_ratings(schema)
     records = "SELECT to_json(fields) AS fields, to_json(responses) AS responses FROM part"
-    question = _choose_answered(schema, f"SELECT responses AS answers FROM ({records})")
-    listed = tasks.elements(f"json_extract(responses, {tasks.pointer(question)})")
+    question = _choose_answered_question(schema, f"SELECT responses AS answers FROM ({records})")
+    listed = tasks.elements(f"json_extract(responses, {tasks.json_pointer_sql(question)})")
     query = f"""
         SELECT *, 'submitted' AS {_STATE}, response->'value' AS {_VALUE}
         FROM (SELECT *, unnest({listed}) AS response FROM ({records}))"""
@@ -114,18 +114,20 @@ def _adapt_nested(schema: TableSchema) -> FormatQuery:
     return replace(_adapt_responses(schema, task, responses), note=_NO_STATUS)
 
 
-def _answered_names(schema: TableSchema, answers: str) -> list[str]:
+def _find_answered_questions(schema: TableSchema, answers: str) -> list[str]:
     """Return the questions that were answered, from SQL of objects of `answers`."""
     names = f"SELECT DISTINCT unnest(json_keys(answers)) AS name FROM ({answers}) ORDER BY name"
     return [name for (name,) in schema.select(names)]
 
 
-def _choose_answered(schema: TableSchema, answers: str) -> str:
-    return tasks.choose_answered(schema, lambda: _answered_names(schema, answers), "question")
+def _choose_answered_question(schema: TableSchema, answers: str) -> str:
+    return tasks.choose_answered_question(
+        schema, lambda: _find_answered_questions(schema, answers), "question"
+    )
 
 
 def _refuse_ratings(schema: TableSchema) -> None:
-    if _has_ratings(schema):
+    if _asks_for_ratings(schema):
         raise schema.error(
             "an export with a list of responses to each question does not tell which "
             "of them belong together; take the REST interface (include=responses) for ratings"
@@ -165,10 +167,12 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     )
     values = f"SELECT response->'values' AS answers FROM ({answers})"
     task = Task.of_members(schema, records, "fields").with_metadata(schema, "metadata")
-    if _has_ratings(schema):
-        value = _rank_ratings(schema, values, find_fields(schema, task.fields).responses)
+    if _asks_for_ratings(schema):
+        value = _ranking_from_ratings_sql(
+            schema, values, find_fields(schema, task.fields).responses
+        )
     else:
-        value = _answer(_choose_answered(schema, values))
+        value = _answer_sql(_choose_answered_question(schema, values))
     query = f"""
         SELECT *, response->>'status' AS {_STATE}, {value} AS {_VALUE}
         FROM ({answers})"""
@@ -179,16 +183,17 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     return _adapt_responses(schema, task, responses)
 
 
-def _answer(question: str) -> str:
+def _answer_sql(question: str) -> str:
     """Return SQL of the answer to a question (JSON), NULL if there is none."""
-    return f"json_extract(json_extract(response->'values', {tasks.pointer(question)}), '/value')"
+    name = tasks.json_pointer_sql(question)
+    return f"json_extract(json_extract(response->'values', {name}), '/value')"
 
 
-def _has_ratings(schema: TableSchema) -> bool:
+def _asks_for_ratings(schema: TableSchema) -> bool:
     return (schema.reading.question or "").count(_RESPONSE) == 1
 
 
-def _rank_ratings(schema: TableSchema, values: str, responses: Sequence[str]) -> str:
+def _ranking_from_ratings_sql(schema: TableSchema, values: str, responses: Sequence[str]) -> str:
     """Return SQL of the ranking (JSON) that ratings tell; NULL unless every response was rated.
 
     Raises `NotAnswered` for a response that nobody rated. Where blanks are private ties, which
@@ -197,11 +202,11 @@ def _rank_ratings(schema: TableSchema, values: str, responses: Sequence[str]) ->
     question = schema.reading.question or ""
     questions = [question.replace(_RESPONSE, response) for response in responses]
     if not schema.has_private_blanks:
-        present = _answered_names(schema, values)
+        present = _find_answered_questions(schema, values)
         for name in questions:
             if name not in present:
                 raise NotAnswered(f"{schema.name}: no question {name!r} was answered")
-    ratings = [tasks.text(_answer(name)) for name in questions]
+    ratings = [tasks.text(_answer_sql(name)) for name in questions]
     numbers = [f"try_cast({rating} AS DOUBLE)" for rating in ratings]
     ranked = ", ".join(
         f"{{'value': {literal(response)}, 'rank': -{number}}}"
@@ -215,14 +220,14 @@ def _rank_ratings(schema: TableSchema, values: str, responses: Sequence[str]) ->
 def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> FormatQuery:
     """Return pairs where a task has two responses, whatever was asked about them; else rankings."""
     tool_roles = ("labeler_id", *responses.further)
-    tasks.refuse_named(schema, _TOOL, (*sorted(tool_roles), "label", "ranks"))
+    tasks.refuse_named_roles(schema, _TOOL, (*sorted(tool_roles), "label", "ranks"))
     fields = find_fields(schema, task.fields)
     meaning = tasks.label_values(schema, fields)
     submitted = f"(CASE WHEN {_STATE} = 'submitted' THEN {_VALUE} END)"
     if fields.is_pair:
-        role, answer = "label", tasks.label_of_answer(submitted, fields, meaning)
+        role, answer = "label", tasks.answer_label_sql(submitted, fields, meaning)
     else:
-        role, answer = "ranks", tasks.ranks_of_answer(submitted, fields)
+        role, answer = "ranks", tasks.answer_ranks_sql(submitted, fields)
     query = f"""
         SELECT {task.select(schema, fields)}, {responses.selected}, {answer} AS {role}
         FROM ({responses.query}) WHERE {_STATE} IN ('submitted', 'discarded')"""

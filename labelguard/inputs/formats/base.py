@@ -80,7 +80,7 @@ class ContentSql:
     source: str = "part"
 
 
-def agreeing_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
+def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     """Return the columns of these roles as one kind, where one is text and the other chats.
 
     Beside a prompt of messages, text sides become what the assistant says. Beside a prompt of text,
@@ -101,13 +101,13 @@ def agreeing_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentS
         if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
             content = canonical.content_of_types(kinds[1:])
             if content.chat:
-                return _split_beginning(prompt_text, texts[0], texts[1], content)
+                return _strip_prompt_from_sides(prompt_text, texts[0], texts[1], content)
     except NotContent:
         return unchanged
     return unchanged
 
 
-def _split_beginning(prompt: str, one: str, other: str, content: Content) -> ContentSql:
+def _strip_prompt_from_sides(prompt: str, one: str, other: str, content: Content) -> ContentSql:
     """Return a prompt of text, which sides of messages may hold at their beginning."""
     says = f"m.role = 'user' AND m.content = {_content_sql(prompt, content)}"
     begins = f"len(list_filter({BEGINNING}, lambda m: {says})) > 0"
@@ -117,27 +117,27 @@ def _split_beginning(prompt: str, one: str, other: str, content: Content) -> Con
             f"CASE WHEN {begins} THEN {side}[{SHARED} + 1:] ELSE {side} END"
             for side in (ONE, OTHER)
         ),
-        shared_beginning(one, other, content),
+        shared_beginning_sql(one, other, content),
     )
 
 
-def split_dialogues(one: str, other: str, content: Content) -> ContentSql:
+def split_off_shared_beginning(one: str, other: str, content: Content) -> ContentSql:
     """Return two whole chats (SQL) as the beginning that they share, and the rest of each."""
     rests = (f"{ONE}[{SHARED} + 1:]", f"{OTHER}[{SHARED} + 1:]")
-    return ContentSql(BEGINNING, rests, shared_beginning(one, other, content))
+    return ContentSql(BEGINNING, rests, shared_beginning_sql(one, other, content))
 
 
-def shared_beginning(one: str, other: str, content: Content) -> str:
+def shared_beginning_sql(one: str, other: str, content: Content) -> str:
     """Return a FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their
     messages that are equal from the beginning on, and these as `BEGINNING`; null where one is.
     """
     kind = canonical.sql_type(content)
     both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
-    counted = f"SELECT *, {common_length(ONE, OTHER)} AS {SHARED} FROM ({both})"
+    counted = f"SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED} FROM ({both})"
     return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
 
 
-def common_length(one: str, other: str) -> str:
+def common_prefix_length_sql(one: str, other: str) -> str:
     """Return SQL of how many elements two lists begin with in common; one is left to each."""
     least = f"least(len({one}), len({other}))"
     differs = f"list_transform(range(1, {least}), lambda i: {one}[i] IS DISTINCT FROM {other}[i])"
@@ -158,29 +158,29 @@ def _content_sql(text: str, content: Content) -> str:
     return f"[{{'type': 'text', 'text': {text}}}]" if content.parts else text
 
 
-def has_chosen(schema: TableSchema) -> bool:
+def has_chosen_layout(schema: TableSchema) -> bool:
     """Return whether there are a prompt, chosen and rejected.
 
     A sparse file lacks a side that is null in every row: which one it is must not matter.
     """
-    return schema.has_all("prompt") and has_sides(schema)
+    return schema.has_all("prompt") and has_chosen_and_rejected(schema)
 
 
-def has_sides(schema: TableSchema) -> bool:
+def has_chosen_and_rejected(schema: TableSchema) -> bool:
     """Return whether there are chosen and rejected; a sparse file may lack one of them."""
     both = ("chosen", "rejected")
     return schema.has_any(*both) if schema.sparse else schema.has_all(*both)
 
 
-def make_sides_agree(schema: TableSchema, *sides: str) -> FormatQuery | None:
+def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | None:
     """Return a prompt and sides in their roles' columns, made to agree; None if they do."""
     roles = ("prompt", *sides)
-    contents = agreeing_contents(schema, *roles)
+    contents = unify_contents(schema, *roles)
     expressions = (contents.prompt, *contents.sides)
     if expressions == tuple(schema.sql(r) if schema.column(r) else "NULL" for r in roles):
         return None
     columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
-    query = f"SELECT {schema.select_other(*roles)}{columns} FROM {contents.source}"
+    query = f"SELECT {schema.select_all_but(*roles)}{columns} FROM {contents.source}"
     names = {role: schema.column(role) or role for role in roles}
     return FormatQuery(query, frozenset(roles), names=names)
 
@@ -193,7 +193,7 @@ def select_pairs(schema: TableSchema, contents: ContentSql, label: str, *consume
     a, b = contents.sides
     labels = f", {label} AS label" if schema.reading.labelled else ""
     return (
-        f"SELECT {schema.select_other(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
+        f"SELECT {schema.select_all_but(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
         f"{contents.prompt} AS prompt, {a} AS response_a, {b} AS response_b{labels} "
         f"FROM {contents.source}"
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs.canonical import is_text
-from labelguard.inputs.columns import TableSchema, find_families
+from labelguard.inputs.columns import TableSchema, group_similar_names
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.scores import OUTSIDE
@@ -50,7 +50,7 @@ def _is_tasks(schema: TableSchema) -> bool:
 
 
 def _adapt(schema: TableSchema) -> FormatQuery:
-    tasks.refuse_named(schema, _TOOL, (*sorted(_TOOL_ROLES), "label", "ranks"))
+    tasks.refuse_named_roles(schema, _TOOL, (*sorted(_TOOL_ROLES), "label", "ranks"))
     return _adapt_tasks(schema) if _is_tasks(schema) else _adapt_rows(schema)
 
 
@@ -74,7 +74,7 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     is_hidden = schema.has_private_blanks and not has_interface
     export = _Export(annotations, task, [] if is_hidden else schema.select(rows), has_interface)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
-    is_list = "responses" in schema.reading.columns or not find_families(tuple(task.fields))
+    is_list = "responses" in schema.reading.columns or not group_similar_names(tuple(task.fields))
     if is_list and not _names_sides(schema) and (items := _find_items(schema, task)):
         return _adapt_items(schema, export, items)
     ratings = export.tag_names(_RATING)
@@ -101,7 +101,9 @@ class _Export:
     def choose_tag(self, schema: TableSchema, *kinds: str) -> str:
         """Return the control tag of these types that is read."""
         names = partial(self.tag_names, *kinds)
-        return tasks.choose_answered(schema, names, "control tag", all_there=self.all_there)
+        return tasks.choose_answered_question(
+            schema, names, "control tag", all_there=self.all_there
+        )
 
     def query(
         self,
@@ -146,8 +148,8 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     """
     tag = export.choose_tag(schema, *_WORDS)
     fields = find_fields(schema, export.task.fields)
-    tasks.refuse_lists(schema, fields, "the left and the right one")
-    region = _region(tag, *_WORDS)
+    tasks.require_two_responses(schema, fields, "the left and the right one")
+    region = _region_sql(tag, *_WORDS)
     choices = f"array_to_string(from_json({region}.value->'choices', '[\"VARCHAR\"]'), chr(10))"
     selected = f"({region}.value->>'selected')"
     if not _names_sides(schema):
@@ -164,11 +166,11 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
 def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQuery:
     """Read a list whose items are ranked."""
     tag = export.choose_tag(schema, _RANKER)
-    ranking = f"({_region(tag, _RANKER)}.value->'ranker')"
+    ranking = f"({_region_sql(tag, _RANKER)}.value->'ranker')"
     task = export.task
     prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
     columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses()} AS responses"]
-    columns += task.select_named(schema, is_list=True)
+    columns += task.select_named_fields(schema, is_list=True)
     names = {"prompt": prompt, "responses": items.field, "ranks": tasks.question_name(schema)}
     return export.query(schema, ", ".join(columns), items.ranks(ranking, tag), "ranks", names)
 
@@ -181,10 +183,10 @@ def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     role = "label" if fields.is_pair else "ranks"
     names = fields.names(**{role: "the ratings"})
     columns = export.task.select(schema, fields)
-    return export.query(schema, columns, _compare_ratings(tags, meaning), role, names, meaning)
+    return export.query(schema, columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
 
 
-def _region(tag: str, *kinds: str) -> str:
+def _region_sql(tag: str, *kinds: str) -> str:
     """Return SQL (a struct) of an annotation's region of one control tag of these types."""
     listed = ", ".join(map(literal, kinds))
     this = f"r.from_name = {literal(tag)} AND r.type IN ({listed})"
@@ -193,7 +195,7 @@ def _region(tag: str, *kinds: str) -> str:
 
 def _adapt_rows(schema: TableSchema) -> FormatQuery:
     """Read JSON_MIN and CSV: a row is an annotation, control tags are columns beside the fields."""
-    tasks.refuse_answers(schema, _TOOL, partial(_is_answer, schema.reading.question))
+    tasks.refuse_answer_columns(schema, _TOOL, partial(_may_be_answer, schema.reading.question))
     task = Task.of_columns(schema, (*_OF_ROWS, "created_at", "updated_at"))
     fields = find_fields(schema, task.fields)
     reading = schema.reading
@@ -202,8 +204,10 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     tags = sorted(name for name in task.fields if name not in taken)
     shared = partial(_shared_tags, schema, tags)
     all_there = not schema.sparse
-    tag = tasks.choose_answered(schema, lambda: tags, "control tag", shared, all_there=all_there)
-    tasks.refuse_lists(schema, fields, "the left and the right one")
+    tag = tasks.choose_answered_question(
+        schema, lambda: tags, "control tag", shared, all_there=all_there
+    )
+    tasks.require_two_responses(schema, fields, "the left and the right one")
     answer = "NULL::VARCHAR"  # a sparse file may lack the column
     if schema.has(tag):
         column = identifier(tag)
@@ -235,7 +239,7 @@ def _shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
     return [tag for tag, is_shared in zip(tags, shared, strict=True) if is_shared]
 
 
-def _is_answer(question: str | None, role: str, name: str) -> bool:
+def _may_be_answer(question: str | None, role: str, name: str) -> bool:
     """Return whether a column may be a control tag, which look like fields here.
 
     No text of a task, and no id of anything, is one.
@@ -263,12 +267,12 @@ class _Items:
     text: str
 
     @property
-    def _elements(self) -> str:
-        return tasks.elements(f"json_extract(data, {tasks.pointer(self.field)})")
+    def _items_sql(self) -> str:
+        return tasks.elements(f"json_extract(data, {tasks.json_pointer_sql(self.field)})")
 
     def responses(self) -> str:
         """Return SQL of the list of texts."""
-        return f"list_transform({self._elements}, lambda i: i->>{literal(self.text)})"
+        return f"list_transform({self._items_sql}, lambda i: i->>{literal(self.text)})"
 
     def ranks(self, ranking: str, tag: str) -> str:
         """Return SQL of the rank of every item in what a <Ranker> says (SQL of JSON).
@@ -277,9 +281,9 @@ class _Items:
         that is not ranked, or of whose id there are two, has none.
         """
         listed = f"""CASE json_type({ranking}) WHEN 'ARRAY' THEN {ranking}
-            ELSE json_extract({ranking}, {tasks.pointer(tag)}) END"""
+            ELSE json_extract({ranking}, {tasks.json_pointer_sql(tag)}) END"""
         ranked = f"list_transform({tasks.elements(listed)}, lambda e: e->>'$')"
-        ids = f"list_transform({self._elements}, lambda i: i->>{literal(_ID)})"
+        ids = f"list_transform({self._items_sql}, lambda i: i->>{literal(_ID)})"
         return f"""(CASE WHEN coalesce(json_type({ranking}), 'NULL') <> 'NULL' THEN list_transform(
             {ids}, lambda i: CASE WHEN len(list_filter({ids}, lambda j: j = i)) = 1
                 THEN nullif(list_position({ranked}, i), 0) END) END)"""
@@ -333,12 +337,12 @@ def _rating_tags(schema: TableSchema, fields: Fields, tags: Sequence[Sequence[An
     return names
 
 
-def _compare_ratings(tags: Sequence[str], meaning: LabelValues) -> str:
+def _compare_ratings_sql(tags: Sequence[str], meaning: LabelValues) -> str:
     """Return SQL of a label (of two responses) or of ranks: the higher rating is preferred.
 
     NULL where a rating is missing: then nothing is said. A rating that is no number is no label.
     """
-    ratings = [f"({_region(tag, _RATING)}.value->'rating')" for tag in tags]
+    ratings = [f"({_region_sql(tag, _RATING)}.value->'rating')" for tag in tags]
     blank = " OR ".join(f"coalesce(json_type({rating}), 'NULL') = 'NULL'" for rating in ratings)
     numbers = [f"try_cast({rating}->>'$' AS DOUBLE)" for rating in ratings]
     if len(ratings) != len(SIDES):

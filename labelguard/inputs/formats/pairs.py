@@ -16,11 +16,11 @@ from labelguard.inputs.formats.base import (
     SHARED,
     Format,
     FormatQuery,
-    common_length,
-    has_chosen,
-    has_sides,
-    make_sides_agree,
-    split_dialogues,
+    common_prefix_length_sql,
+    has_chosen_and_rejected,
+    has_chosen_layout,
+    split_off_shared_beginning,
+    unify_prompt_and_sides,
 )
 from labelguard.inputs.readers import identifier, literal
 from labelguard.text import AUTO_FORMAT
@@ -38,21 +38,23 @@ _ASKED = {*PROMPTS, "query", "input", "problem", "user_prompt", "conversations"}
 _COMPARED = {role for roles in LAYOUTS.values() for role in roles[1:]} - {*PRIVATE_ROLES}
 
 
-def _is_labeled(schema: TableSchema) -> bool:
+def _has_two_responses(schema: TableSchema) -> bool:
     return schema.has_all(*CONTENT_ROLES)
 
 
 def _adapt_pairs(schema: TableSchema) -> FormatQuery | None:
-    if _is_labeled(schema) and schema.has_any(*_CHOSEN):
+    if _has_two_responses(schema) and schema.has_any(*_CHOSEN):
         return None  # both layouts: an error
-    return make_sides_agree(schema, *(CONTENT_ROLES[1:] if _is_labeled(schema) else _CHOSEN))
+    return unify_prompt_and_sides(
+        schema, *(CONTENT_ROLES[1:] if _has_two_responses(schema) else _CHOSEN)
+    )
 
 
 def _is_alpaca(schema: TableSchema) -> bool:
     instruction, text = _INSTRUCTION
     is_free = text not in schema.reading.columns.values()
     is_prompt = (schema.column("prompt") or instruction) == instruction
-    return has_sides(schema) and schema.has(instruction) and is_prompt and is_free
+    return has_chosen_and_rejected(schema) and schema.has(instruction) and is_prompt and is_free
 
 
 def _adapt_alpaca(schema: TableSchema) -> FormatQuery:
@@ -64,7 +66,7 @@ def _adapt_alpaca(schema: TableSchema) -> FormatQuery:
     prompt, *others = map(identifier, present)
     for other in others:
         prompt += f"::VARCHAR || coalesce(chr(10) || nullif({other}::VARCHAR, ''), '')"
-    query = f"SELECT {schema.select_other('prompt')}{prompt} AS prompt FROM part"
+    query = f"SELECT {schema.select_all_but('prompt')}{prompt} AS prompt FROM part"
     return FormatQuery(query, frozenset(("prompt",)), names={"prompt": present[0]})
 
 
@@ -87,11 +89,11 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
         content = canonical.content_of_types(kinds)
     except NotContent:
         raise canonical.content_error(schema.name) from None
-    columns = schema.select_other("prompt", *_CHOSEN)
+    columns = schema.select_all_but("prompt", *_CHOSEN)
     if not content.chat:
-        query = _split_texts(columns, f"{one}::VARCHAR", f"{other}::VARCHAR")
+        query = _split_texts_sql(columns, f"{one}::VARCHAR", f"{other}::VARCHAR")
     else:
-        contents = split_dialogues(one, other, content)
+        contents = split_off_shared_beginning(one, other, content)
         chosen, rejected = contents.sides
         query = (
             f"SELECT {columns}{contents.prompt} AS prompt, {chosen} AS chosen, "
@@ -101,7 +103,7 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
     return FormatQuery(query, made, names={"prompt": "chosen or rejected"})
 
 
-def _split_texts(columns: str, one: str, other: str) -> str:
+def _split_texts_sql(columns: str, one: str, other: str) -> str:
     """Return SQL of texts split after the last turn in common, else after the last word in common.
 
     Lists of turns and words are columns: within a lambda each would be split once an element.
@@ -124,11 +126,11 @@ def _split_texts(columns: str, one: str, other: str) -> str:
                 ELSE {join(f"{_WORDS[0]}[:{SHARED}]", literal(" "))} END AS prompt,
             {rest_of(_TURNS[0], _WORDS[0])} AS chosen,
             {rest_of(_TURNS[1], _WORDS[1])} AS rejected
-        FROM (SELECT *, {common_length(*_WORDS)} AS {SHARED}
+        FROM (SELECT *, {common_prefix_length_sql(*_WORDS)} AS {SHARED}
             FROM (SELECT *,
                     CASE WHEN {_COUNT} = 0 THEN string_split({one}, ' ') END AS {_WORDS[0]},
                     CASE WHEN {_COUNT} = 0 THEN string_split({other}, ' ') END AS {_WORDS[1]}
-                FROM (SELECT *, {common_length(*_TURNS)} AS {_COUNT}
+                FROM (SELECT *, {common_prefix_length_sql(*_TURNS)} AS {_COUNT}
                     FROM (SELECT *,
                             string_split({one}, {_TURN}) AS {_TURNS[0]},
                             string_split({other}, {_TURN}) AS {_TURNS[1]}
@@ -152,10 +154,10 @@ def refuse_thumbs(schema: TableSchema) -> None:
 PAIRS = Format(
     "pairs",
     "prompt, chosen, rejected; or prompt, response_a, response_b, label",
-    lambda schema: _is_labeled(schema) or has_chosen(schema),
+    lambda schema: _has_two_responses(schema) or has_chosen_layout(schema),
     _adapt_pairs,
     has_label_columns=lambda schema: (
-        has_chosen(schema) or "label" in schema.reading.columns or schema.has_all("label")
+        has_chosen_layout(schema) or "label" in schema.reading.columns or schema.has_all("label")
     ),
 )
 RANKINGS = Format(
@@ -176,9 +178,9 @@ ALPACA = Format(
 TRANSCRIPTS = Format(
     "hh-rlhf",
     "chosen and rejected hold whole dialogues, whose common beginning is the prompt",
-    lambda schema: has_sides(schema) and not schema.has_all("prompt"),
+    lambda schema: has_chosen_and_rejected(schema) and not schema.has_all("prompt"),
     _adapt_dialogues,
     "The files of hh-rlhf as published name no labelers, and neither does TRL's implicit prompt; "
     "a collection of your own may.",
-    accepts=has_sides,
+    accepts=has_chosen_and_rejected,
 )

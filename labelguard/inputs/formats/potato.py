@@ -37,17 +37,17 @@ def _adapt(schema: TableSchema) -> FormatQuery | None:
     if schema.has_all("prompt", "chosen", "rejected"):
         columns = {"labeler_id": person} if person else {}
         return FormatQuery("SELECT * FROM part", frozenset(), columns)
-    tasks.refuse_named(schema, _TOOL, ("label",))
-    tasks.refuse_answers(schema, _TOOL, lambda role, name: _is_answer(name))
-    answers = _find_answers(schema)
-    task = _find_task(schema, answers)
+    tasks.refuse_named_roles(schema, _TOOL, ("label",))
+    tasks.refuse_answer_columns(schema, _TOOL, lambda role, name: _is_answer(name))
+    answers = _answer_sql_by_schema(schema)
+    task = _find_joined_texts(schema, answers)
     fields = find_fields(schema, task.fields)
     in_objects = schema.has("labels")
-    question = tasks.choose_answered(
+    question = tasks.choose_answered_question(
         schema, lambda: sorted(answers), "schema", all_there=not in_objects and not schema.sparse
     )
-    answer = _select_answer(question) if in_objects else answers.get(question, "NULL::VARCHAR")
-    tasks.refuse_lists(schema, fields)
+    answer = _answer_sql(question) if in_objects else answers.get(question, "NULL::VARCHAR")
+    tasks.require_two_responses(schema, fields)
     labeler = f", {identifier(person)}::VARCHAR AS labeler_id" if person else ""
     is_human = "true"
     if schema.has("annotator_origin"):
@@ -74,7 +74,7 @@ def _is_answer(name: str) -> bool:
     return any(sign in name for sign in _SIGNS) or name in (*_ANSWERS, "chosen")
 
 
-def _find_answers(schema: TableSchema) -> dict[str, str]:
+def _answer_sql_by_schema(schema: TableSchema) -> dict[str, str]:
     """Return SQL (text) of the answer of every schema; of none where which there are is private."""
     if schema.has("labels"):  # JSONL: {"schema": {"selection": "A"}}
         if schema.has_private_blanks:
@@ -82,19 +82,19 @@ def _find_answers(schema: TableSchema) -> dict[str, str]:
         names = schema.select(
             "SELECT DISTINCT unnest(json_keys(to_json(labels))) AS name FROM part ORDER BY name"
         )
-        return {name: _select_answer(name) for (name,) in names}
+        return {name: _answer_sql(name) for (name,) in names}
     columns = [name for name in schema.types if name.endswith(_SELECTION)]  # CSV, TSV
     if columns:
         return {name.removesuffix(_SELECTION): f"{identifier(name)}::VARCHAR" for name in columns}
     return {"chosen": "chosen::VARCHAR"} if schema.has("chosen") else {}  # coding_eval: A or B
 
 
-def _select_answer(name: str) -> str:
-    answer = f"json_extract(to_json(labels), {tasks.pointer(name)})"
+def _answer_sql(name: str) -> str:
+    answer = f"json_extract(to_json(labels), {tasks.json_pointer_sql(name)})"
     return f"coalesce({answer}->>'selection', {answer}->>'label')"
 
 
-def _find_task(schema: TableSchema, answers: Mapping[str, str]) -> Task:
+def _find_joined_texts(schema: TableSchema, answers: Mapping[str, str]) -> Task:
     """Return the fields that were joined to the answers; a list of two responses is A and B."""
     task = Task.of_columns(schema, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers)))
     fields = dict(task.fields)

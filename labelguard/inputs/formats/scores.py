@@ -18,10 +18,10 @@ from labelguard.inputs.formats.base import (
     ContentSql,
     Format,
     FormatQuery,
-    agreeing_contents,
-    has_chosen,
-    make_sides_agree,
+    has_chosen_layout,
     select_pairs,
+    unify_contents,
+    unify_prompt_and_sides,
 )
 from labelguard.inputs.readers import literal
 
@@ -40,7 +40,7 @@ _RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
 _PROMPTS = ("context", "prompt")
 
 
-def sign_label(number: str, blank: str, known: str = "true") -> str:
+def sign_label_sql(number: str, blank: str, known: str = "true") -> str:
     """Return SQL of a label: a where a number is positive, b where negative, a tie where zero.
 
     NULL where `blank` holds; outside of the domain where the number is none, or not `known`.
@@ -52,7 +52,7 @@ def sign_label(number: str, blank: str, known: str = "true") -> str:
     )
 
 
-def read_signs(
+def make_pairs_query(
     schema: TableSchema,
     label: str,
     label_columns: Sequence[str],
@@ -64,7 +64,7 @@ def read_signs(
     Prompt and sides are the columns or roles `names`, made to agree unless `contents` are given.
     """
     called = (schema.column(name) or name for name in names)
-    contents = contents or agreeing_contents(schema, *names)
+    contents = contents or unify_contents(schema, *names)
     return FormatQuery(
         select_pairs(schema, contents, label, *names),
         frozenset((*CONTENT_ROLES, "label")),
@@ -76,7 +76,7 @@ def read_signs(
     )
 
 
-def require_columns(schema: TableSchema, names: Sequence[str], name: str) -> None:
+def require_label_columns(schema: TableSchema, names: Sequence[str], name: str) -> None:
     """Raise `InvalidLabels` if columns of labels lack, of which a format has several."""
     missing = [name for name in names if name not in schema.types]
     if schema.reading.labelled and missing and not schema.sparse:
@@ -87,7 +87,7 @@ def require_columns(schema: TableSchema, names: Sequence[str], name: str) -> Non
 
 def _adapt_scores(schema: TableSchema) -> FormatQuery:
     """Read score_a and score_b beside the two responses."""
-    require_columns(schema, _SCORES, "scores")
+    require_label_columns(schema, _SCORES, "scores")
     one, other = (schema.text(name) for name in _SCORES)
     a, b = (f"try_cast({text} AS DOUBLE)" for text in (one, other))
     # Compared, not subtracted: the difference of two infinite scores is no number.
@@ -95,7 +95,9 @@ def _adapt_scores(schema: TableSchema) -> FormatQuery:
         f"CASE WHEN isnan({a}) OR isnan({b}) THEN NULL "
         f"ELSE ({a} > {b})::DOUBLE - ({a} < {b})::DOUBLE END"
     )
-    return read_signs(schema, sign_label(number, f"{one} IS NULL OR {other} IS NULL"), _SCORES)
+    return make_pairs_query(
+        schema, sign_label_sql(number, f"{one} IS NULL OR {other} IS NULL"), _SCORES
+    )
 
 
 SCORES = Format(
@@ -109,7 +111,7 @@ SCORES = Format(
 )
 
 
-def _member(completion: str, name: str, kind: DuckDBPyType) -> str:
+def _member_sql(completion: str, name: str, kind: DuckDBPyType) -> str:
     """Return SQL of a member of a completion (struct or JSON) as text; NULL if missing."""
     if kind.id != "struct":
         path = literal(f'$."{name}"')
@@ -131,7 +133,7 @@ def _rank_completions(schema: TableSchema) -> FormatQuery:
     listed = listed if inner is not kind else f"try_cast({listed} AS JSON[])"
 
     def members(name: str) -> str:
-        value = _member("c", name, inner)
+        value = _member_sql("c", name, inner)
         trimmed = value if name == "response" else f"nullif(trim({value}), '')"
         return f"list_transform({listed}, lambda c: {trimmed})"
 
@@ -147,7 +149,7 @@ def _rank_completions(schema: TableSchema) -> FormatQuery:
     writers = f", {members(_WRITER)} AS {_WRITER}" if carried else ""
     roles = ("prompt", "responses", "ranks")
     query = (
-        f"SELECT {schema.select_other(*roles, 'instruction', 'completions')}"
+        f"SELECT {schema.select_all_but(*roles, 'instruction', 'completions')}"
         f"{schema.sql('instruction')}::VARCHAR AS prompt, {members('response')} AS responses"
         f"{ranks}{writers} FROM part"
     )
@@ -157,10 +159,10 @@ def _rank_completions(schema: TableSchema) -> FormatQuery:
 
 def _completion_type(schema: TableSchema) -> DuckDBPyType:
     kind = schema.type("completions")
-    return canonical.element(kind) if kind.id in ("list", "array") else kind
+    return canonical.element_type(kind) if kind.id in ("list", "array") else kind
 
 
-def _is_rated(schema: TableSchema) -> bool:
+def _has_completions(schema: TableSchema) -> bool:
     if not schema.has_all("instruction", "completions"):
         return False
     kind = _completion_type(schema)
@@ -172,28 +174,30 @@ def _is_binarized(schema: TableSchema) -> bool:
 
     Elsewhere they may be what a model says of the two texts.
     """
-    if not (has_chosen(schema) and schema.has_any(*_BINARIZED) and is_text(schema.type("prompt"))):
+    if not (
+        has_chosen_layout(schema) and schema.has_any(*_BINARIZED) and is_text(schema.type("prompt"))
+    ):
         return False
     kinds = {schema.type(role).id for role in ("chosen", "rejected") if schema.column(role)}
     return kinds - {"null"} == {"list"}  # a side may be null in every row
 
 
 def _adapt_ultrafeedback(schema: TableSchema) -> FormatQuery | None:
-    if _is_rated(schema):
+    if _has_completions(schema):
         return _rank_completions(schema)
-    return make_sides_agree(schema, "chosen", "rejected")
+    return unify_prompt_and_sides(schema, "chosen", "rejected")
 
 
 ULTRAFEEDBACK = Format(
     "ultrafeedback",
     "instruction and completions with their scores; or prompt, chosen and rejected beside "
     "score_chosen and score_rejected",
-    lambda schema: _is_rated(schema) or _is_binarized(schema),
+    lambda schema: _has_completions(schema) or _is_binarized(schema),
     _adapt_ultrafeedback,
     "UltraFeedback was rated by a model, and its files name no labelers; one of your own in this "
     "shape may.",
     private=(*_BINARIZED, "completions"),
-    accepts=lambda schema: _is_rated(schema) or has_chosen(schema),
+    accepts=lambda schema: _has_completions(schema) or has_chosen_layout(schema),
 )
 
 
@@ -205,9 +209,9 @@ def _adapt_helpsteer(schema: TableSchema) -> FormatQuery:
     prompt = next(name for name in _PROMPTS if schema.column(name))
     text = f"coalesce({', '.join(map(schema.text, _PREFERENCES))})"
     number = f"(-try_cast({text} AS DOUBLE))"
-    label = sign_label(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
+    label = sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
     present = [name for name in _PREFERENCES if name in schema.types]
-    return read_signs(schema, label, present, (prompt, *_find_responses(schema)))
+    return make_pairs_query(schema, label, present, (prompt, *_find_responses(schema)))
 
 
 HELPSTEER = Format(

@@ -15,7 +15,7 @@ from labelguard.budget.label_values import DEFAULT, LabelValues
 from labelguard.errors import NotAnswered
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import NotContent
-from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, find_families
+from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, group_similar_names
 from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.readers import identifier, literal
 from labelguard.spelling import suggest
@@ -65,13 +65,15 @@ class Task:
         rows = schema.select(canonical.structure(column, objects))
         structure = json.loads(rows[0][0]) if rows and rows[0][0] else {}
         members = structure if isinstance(structure, dict) else {}
-        sql = {name: _member(column, name, kind) for name, kind in members.items()}
+        sql = {name: _member_sql(column, name, kind) for name, kind in members.items()}
         return cls(sql, members)
 
     def with_metadata(self, schema: TableSchema, column: str) -> Task:
         """Add what features read of a JSON object beside the fields."""
         names = [n for n in schema.reading.all_feature_columns() if n not in self.fields]
-        return replace(self, others={n: f"json_extract({column}, {pointer(n)})" for n in names})
+        return replace(
+            self, others={n: f"json_extract({column}, {json_pointer_sql(n)})" for n in names}
+        )
 
     def select(self, schema: TableSchema, fields: Fields) -> str:
         """Return the SELECT list of prompt and responses, and of other fields that were named."""
@@ -81,9 +83,9 @@ class Task:
             pieces += [f"{side} AS {role}" for side, role in zip(sides, SIDES, strict=True)]
         else:
             pieces.append(f"[{', '.join(sides)}] AS responses")
-        return ", ".join([*pieces, *self.select_named(schema, is_list=not fields.is_pair)])
+        return ", ".join([*pieces, *self.select_named_fields(schema, is_list=not fields.is_pair)])
 
-    def select_named(self, schema: TableSchema, *, is_list: bool) -> list[str]:
+    def select_named_fields(self, schema: TableSchema, *, is_list: bool) -> list[str]:
         """Return pieces of a SELECT list: other fields that were named, and columns of features,
         which stand in one list for all responses where these are a list.
         """
@@ -100,7 +102,7 @@ class Task:
         ]
 
 
-def refuse_named(schema: TableSchema, tool: str, roles: Collection[str]) -> None:
+def refuse_named_roles(schema: TableSchema, tool: str, roles: Collection[str]) -> None:
     """Raise `InvalidLabels` if `--columns` names a role that the export itself tells."""
     for role in roles:
         if role in schema.reading.columns:
@@ -109,7 +111,9 @@ def refuse_named(schema: TableSchema, tool: str, roles: Collection[str]) -> None
             )
 
 
-def refuse_answers(schema: TableSchema, tool: str, is_answer: Callable[[str, str], bool]) -> None:
+def refuse_answer_columns(
+    schema: TableSchema, tool: str, is_answer: Callable[[str, str], bool]
+) -> None:
     """Raise `InvalidLabels` if `--columns` gives a role a column (role, column) that is an answer,
     or features read one.
 
@@ -152,7 +156,7 @@ def choose_question(
     return question or names[0]
 
 
-def choose_answered(
+def choose_answered_question(
     schema: TableSchema, names: Names, noun: str, shown: Names = list, *, all_there: bool = False
 ) -> str:
     """Return the question that is read, where `names` finds those that were answered.
@@ -193,7 +197,7 @@ def label_values(
     )
 
 
-def refuse_lists(schema: TableSchema, fields: Fields, sides: str = "A and B") -> None:
+def require_two_responses(schema: TableSchema, fields: Fields, sides: str = "A and B") -> None:
     """Raise `InvalidLabels` where more than two responses are compared; `sides` are to be named."""
     if not fields.is_pair:
         raise schema.error(
@@ -218,9 +222,9 @@ def answer_query(
     return FormatQuery(query, made, names=names, values=values, usual=True, left_out=left_out)
 
 
-def label_of_answer(answer: str, fields: Fields, meaning: LabelValues) -> str:
+def answer_label_sql(answer: str, fields: Fields, meaning: LabelValues) -> str:
     """Return SQL (text) of an answer (SQL of JSON) about two responses: a word, or a ranking."""
-    first, second = (f"{ranks_of_answer(answer, fields)}[{number}]" for number in (1, 2))
+    first, second = (f"{answer_ranks_sql(answer, fields)}[{number}]" for number in (1, 2))
     tie = literal(meaning.tie[0]) if meaning.tie else "'equal ranks'"
     return f"""CASE WHEN coalesce(json_type({answer}), '') <> 'ARRAY' THEN {text(answer)}
         WHEN {first} < {second} THEN {literal(meaning.a[0])}
@@ -229,7 +233,7 @@ def label_of_answer(answer: str, fields: Fields, meaning: LabelValues) -> str:
         ELSE 'not a ranking of both' END"""
 
 
-def ranks_of_answer(answer: str, fields: Fields) -> str:
+def answer_ranks_sql(answer: str, fields: Fields) -> str:
     """Return SQL of the rank of every response in a ranking (SQL of JSON): names, or with ranks.
 
     NULL where there is no answer; a response that is not ranked has none.
@@ -255,14 +259,14 @@ def text(value: str) -> str:
     return f"({value}->>'$')"
 
 
-def pointer(name: str) -> str:
+def json_pointer_sql(name: str) -> str:
     """Return SQL of where a member of a JSON object stands."""
     return literal("/" + name.replace("~", "~0").replace("/", "~1"))
 
 
-def _member(column: str, name: str, kind: Any) -> str:
+def _member_sql(column: str, name: str, kind: Any) -> str:
     """Return SQL of a member of a JSON object: text, a chat, or JSON as it is."""
-    where = pointer(name)
+    where = json_pointer_sql(name)
     if not isinstance(kind, list | dict):
         return f"json_extract_string({column}, {where})"
     value = f"json_extract({column}, {where})"
@@ -309,7 +313,7 @@ def _find_responses(schema: TableSchema, names: Collection[str]) -> tuple[str, .
         if not set(SIDES) <= set(named):
             raise schema.error("--columns must name both response_a and response_b")
         return tuple(named[role] for role in SIDES)
-    groups = [SIDES] if set(SIDES) <= set(names) else find_families(tuple(names))
+    groups = [SIDES] if set(SIDES) <= set(names) else group_similar_names(tuple(names))
     if len(groups) == 1:
         return groups[0]
     several = " or ".join(f"({', '.join(group)})" for group in groups)

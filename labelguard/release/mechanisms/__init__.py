@@ -66,14 +66,14 @@ def check_options(mechanism: str, choices: Collection[str], beside: Collection[s
 
     One that nothing has is compared with all there are, and with what there is `beside` them.
     """
-    known = names(options_of(mechanism)) if mechanism != AUTO else set(of_mechanisms())
+    known = names(options_of(mechanism)) if mechanism != AUTO else set(collect_options())
     for choice in choices:
         if choice in known:
             continue
         near = ""
         if choice == "labeler_column":  # of the command line alone
             near = "; say --labeler-column NAME"
-        elif choice not in of_mechanisms():
+        elif choice not in collect_options():
             near = suggest(choice, {*known, *beside}, "--").replace("_", "-")
         option = "--" + choice.replace("_", "-")
         raise PolicyError(f"{option} does not go with --mechanism {mechanism}{near}")
@@ -84,7 +84,7 @@ def names(options: type[Options]) -> set[str]:
     return set(option_declarations(options))
 
 
-def of_mechanisms() -> dict[str, tuple[list[str], Option]]:
+def collect_options() -> dict[str, tuple[list[str], Option]]:
     """Return the options of all installed mechanisms by name, and which mechanisms have them.
 
     A mechanism that cannot be loaded has none.

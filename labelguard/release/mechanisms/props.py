@@ -23,7 +23,7 @@ from labelguard.accounting.blocks import block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.learning.learners import (
     GROUP,
@@ -43,7 +43,7 @@ from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, Stag
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.options import PropsOptions
 from labelguard.release.mechanisms.rr import draw_labels, randomized_card
-from labelguard.release.mechanisms.statistic_design import check_identity, with_head
+from labelguard.release.mechanisms.statistic_design import add_head_and_labels, check_identity
 from labelguard.release.protocol import (
     Finished,
     Mechanism,
@@ -93,7 +93,7 @@ class Relabelling(Mechanism[PreparedStages]):
         self.options = options
         self.also = options.also
         if options.learner == HEAD:
-            self.features = column_features(options.features)
+            self.features = parse_feature_columns(options.features)
 
     def settings(self) -> dict[str, Any]:
         """Return what enters the idempotency key."""
@@ -122,7 +122,7 @@ class Relabelling(Mechanism[PreparedStages]):
         """Relabel the released rows, stage by stage."""
         rows = _RowsByItem.read(inputs.outcomes, inputs.buckets)
         labels = rows.labels(prepared.pairs, self.options.stages)
-        results = self._stages(inputs, prepared, labels)
+        results = self._run_or_resume_stages(inputs, prepared, labels)
         public = fresh_directory(inputs.directory / "public", mode=0o700)
         files = prepared.learner.files(results[-1].scorer, public)
         return replace(prepared, learned=LearnedStages(rows, tuple(results), files))
@@ -139,16 +139,18 @@ class Relabelling(Mechanism[PreparedStages]):
         scorer = learned.results[-1].scorer
         if not isinstance(learner, HeadOfPairs) or not isinstance(scorer, HeadScorer):
             return finished
-        return with_head(finished, context, learner.head(scorer), learner.provider, prepared.pairs)
+        return add_head_and_labels(
+            finished, context, learner.head(scorer), learner.provider, prepared.pairs
+        )
 
-    def _stages(
+    def _run_or_resume_stages(
         self, inputs: TrainingInputs, prepared: PreparedStages, labels: ReleasedLabels
     ) -> list[StageResult]:
         """Return all stages; those that an interrupted run finished are taken from disk."""
         directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
-        saved = [arrays.load(path) for path in _consecutive(directory, count)]
+        saved = [arrays.load(path) for path in _finished_stage_paths(directory, count)]
         stages = relabelling.run_stages(
             prepared.learner.inputs,
             labels,
@@ -181,7 +183,7 @@ class Relabelling(Mechanism[PreparedStages]):
                 "learner": options.learner,
                 **({"features": options.features} if head else {}),
                 "combine": options.combine,
-                "stages": [_report(result.report) for result in learned.results],
+                "stages": [_describe_stage(result.report) for result in learned.results],
             },
             "train_with": "soft" if soft else "plain",
         }
@@ -189,19 +191,19 @@ class Relabelling(Mechanism[PreparedStages]):
             card["kind"] = "model"
             card["model"] = {
                 "learner": options.learner,
-                "base": _base(options.model),
+                "base": _public_model_name(options.model),
                 "identity": dict(prepared.learner.identity),
                 "files": sorted(path.name for path in learned.files),
             }
         return card
 
 
-def _base(model: str | None) -> str | None:
+def _public_model_name(model: str | None) -> str | None:
     """Return a base model's public name: of a path its last part alone."""
     return Path(model).name if model and Path(model).exists() else model
 
 
-def _report(report: StageReport) -> dict[str, Any]:
+def _describe_stage(report: StageReport) -> dict[str, Any]:
     """Return a stage for the card; estimates are functions of released labels."""
     facts: dict[str, Any] = {"stage": report.stage + 1, "rows": report.rows}
     # A stage without rows, or without any label that tells something, has no estimate.
@@ -261,10 +263,10 @@ class _RowsByItem:
             props.fold_of(keys, stages, _FOLDS),
             self.column("value").astype(np.uint8),
             self.column("flip_probability").astype(np.float64),
-            self._noise(),
+            self._variance_factors(),
         )
 
-    def _noise(self) -> NDArray[np.float64]:
+    def _variance_factors(self) -> NDArray[np.float64]:
         """Return the `variance_factor` of each row, from the law of its block."""
         distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
         laws = [block(*each) for each in distinct.T.tolist()]
@@ -300,7 +302,7 @@ def _stage_path(directory: Path, number: int) -> Path:
     return directory / f"stage={number + 1:02d}.npz"
 
 
-def _consecutive(directory: Path, stages: int) -> list[Path]:
+def _finished_stage_paths(directory: Path, stages: int) -> list[Path]:
     """Return the stages on disk, from the first to the last without a gap."""
     paths = (_stage_path(directory, number) for number in range(stages))
     return list(itertools.takewhile(Path.exists, paths))
@@ -339,7 +341,7 @@ class HeadOfPairs:
         return HeadLearner(self.shape.ridge)
 
     def files(self, scorer: Scorer, directory: Path) -> tuple[Path, ...]:
-        """Return none: `with_head` publishes the head."""
+        """Return none: `add_head_and_labels` publishes the head."""
         return ()
 
     def head(self, scorer: HeadScorer) -> Head:
@@ -368,13 +370,17 @@ def prepare_learner(
         learner: PreparedLearner = HeadOfPairs.of(options, pairs, progress)
     else:
         settings = LearnerOptions(options.model, options.lora, options.train_config)
-        learner = _load_factory(options.learner)(pairs.table, settings)
+        learner = _load_learner_factory(options.learner)(pairs.table, settings)
     if recorded:
-        check_identity(options.learner, *difference(recorded["identity"], learner.identity))
+        check_identity(
+            options.learner, *describe_differences(recorded["identity"], learner.identity)
+        )
     return learner
 
 
-def difference(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> tuple[str, str]:
+def describe_differences(
+    recorded: Mapping[str, Any], present: Mapping[str, Any]
+) -> tuple[str, str]:
     """Return two texts of the keys in which identities differ; equal ones if in none."""
     before, now = dict(_flatten(recorded)), dict(_flatten(present))
     keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
@@ -393,7 +399,7 @@ def _flatten(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, json.dumps(value, sort_keys=True)
 
 
-def _load_factory(name: str) -> LearnerFactory:
+def _load_learner_factory(name: str) -> LearnerFactory:
     """Return the learner of a name; raise `PolicyError` for one that is not there."""
     entry = plugins.find(GROUP, name)
     if entry is None:

@@ -107,7 +107,7 @@ def draw_labels(
         context.staged.choices,
     )
     written = sum(context.over_buckets("randomizing", randomize_bucket, task))
-    buckets.check_seen(written, buckets.count_parts(context.outcomes))
+    buckets.check_seen(written, buckets.count_part_rows(context.outcomes))
 
 
 def randomize_bucket(task: Randomizing, bucket: int) -> int:
@@ -130,7 +130,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
         )
     value, index, label_of = drawn["value"], rows.index, np.arange(len(rows.index))
     if choices is not None:
-        index, label_of, value = choices.pairs_with(rows.index, value)
+        index, label_of, value = choices.pair_released_responses(rows.index, value)
     law = (drawn[name][label_of] for name in _DRAWN[1:])
     units = buckets.blocks(table, "unit")[index]
     columns = {
@@ -164,7 +164,7 @@ def _draw(
         label = label[rows.index]
         true = np.where(label == LABEL_TIE, NOTHING, label.astype(np.int16))
     else:
-        true = choices.chosen_numbers(label)[choices.led_by(rows.index)]
+        true = choices.chosen_numbers(label)[choices.choices_of_rows(rows.index)]
     value = randomize(true, letters, task.coins, rows.key, together)
     of = together.of
     law = (column[of] for column in (together.threshold, together.labels, together.letters))
@@ -178,16 +178,16 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     each of them how many labels were drawn together, and the mean of the product of two of them.
     """
     policy = context.policy
-    counted = np.hstack([*context.over_buckets("counting", count_laws, context.outcomes)])
+    counted = np.hstack([*context.over_buckets("counting", count_rows_per_law, context.outcomes)])
     distinct, law = blocks.distinct_rows(*counted[:-1])
     counts = np.zeros(distinct.shape[1], np.int64)
     np.add.at(counts, law, counted[-1].astype(np.int64))
-    buckets.check_seen(buckets.count_parts(context.outcomes), int(counts.sum()))
+    buckets.check_seen(buckets.count_part_rows(context.outcomes), int(counts.sum()))
     laws = [
         _describe_block(block(*each), count)
         for each, count in zip(distinct.T.tolist(), counts.tolist(), strict=True)
     ]
-    spread = _spread_flips(np.array([law["flip_probability"] for law in laws]), counts)
+    spread = _summarize_flips(np.array([law["flip_probability"] for law in laws]), counts)
     differ = spread and spread["min"] < spread["max"]
     return {
         "privacy": {
@@ -201,7 +201,7 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     }
 
 
-def count_laws(outcomes: Path, bucket: int) -> NDArray[np.uint64]:
+def count_rows_per_law(outcomes: Path, bucket: int) -> NDArray[np.uint64]:
     """Return the distinct laws of one bucket's released rows, and of how many rows each is.
 
     Shape (4, laws): threshold, labels, letters, rows.
@@ -213,7 +213,7 @@ def count_laws(outcomes: Path, bucket: int) -> NDArray[np.uint64]:
     return np.vstack([distinct, np.bincount(law).astype(np.uint64)])
 
 
-def _spread_flips(flips: NDArray[np.float64], rows: NDArray[np.int64]) -> dict[str, float]:
+def _summarize_flips(flips: NDArray[np.float64], rows: NDArray[np.int64]) -> dict[str, float]:
     """Return the spread of flip probabilities, each of which so many rows have."""
     if not len(flips):
         return {}
@@ -221,7 +221,7 @@ def _spread_flips(flips: NDArray[np.float64], rows: NDArray[np.int64]) -> dict[s
     middle = np.searchsorted(
         np.cumsum(rows[order]), [(rows.sum() - 1) // 2, rows.sum() // 2], "right"
     )
-    return card.spread(flips[order][[0, *middle, -1]])
+    return card.min_median_max(flips[order][[0, *middle, -1]])
 
 
 def _describe_block(law: Block, rows: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.keys import keyring
 from labelguard.keys.prf import Split
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
@@ -28,16 +28,16 @@ from labelguard.mechanisms.statistic import Bounds, Floats
 from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.coefficients import summarize_coefficients
-from labelguard.release.head import WINDOW, Head, Window, fit, windows_of
+from labelguard.release.head import WINDOW, Head, Window, fit, load_windows_of_sum
 from labelguard.release.mechanisms import statistic_summary
 from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.mechanisms.statistic_design import (
     Design,
-    check_joins,
+    add_head_and_labels,
+    check_fits_sum,
     design,
-    label_pairs,
     statistic_releases,
-    with_head,
+    write_pair_labels,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
@@ -58,7 +58,7 @@ class Teacher(Mechanism[Design]):
 
     def __init__(self, options: StatisticOptions) -> None:
         self.options = options
-        self.features, self.also = column_features(options.features), options.also
+        self.features, self.also = parse_feature_columns(options.features), options.also
 
     def settings(self) -> dict[str, Any]:
         """Return features, and what of the shape was asked for."""
@@ -66,7 +66,7 @@ class Teacher(Mechanism[Design]):
 
     def check(self, context: ReleaseContext) -> None:
         """Raise `PolicyError` if the window would not fit the sum that it joins."""
-        check_joins(context, self.options)
+        check_fits_sum(context, self.options)
 
     def prepare(
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
@@ -79,14 +79,14 @@ class Teacher(Mechanism[Design]):
     ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if map_path is not None and (window := draw_window(context, prepared, map_path)):
-            before = windows_before(context, prepared, self.part)
-            calibration = calibrate(context, prepared, window, before)
+            before = list_earlier_windows(context, prepared, self.part)
+            calibration = calibrate_head_of_sum(context, prepared, window, before)
             replace(window, **vars(calibration)).save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
         design, provider = prepared, prepared.provider
-        summed = windows_of_sum(context, grant, self.part)
+        summed = list_windows_of_running_sum(context, grant, self.part)
         coefficients, total, noise = fit(summed, design.basis, design.shape)
         scale = summed[-1].scale
         head = Head(
@@ -110,13 +110,13 @@ class Teacher(Mechanism[Design]):
                 design_effect=summed[-1].design_effect,
             ),
         )
-        label_pairs(context, design.plan, design.pairs, head.probability(design.x))
+        write_pair_labels(context, design.plan, design.pairs, head.probability(design.x))
         card = statistic_card(context, design, grant, summed, self.options.features)
         card["statistic"] |= {"probability_scale": scale}
         coefficients_of_head = asdict(summarize_coefficients(head))
         card |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of_head}
         finished = Finished(card, ((context.staged, context.outcomes),))
-        return with_head(finished, context, head, provider, design.pairs)
+        return add_head_and_labels(finished, context, head, provider, design.pairs)
 
 
 _ACCOUNTING = {
@@ -161,7 +161,7 @@ def _noise_of(window: Window) -> Noise:
     return Noise(window.kind, window.noise / window.sensitivity / unit, window.least)
 
 
-def calibrate(
+def calibrate_head_of_sum(
     context: ReleaseContext, design: Design, window: Window, before: Sequence[Window]
 ) -> Calibration:
     """Calibrate the head of the sum that `window` joins, by simulation on public columns.
@@ -190,7 +190,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class LabelNotes:
-    """A task for `note_labels`: staged and selected rows, their `buckets`, and the map begun."""
+    """A task for `mark_used_labels`: staged and selected rows, their `buckets`, and the new map."""
 
     staged: Path
     buckets: int
@@ -206,7 +206,7 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     task = LabelNotes(
         context.staged.rows_directory, context.staged.buckets, design.plan.directory, map_path
     )
-    parts = context.over_buckets("summing", note_labels, task)
+    parts = context.over_buckets("summing", mark_used_labels, task)
     noted = [part for part in parts if part is not None]
     if design.bounds is None or design.grid is None:
         return None
@@ -217,10 +217,10 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
         design.grid.deviation,
-        *_likelihood(design, design.bounds, used),
+        *_likelihood_parts(design, design.bounds, used),
         kind=design.grid.kind,
         least=design.grid.least,
-        **statistic_summary.describe_window(
+        **statistic_summary.compute_window_fields(
             design.x,
             design.z,
             design.rows,
@@ -232,7 +232,7 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     )
 
 
-def note_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
+def mark_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     """Write the new labels of one bucket into the map, without values.
 
     PRIVATE: returns the labels, in the order of the design's rows.
@@ -253,7 +253,7 @@ def note_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     return buckets.column(table, "label")[new.index].astype(np.uint8)
 
 
-def _likelihood(
+def _likelihood_parts(
     design: Design, bounds: Bounds, used: NDArray[np.intp]
 ) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
     """Return what the likelihood needs beside the statistic, all public: see `Window`."""
@@ -264,7 +264,7 @@ def _likelihood(
     size = np.zeros(len(design.z), np.int64)
     size[rows.pair] = rows.size
     sets = blocks.unique(design.pairs.items[used])[1]
-    z, offsets = choices.responses_of_pairs(
+    z, offsets = choices.recover_responses(
         design.z[used], sets, design.pairs.number[used], size[used]
     )
     of_set = np.zeros(len(offsets) - 1)
@@ -272,17 +272,17 @@ def _likelihood(
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
-def windows_before(context: ReleaseContext, design: Design, part: Split) -> list[Window]:
+def list_earlier_windows(context: ReleaseContext, design: Design, part: Split) -> list[Window]:
     """Return the windows of the sum that a new window joins; none if it begins one."""
     if design.first is None:
         return []
     records = statistic_releases(context.opened.ledger, part)
-    return list(windows_of(context.opened.project.private_maps, design.first, records))
+    return list(load_windows_of_sum(context.opened.project.private_maps, design.first, records))
 
 
-def windows_of_sum(context: ReleaseContext, grant: Grant, part: Split) -> list[Window]:
+def list_windows_of_running_sum(context: ReleaseContext, grant: Grant, part: Split) -> list[Window]:
     """Return the windows of the sum that a release of one part belongs to, its own last."""
     release = grant.release
     first = release.settings["parameters"]["first"] or release.id
     records = [*statistic_releases(context.opened.ledger, part), release]
-    return list(windows_of(context.opened.project.private_maps, first, records))
+    return list(load_windows_of_sum(context.opened.project.private_maps, first, records))

@@ -31,7 +31,7 @@ from labelguard.planner.components import Directions
 from labelguard.release import selection
 from labelguard.release.head import FILE, Head
 from labelguard.release.mechanisms.options import StatisticOptions
-from labelguard.release.pairs_file import released_agreement
+from labelguard.release.pairs_file import agreement_from_releases
 from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
@@ -47,7 +47,7 @@ def check_identity(what: str, recorded: str, present: str) -> None:
         )
 
 
-def label_pairs(
+def write_pair_labels(
     context: ReleaseContext,
     plan: PlannedRows,
     pairs: DistinctPairs,
@@ -65,7 +65,7 @@ def label_pairs(
         _write_labeled(context.outcomes, bucket, context.staged, row, rows.key, items, of_row[row])
 
 
-def with_head(
+def add_head_and_labels(
     finished: Finished,
     context: ReleaseContext,
     head: Head,
@@ -81,10 +81,10 @@ def with_head(
         assert further is not None
         return head.probability(provider(further.pairs.table.take(pa.array(new))))
 
-    return with_further(replace(finished, files=(file,)), context, labeled, probability)
+    return add_further_labels(replace(finished, files=(file,)), context, labeled, probability)
 
 
-def with_further(
+def add_further_labels(
     finished: Finished,
     context: ReleaseContext,
     labeled: DistinctPairs,
@@ -169,27 +169,27 @@ def design(
     """
     first_release = recorded["first"] if recorded else sum_to_join(context, "training")
     first = _head_to_join(context, options, first_release)
-    pairs, provider, x = _features(context, options.features, first)
+    pairs, provider, x = _pairs_and_features(context, options.features, first)
     identity = provider.identity()
     if recorded:
         check_identity("features", recorded["identity"], identity)
     counts, rows = planned_comparisons(context, plan, pairs)
     if first is None and not recorded:
-        check_new(rows)
+        check_has_new_labels(rows)
     if first is not None:
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _shape(x, rows, noise(context), options, recorded, context)
+        shape = _shape(x, rows, priced_noise(context), options, recorded, context)
         coordinates = basis(spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if context.staged.choices else {}
     z = coordinates.coordinates(x)
-    return window_of(
+    return complete_design(
         context,
         rows,
         z,
-        _bounds(z, rows, shape, provider, noise(context)) if len(rows) else None,
+        _bounds(z, rows, shape, provider, priced_noise(context)) if len(rows) else None,
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -198,7 +198,7 @@ def design(
         shape=shape,
         basis=coordinates,
         first=first_release,
-        agreement=options.agreement or released_agreement(context.opened),
+        agreement=options.agreement or agreement_from_releases(context.opened),
     )
 
 
@@ -209,10 +209,10 @@ def _bounds(
     if rows.choices or not all(group.has_sources for group in provider.groups()):
         return statistic.bounds(z, rows, shape.clip_quantile)
     deviation = noise.deviation(z.shape[1])
-    return statistic.score_bounds(z, rows, shape.clip_quantile, deviation)
+    return statistic.bounds_for_source_scores(z, rows, shape.clip_quantile, deviation)
 
 
-def check_joins(context: ReleaseContext, options: StatisticOptions) -> None:
+def check_fits_sum(context: ReleaseContext, options: StatisticOptions) -> None:
     """Raise `PolicyError` as `design` does for what does not fit the sum that a window joins."""
     _head_to_join(context, options, sum_to_join(context, "training"))
 
@@ -250,19 +250,19 @@ def _head_to_join(
     return first
 
 
-def window_of(
+def complete_design(
     context: ReleaseContext, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **parts: Any
 ) -> Design:
     """Return the design of a window of labels `rows` on pairs at `z`, with bounds and noise.
 
     `bounds` are None without a row; `parts` are the other members of the design.
     """
-    paid = noise(context)
+    paid = priced_noise(context)
     grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
     return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **parts)
 
 
-def check_new(rows: Rows) -> None:
+def check_has_new_labels(rows: Rows) -> None:
     """Raise `PolicyError` if there is no new label to begin a sum with."""
     if not len(rows):
         raise PolicyError(
@@ -271,7 +271,7 @@ def check_new(rows: Rows) -> None:
         )
 
 
-def _features(
+def _pairs_and_features(
     context: ReleaseContext, spec: str, first: Head | None
 ) -> tuple[DistinctPairs, PairFeatures, NDArray[np.float32]]:
     """Return distinct pairs and their features.
@@ -296,7 +296,7 @@ def _features(
     return pairs, provider, provider(pairs.table)
 
 
-def noise(context: ReleaseContext) -> Noise:
+def priced_noise(context: ReleaseContext) -> Noise:
     """Return the noise of each release: as the ledger prices it, or calibrated for the first."""
     stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
     [price] = (stored or prices(context.policy, STATISTIC_RELEASES.name)).values()
@@ -317,7 +317,7 @@ def _shape(
     fixed = options.shape_options()
     if {"components", "ridge"} <= fixed.keys():
         return Shape(**fixed)
-    return replace(Directions.of_features(x, rows).shape(lambda _: noise), **fixed)
+    return replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **fixed)
 
 
 @dataclass(frozen=True)
@@ -336,14 +336,14 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """A task for `compare`: the selected and the staged rows, and whether all labels are used."""
+    """A task for `read_bucket_comparisons`: selected and staged rows; if all labels count."""
 
     selected: Path
     staged: Path
     released_too: bool
 
 
-def compare(task: _Comparing, bucket: int) -> _Compared | None:
+def read_bucket_comparisons(task: _Comparing, bucket: int) -> _Compared | None:
     """Return the comparisons of the labels of one bucket; None if it is empty."""
     selected = selection.read_selected(task.selected, task.staged, bucket)
     if selected is None:
@@ -372,7 +372,7 @@ def planned_comparisons(
     rows are those of all labels, so that they are the same when a drawn release is finished.
     """
     task = _Comparing(plan.directory, context.staged.rows_directory, released_too)
-    parts = list(enumerate(context.over_buckets("planning", compare, task)))
+    parts = list(enumerate(context.over_buckets("planning", read_bucket_comparisons, task)))
     compared = [(plan.first_unit[bucket], part) for bucket, part in parts if part is not None]
     pair = [pairs.of_row[part.row] for _, part in compared]
     counts = np.bincount(np.concatenate(pair), minlength=len(pairs))

@@ -24,7 +24,7 @@ MOST_SOURCES = 512
 Floats = NDArray[np.float64]
 
 
-def describe_window(
+def compute_window_fields(
     x: NDArray[np.float32],
     z: NDArray[np.float32],
     rows: Rows,
@@ -37,8 +37,8 @@ def describe_window(
 
     `known` (pairs,) says of which pairs all sources are known.
     """
-    size = _spread(rows)
-    shares = (rows.share() * bounds.weight[rows.unit]) ** 2 * size
+    size = _variance_inflation(rows)
+    shares = (rows.row_weights() * bounds.weight[rows.unit]) ** 2 * size
     fields: dict[str, Any] = {"sampling": statistic.sampling_bound(z, rows, bounds)}
     fields["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
     if known is not None:
@@ -50,7 +50,7 @@ def describe_window(
     if sources and sum(group.stop - group.start for group in sources) <= MOST_SOURCES:
         place = np.full(len(z), -1)
         place[used] = np.arange(len(used))
-        fields["edges"] = np.concatenate([_edges(x, rows, group) for group in sources])
+        fields["edges"] = np.concatenate([_count_meetings(x, rows, group) for group in sources])
         fields["row_pair"] = place[rows.pair].astype(np.int32)
         fields["row_unit"] = rows.unit.astype(np.int32)
         fields["row_size"] = rows.size
@@ -58,7 +58,7 @@ def describe_window(
     return fields
 
 
-def _spread(rows: Rows) -> Floats:
+def _variance_inflation(rows: Rows) -> Floats:
     """Return by what the variance of rows exceeds that of independent ones, shape (n,).
 
     The pairs of a ranking of K hang together: one at random has the covariance
@@ -69,7 +69,7 @@ def _spread(rows: Rows) -> Floats:
     return (rows.size + 1) / 3.0
 
 
-def _edges(x: NDArray[np.float32], rows: Rows, group: Group) -> NDArray[np.int64]:
+def _count_meetings(x: NDArray[np.float32], rows: Rows, group: Group) -> NDArray[np.int64]:
     """Return which two columns of a group met, and in how many rows: shape (edges, 3)."""
     count = np.bincount(rows.pair, minlength=len(x)).astype(np.float32)
     part = x[:, group.start : group.stop]
@@ -103,18 +103,18 @@ def describe_head(
     carried = (margin @ x.astype(np.float64)) / len(x) * coefficients
     whole = float(carried.sum())
     share = carried / whole if whole > 0 else np.zeros_like(carried)
-    errors = _errors(windows, shape, basis, coefficients, scale, design_effect)
-    board = _standings(windows, basis) if errors else None
+    errors = _coefficient_errors(windows, shape, basis, coefficients, scale, design_effect)
+    board = _estimate_source_scores(windows, basis) if errors else None
     units = [float(np.abs(x[:, group.start : group.stop]).max()) for group in groups]
     unknown = sum(window.unknown for window in windows)
     return HeadSummary(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
 
 
-def _releases(windows: Sequence[Window]) -> tuple[ReleasedNoise, ...]:
+def _released_noises(windows: Sequence[Window]) -> tuple[ReleasedNoise, ...]:
     return tuple(ReleasedNoise(window.kind, window.noise, window.least) for window in windows)
 
 
-def _errors(
+def _coefficient_errors(
     windows: Sequence[Window],
     shape: Shape,
     basis: Basis,
@@ -142,26 +142,26 @@ def _errors(
     return CoefficientErrors(
         np.asarray(scale * np.linalg.inv(curvature + np.diag(ridge)), np.float64),
         several * design_effect * scatter,
-        several * _sampling_bound(windows),
+        several * _sum_sampling_bounds(windows),
         np.zeros((components, components)),
         np.zeros(components),
-        _radius(windows),
-        _releases(windows),
+        _sum_radii(windows),
+        _released_noises(windows),
     )
 
 
-def _radius(windows: Sequence[Window]) -> float:
+def _sum_radii(windows: Sequence[Window]) -> float:
     """Return the sum of the windows' radii: their labelers may be the same."""
     return float(sum(window.radius for window in windows))
 
 
-def _sampling_bound(windows: Sequence[Window]) -> Floats:
+def _sum_sampling_bounds(windows: Sequence[Window]) -> Floats:
     """Return the sum of the windows' bounds on what labels scatter by."""
     bounds = [window.sampling for window in windows if window.sampling is not None]
     return np.asarray(np.sum(bounds, axis=0))
 
 
-def _standings(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
+def _estimate_source_scores(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
     """Return coefficients for a leaderboard, if all windows tell who compared what."""
     comparisons = []
     for window in windows:
@@ -182,21 +182,21 @@ def _standings(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
     estimate = moments.estimate(comparisons, basis.metric, total, noise)
-    bound = len(windows) * _sampling_bound(windows)
+    bound = len(windows) * _sum_sampling_bounds(windows)
     errors = CoefficientErrors(
         estimate.gain,
         estimate.scatter,
         bound,
         estimate.prior,
         estimate.drift,
-        _radius(windows),
-        _releases(windows),
+        _sum_radii(windows),
+        _released_noises(windows),
     )
     edges = [window.edges for window in windows if window.edges is not None]
-    return SourceScores(estimate.theta, errors, _add_equal(np.concatenate(edges)))
+    return SourceScores(estimate.theta, errors, _merge_equal_edges(np.concatenate(edges)))
 
 
-def _add_equal(edges: NDArray[np.int64]) -> NDArray[np.int64]:
+def _merge_equal_edges(edges: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return equal edges once, with the sum of their counts."""
     pairs, which = np.unique(edges[:, :2], axis=0, return_inverse=True)
     times = np.bincount(which.ravel(), edges[:, 2], len(pairs)).astype(np.int64)

@@ -394,14 +394,14 @@ def test_what_a_card_and_its_rows_say_of_blocks_is_public(tmp_path):
 def test_which_labels_share_a_block_tells_nothing_of_items(project, monkeypatch):
     """Each labeler's labels are put into blocks in an order of their own, whatever the file's."""
     patterns = []
-    whole = selection.number_blocks
+    whole = selection.assign_blocks
 
     def noted(unit, order, new, bound):
         found = whole(unit, order, new, bound)
         patterns.extend(tuple(found[unit == u] - found[unit == u].min()) for u in np.unique(unit))
         return found
 
-    monkeypatch.setattr(selection, "number_blocks", noted)
+    monkeypatch.setattr(selection, "assign_blocks", noted)
     options = under(project, "rr:uses=3,block=2")
     lg.privatize(crowd(12, 6), **options)
     assert len(patterns) == 12 and len(set(patterns)) > 3

@@ -160,7 +160,7 @@ def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
 
 def test_a_release_that_was_drawn_is_finished_from_its_map(project, monkeypatch, sums):
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(DrawnRelease, "publish", Mock(side_effect=Killed))
+        patch.setattr(DrawnRelease, "finish_and_write", Mock(side_effect=Killed))
         lg.privatize(TABLE, project=project, **ULS)
     release = lg.privatize(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"
@@ -373,17 +373,17 @@ def test_features_that_are_not_finite_are_refused(huge):
     """0 · ∞ and ½ · ∞ differ: what became of them would tell a label."""
     z = np.ones((3, 2), np.float32)
     records = ComparisonRecords.of(z, Rows(np.arange(3), np.arange(3), 3))
-    assert heads.clip_norm(records, np.ones(3)) > 0
+    assert heads.choose_clip_norm(records, np.ones(3)) > 0
     z[1] = huge
     with pytest.raises(InvalidLabels, match="finite"):
-        heads.clip_norm(records, np.ones(3))
+        heads.choose_clip_norm(records, np.ones(3))
 
 
 def test_one_huge_feature_hides_no_other_labeler():
     z = np.ones((3, 2), np.float32)
     z[0] = 1e15
     records = ComparisonRecords.of(z, Rows(np.arange(3), np.arange(3), 3))
-    assert records.energy()[1:] == pytest.approx([0.5, 0.5])
+    assert records.expected_squared_norms()[1:] == pytest.approx([0.5, 0.5])
 
 
 @pytest.mark.quick("1e+30")
@@ -408,10 +408,10 @@ def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms
 @pytest.mark.slow
 def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(project):
     lg.privatize(TABLE, project=project, **ULS)
-    assert erasure.preview("worker 2", "erased", project).rows_remembered == 12
+    assert erasure.preview_removal("worker 2", "erased", project).rows_remembered == 12
     left = erasure.remove_labeler("worker 2", "erased", project)
     assert left.rows_remembered == 12 and [taken.used for taken in left.releases] == [1]
-    assert erasure.preview("worker 2", "erased", project).rows_remembered == 0
+    assert erasure.preview_removal("worker 2", "erased", project).rows_remembered == 0
     assert overview.verify(project.state).ok
 
 

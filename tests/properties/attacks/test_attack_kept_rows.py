@@ -82,7 +82,7 @@ def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(kind, projec
     with gates.learning(labels(), project) as learning:
         assert theirs & kept_row_keys(project) == theirs
         begun = overview.releases(project.state)[-1].id
-        assert erasure.preview(WHO, kind, project).given_up == [begun]
+        assert erasure.preview_removal(WHO, kind, project).given_up == [begun]
         left = erasure.remove_labeler(WHO, kind, project)
         assert left.given_up == [begun]
         [said] = [text for text in left.remains if begun in text]

@@ -73,8 +73,8 @@ def test_the_bits_of_a_published_head_tell_no_label(options, items, tmp_path):
 @pytest.mark.slow
 def test_sources_that_do_not_turn_with_the_sides_would(tmp_path, monkeypatch):
     """The control: with the file's order of sides, coordinates tell who was chosen."""
-    monkeypatch.setattr(query, "_in_canonical_order", query._pair_values)
-    monkeypatch.setattr(pairs, "refuse_several", lambda *found: None)
+    monkeypatch.setattr(query, "_ordered_feature_sql", query._pair_feature_sql)
+    monkeypatch.setattr(pairs, "refuse_conflicting_features", lambda *found: None)
     assert len({release_facts(hypothesis, tmp_path, MODELS, 40) for hypothesis in (0, 7)}) == 2
 
 

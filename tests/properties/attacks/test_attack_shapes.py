@@ -38,7 +38,7 @@ def of_components(components):
 
 def chosen_by_the_coins(noises):
     """δ(ε) of the adversary who takes the worst of these, given what the coins told."""
-    losses, probabilities = joint._binomial(COINS)
+    losses, probabilities = joint._coin_loss_distribution(COINS)
     worst = np.max([deltas(EPSILON - losses) for deltas in noises], axis=0)
     return float(probabilities @ worst)
 

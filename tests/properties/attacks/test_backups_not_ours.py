@@ -191,11 +191,11 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(project, monkeypa
         return [CliRunner().invoke(main, [*text.split(), *where]).exit_code for text in typed]
 
     lg.privatize(TABLE, project=project, **BUDGET)
-    looked = world.note_calls(monkeypatch, ReleaseRepository, "replace_maps", look)
+    looked = world.note_calls(monkeypatch, ReleaseRepository, "replace_map_digests", look)
     assert erasure.remove_labeler("worker 2", "erased", project).rows_remembered == 12
     assert looked == [[0, 0, 0]]
     assert overview.verify(project.state).ok
-    assert erasure.preview("worker 2", "erased", project).rows_remembered == 0
+    assert erasure.preview_removal("worker 2", "erased", project).rows_remembered == 0
 
 
 # A restore never forgets a budget: policies of every kind are closed, lost, paid and followed.

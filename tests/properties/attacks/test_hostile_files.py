@@ -30,7 +30,7 @@ LINE = json.dumps(OBJECT).encode() + b"\n"
 # Resident memory that Python, the engines and 32 MiB of one line for some threads may take.
 MODEST = 700 << 20
 # The same with an engine at its limit, whose last vector of texts is on its way to us.
-ENGINE = readers._memory() + (2 << 30)
+ENGINE = readers._choose_memory_limit() + (2 << 30)
 
 
 def zip_pieces(*pieces):

@@ -175,7 +175,7 @@ def test_a_command_hands_the_key_over_once(project, handed_over, tmp_path, monke
     script.chmod(0o700)
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", f"'{script}' --now")
     assert labelguard.privatize(TABLE, **PRICE, project=project.state).id.startswith("r0001")
-    assert KeyRing(project.keys).check_value()
+    assert KeyRing(project.keys).key_fingerprint()
     assert log.read_text() == "run\n"
 
 

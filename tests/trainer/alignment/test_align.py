@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
-from labelguard.release.model_card import RAW, base_of, front_matter
+from labelguard.release.model_card import RAW, find_learned_releases, front_matter
 
 STEPS = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1e-3}
 RL = {**STEPS, "max_completion_length": 6, "num_generations": 2, "save_steps": 2}
@@ -89,7 +89,9 @@ def test_models_and_what_was_measured_come_out(aligned):
 
 def test_the_models_carry_the_guarantee_of_the_release_once(aligned, study):
     _, output = aligned
-    [of_sft], [of_rl] = (base_of(str(output / name), private=True) for name in ("sft", "rl"))
+    [of_sft], [of_rl] = (
+        find_learned_releases(str(output / name), private=True) for name in ("sft", "rl")
+    )
     assert of_sft == of_rl and of_rl.epsilon == 8.0
     card = (output / "rl" / "TRAINING_CARD.md").read_text()
     assert "ε = 8" in card and str(study) not in card
@@ -190,11 +192,11 @@ def test_public_demonstrations_leave_no_mark_of_the_release(follow):
     follow(stage="sft", sft=sft)
     card = Path("out/sft/TRAINING_CARD.md").read_text()
     assert "learned_from: []" in card and "public demonstrations" in card
-    assert base_of("out/sft", private=True) == ()
+    assert find_learned_releases("out/sft", private=True) == ()
     assert not Path("out/rl").exists()
     publish_model("out/sft", "public")
     follow(sft=sft)
-    assert len(base_of("out/rl", private=True)) == 1
+    assert len(find_learned_releases("out/rl", private=True)) == 1
 
 
 @pytest.mark.parametrize(
@@ -243,8 +245,8 @@ def test_a_model_of_a_synthesis_has_the_price_of_its_generators_release_too(foll
     pq.write_table(prompts, "prompts.parquet")
     synthesize("teacher", "prompts.parquet", "writer", 4, "synthesis", max_new_tokens=6)
     result = follow(release="synthesis", stage="sft", reward={"base": "base"})
-    [written_by] = base_of("writer", private=True)
-    learned = base_of("out/sft", private=True)
+    [written_by] = find_learned_releases("writer", private=True)
+    learned = find_learned_releases("out/sft", private=True)
     assert learned == (*lg.reward("teacher").learned_from, written_by)
     assert any(written_by.release in note for note in result.notes)
     card = Path("out/sft/TRAINING_CARD.md").read_text()

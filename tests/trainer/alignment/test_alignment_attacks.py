@@ -14,7 +14,7 @@ from transformers import GPT2ForSequenceClassification
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.release.model_card import LearnedRelease, base_of, front_matter
+from labelguard.release.model_card import LearnedRelease, find_learned_releases, front_matter
 from labelguard.storage.files import SUMS, hashes_of, sums_text
 
 OTHER = LearnedRelease("r0009-other", "9" * 64, 3.0, 1e-6, "labeler")
@@ -61,16 +61,16 @@ def test_a_model_in_a_release_is_known_by_any_path_and_only_unaltered(release, m
     copy = shutil.copytree(release.path, "copy")
     model = Path(reward_model(f"{copy}/model", ()))
     with pytest.raises(ProjectError, match="was added"):
-        base_of(str(model), private=True)
+        find_learned_releases(str(model), private=True)
     (model / "TRAINING_CARD.md").unlink()
     Path(copy, SUMS).unlink()
     Path(copy, SUMS).write_text(sums_text(hashes_of(Path(copy))))
-    learned = base_of(str(model), private=True)
+    learned = find_learned_releases(str(model), private=True)
     assert [one.release for one in learned] == [release.id]
     Path("link").symlink_to(model)
-    assert base_of("link", private=True) == learned
+    assert find_learned_releases("link", private=True) == learned
     monkeypatch.chdir(model)
-    assert base_of(".", private=True) == learned
+    assert find_learned_releases(".", private=True) == learned
 
 
 @pytest.mark.slow

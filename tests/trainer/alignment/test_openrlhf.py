@@ -124,7 +124,7 @@ def test_a_body_that_comes_too_slowly_is_refused(monkeypatch):
         await asyncio.Event().wait()
 
     with pytest.raises(RefusedRequest) as refused:
-        asyncio.run(openrlhf._read(Request({"type": "http"}, wait_for_ever)))
+        asyncio.run(openrlhf._read_body(Request({"type": "http"}, wait_for_ever)))
     assert refused.value.status == 408
 
 

@@ -11,7 +11,7 @@ from support import tiny_models
 
 import labelguard as lg
 from labelguard.errors import BudgetExceeded
-from labelguard.release.model_card import base_of
+from labelguard.release.model_card import find_learned_releases
 from labelguard.report import overview
 
 LABELERS = 12
@@ -78,7 +78,7 @@ def test_three_rounds_are_paid_for_by_one_policy_and_the_card_names_each(study):
         [stage] = align(write_recipe(release.id, model), output=output, project=study).stages
         model = output / "rl"
         assert stage.after["reward"] != stage.before["reward"]
-        assert [one.release for one in base_of(str(model), private=True)] == releases
+        assert [one.release for one in find_learned_releases(str(model), private=True)] == releases
     assert [line.charged for line in overview.releases(study)] == [LABELERS] * 3
     with pytest.raises(BudgetExceeded):
         release_labels(write_labels(model, 3), study)

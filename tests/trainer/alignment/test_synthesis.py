@@ -16,8 +16,8 @@ from support import train_runs
 import labelguard as lg
 from labelguard.analysis.reward import ReleaseReward
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.release.model_card import base_of, release_of_card
-from labelguard.release.writer import committed_directory
+from labelguard.release.model_card import find_learned_releases, release_of_card
+from labelguard.release.writer import verified_release_directory
 from labelguard.storage.files import SUMS, sha256
 
 SHORT = {"max_new_tokens": 6, "seed": 5}
@@ -64,7 +64,7 @@ def parent(study):
 
 def test_it_is_a_release_with_the_probabilities_of_the_reward(study):
     made = make(study)
-    assert committed_directory("synthesis") == Path("synthesis")
+    assert verified_release_directory("synthesis") == Path("synthesis")
     rows = lg.load("synthesis")
     assert len(rows) == made.rows == 3 * 6 and rows["item_id"].is_sorted()
     assert rows.columns == lg.load(study / "flips").columns
@@ -95,7 +95,7 @@ def test_a_model_of_parent_and_synthesis_learned_from_one_release(study, parent)
     make(study)
     train("dpo", study / "head", study / "base", output="first", config="quick.yaml")
     train("dpo", "synthesis", "first", output="second", config="quick.yaml")
-    assert base_of("second", private=True) == (parent,)
+    assert find_learned_releases("second", private=True) == (parent,)
     train("reward", "synthesis", study / "base", output="judge", config="quick.yaml")
     assert lg.reward("judge").learned_from == (parent,)
 
@@ -103,11 +103,11 @@ def test_a_model_of_parent_and_synthesis_learned_from_one_release(study, parent)
 def test_what_its_generator_learned_from_is_named_and_goes_with_its_models(study, parent):
     train("dpo", study / "flips", study / "base", output="writer", config="quick.yaml")
     made = make(study, model=Path("writer").absolute())
-    [flips] = base_of("writer", private=True)
+    [flips] = find_learned_releases("writer", private=True)
     assert made.learned_from == (flips.release,)
     assert f"also learned from | release {flips.release}" in Path("synthesis/CARD.md").read_text()
     train("dpo", "synthesis", study / "base", output="second", config="quick.yaml")
-    assert base_of("second", private=True) == (flips, parent)
+    assert find_learned_releases("second", private=True) == (flips, parent)
     assert "Their prices" in Path("second/TRAINING_CARD.md").read_text()
 
 

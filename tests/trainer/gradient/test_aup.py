@@ -49,12 +49,12 @@ def test_outliers_are_left_out_and_those_in_between_by_coin():
     gradients = np.zeros((12, 2))
     gradients[9:] = [[9.0, 0], [0, 9.0], [-9.0, 0]]
     assert (
-        aup.select_members(gradients, 0.5, np.full(12, 0.999)).tolist() == [True] * 9 + [False] * 3
+        aup.select_inliers(gradients, 0.5, np.full(12, 0.999)).tolist() == [True] * 9 + [False] * 3
     )
     gradients[7:9] = [[0, -9.0], [7.0, 7.0]]  # seven of twelve lie close together: p = 1/2
-    assert aup.select_members(gradients, 0.5, np.full(12, 0.49))[:7].all()
-    assert not aup.select_members(gradients, 0.5, np.full(12, 0.51)).any()
-    assert not aup.select_members(np.zeros((0, 2)), 0.5, np.zeros(0)).any()
+    assert aup.select_inliers(gradients, 0.5, np.full(12, 0.49))[:7].all()
+    assert not aup.select_inliers(gradients, 0.5, np.full(12, 0.51)).any()
+    assert not aup.select_inliers(np.zeros((0, 2)), 0.5, np.zeros(0)).any()
 
 
 def test_noise_is_that_of_line_15():
@@ -102,7 +102,7 @@ def test_who_is_near_is_the_same_at_every_scale(scale):
     scaled = (gradients * scale).astype(np.float32 if scale > 1e-38 else np.float64)
     assert aup.concentration(scaled, 0.5 * scale) == near
     scaled[3] = np.nan
-    assert not aup.select_members(scaled, 0.5 * scale, np.full(30, 0.5))[3]
+    assert not aup.select_inliers(scaled, 0.5 * scale, np.full(30, 0.5))[3]
 
 
 def test_threshold_and_every_score_have_laplace_noise(monkeypatch):
@@ -113,7 +113,7 @@ def test_threshold_and_every_score_have_laplace_noise(monkeypatch):
         scales.append(scale)
         return -1e9 if len(scales) == 4 else 0.0
 
-    monkeypatch.setattr(aup, "_laplace", drawn)
+    monkeypatch.setattr(aup, "_draw_laplace", drawn)
     assert run(2.0, 20.0)[0] == 2
     assert scales == pytest.approx([0.4, 0.8, 0.8, 0.8])
 

@@ -13,7 +13,7 @@ from labelguard_trainer.gradient.head_records import (
     Records,
     weights,
 )
-from labelguard_trainer.gradient.heads import HeadProblem, head_run
+from labelguard_trainer.gradient.heads import HeadProblem, prepare_head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from support.world import repeatable_bytes
 
@@ -120,7 +120,7 @@ def test_energy_and_curvature_are_those_of_labels_at_random(first_only, size):
         gradient = sum(ranked[j:].mean(axis=0) - ranked[j] for j in range(draws))
         norms.append(gradient @ gradient)
         curvature.append(sum(ranked[j:].var(axis=0) for j in range(draws)))
-    assert records.energy()[0] == pytest.approx(np.mean(norms), rel=1e-5)
+    assert records.expected_squared_norms()[0] == pytest.approx(np.mean(norms), rel=1e-5)
     only_first = records.curvature(np.array([1.0, 0.0]))
     assert only_first == pytest.approx(np.mean(curvature, axis=0), rel=1e-4)
 
@@ -182,9 +182,9 @@ def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(scale, unlik
     rows = Rows(np.arange(30), np.arange(30) // 10, 3)
     records = ComparisonRecords.of(z, rows)
     weight = weights(records, "root")
-    if not records.energy().any():
+    if not records.expected_squared_norms().any():
         return  # refused: nothing differs
-    clip = heads.clip_norm(records, weight)
+    clip = heads.choose_clip_norm(records, weight)
     made = HeadProblem(z, records, weight, np.ones(d), clip)
     with np.errstate(all="ignore"):
         sums = [made.clipped_sum(np.arange(3), np.full(30, y), clip) for y in (0.0, 1.0)]
@@ -204,10 +204,12 @@ def test_energy_and_curvature_neither_vanish_nor_overflow(kind, scale):
     }
     records = made[kind]
     weight = weights(records, "root")
-    energy, curvature = records.energy(), records.curvature(weight)
+    expected_squared_norms, curvature = records.expected_squared_norms(), records.curvature(weight)
     records.features[:] = (records.features * np.float64(scale)).astype(np.float32)
     close = 1e-3 if scale > 1e-38 else 1e-1  # of numbers below, few bits are left
-    assert records.energy() / scale / scale == pytest.approx(energy, rel=close)
+    assert records.expected_squared_norms() / scale / scale == pytest.approx(
+        expected_squared_norms, rel=close
+    )
     assert records.curvature(weight) / scale / scale == pytest.approx(curvature, rel=close)
     rates = heads.rates(records, weight, np.ones(len(curvature)), scale, 10)
     assert np.isfinite(rates).all() and (rates > 0).all()
@@ -312,7 +314,7 @@ def world(units=300, labels=20, d=8):
 def run(x, rows, agreement):
     prior = None if agreement is None else Prior(agreement, explained=(0.7, 0.7))
     seen = Featured("", None, None, x, rows)  # type: ignore[arg-type] - only of rankings are pairs asked
-    return head_run(seen, rows, PRICE, "root", {}, prior)
+    return prepare_head_run(seen, rows, PRICE, "root", {}, prior)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -76,8 +76,8 @@ def lower_bound(there, null, share):
     alpha = FALSE_ALARM / len(SHARES) / 2
     threshold = np.quantile(null[: len(null) // 2], 1 - share)
     rest = null[len(null) // 2 :]  # others than those that chose the threshold
-    often = bounds.proportion((there > threshold).sum(), len(there), alpha)[0]
-    seldom = bounds.proportion((rest > threshold).sum(), len(rest), alpha)[1]
+    often = bounds.bound_probabilities((there > threshold).sum(), len(there), alpha)[0]
+    seldom = bounds.bound_probabilities((rest > threshold).sum(), len(rest), alpha)[1]
     return max(0.0, float(np.log(max(float(often) - DELTA, 1e-300) / float(seldom))))
 
 

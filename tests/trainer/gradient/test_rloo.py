@@ -97,7 +97,7 @@ def test_the_gradient_is_that_of_reinforce_with_the_advantage(make):
     drawn = problem._drawn[2]
     assert drawn.judged is not None
     _, advantage = drawn.judged
-    log_probs = problem._sums(problem._model, drawn)
+    log_probs = problem._sum_log_probs(problem._model, drawn)
     loss = -(advantage * log_probs).mean()
     parts = torch.autograd.grad(loss, problem._parameters)
     assert found == pytest.approx(torch.cat([part.flatten() for part in parts]).numpy(), abs=1e-6)
@@ -114,7 +114,7 @@ def test_the_price_of_kl_is_in_the_reward(make):
     width = len(problem._prompts[2])
     written = [i[width:][r[width:]].tolist() for i, r in zip(drawn.ids, drawn.real, strict=True)]
     start = make()
-    kl = before - start._sums(start._model, drawn).detach()
+    kl = before - start._sum_log_probs(start._model, drawn).detach()
     expected = leave_one_out(count_of_e(None, written) - 0.05 * kl)
     assert advantage.numpy() == pytest.approx(expected.numpy(), abs=1e-4)
 
@@ -124,7 +124,7 @@ def test_responses_are_drawn_from_the_policy_itself(make):
     problem = make(["tea?"], np.zeros(1, int))
     problem._count, problem._longest, counts = 4000, 1, np.zeros(258)
     problem._secret = SECRET
-    drawn = problem._draw(0)
+    drawn = problem._draw_responses(0)
     counts += np.bincount(drawn.ids[:, -1].numpy(), minlength=258)
     with torch.no_grad():
         mass = problem._model(drawn.ids[:1, :-1]).logits[0, -1].double().softmax(0).numpy()

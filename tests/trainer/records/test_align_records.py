@@ -27,7 +27,7 @@ from labelguard.errors import (
     ProjectError,
 )
 from labelguard.project.opening import OpenProject
-from labelguard.release.model_card import base_of
+from labelguard.release.model_card import find_learned_releases
 
 
 def charged(project="project"):
@@ -51,7 +51,7 @@ def test_three_models_come_out_and_everybody_pays_for_their_part(aligned):
     begun = {one["stage"]: one["base"] for one in card["training"]["stages"]}
     assert begun == {"sft": "base", "reward": "sft", "rl": "sft"}
     assert "base_model" not in Path("aligned/rl/TRAINING_CARD.md").read_text(), "it is a directory"
-    [learned] = base_of("aligned/rl", private=True)
+    [learned] = find_learned_releases("aligned/rl", private=True)
     assert (learned.release, learned.epsilon, learned.unit) == (card["release"], 4.0, "user")
     assert not list(Path("project/.labelguard/props").glob("r*")), "no checkpoint is left"
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from labelguard_trainer.records.recipe import RecordsRecipe
-from labelguard_trainer.records.stages import RecordStage, read_records
+from labelguard_trainer.records.stages import RecordStage, read_readable_records
 from support.whole_records import RECIPE, SFT, follow
 from transformers import AutoTokenizer
 
@@ -64,7 +64,7 @@ def test_a_record_at_which_a_tokenizer_fails_is_null_and_moves_no_other(raised):
             raise raised("zebra")
         return pa.table({"size": [len(text) for text in columns[0].to_pylist()]})
 
-    table, readable = read_records(read, [texts("a", "zebra", "ccc")])
+    table, readable = read_readable_records(read, [texts("a", "zebra", "ccc")])
     assert table["size"].to_pylist() == [1, 0, 3]
     assert readable.tolist() == [True, False, True]
 
@@ -127,7 +127,7 @@ def test_of_a_text_no_more_is_read_than_a_stage_could_take(records):
     for name in ("sft", "reward", "rl"):
         stage = RecordStage.of(name, "base", {**recipe.decisive(name)}, 8, 1)
         tokenizer = AutoTokenizer.from_pretrained("base")
-        table = stage._read(tokenizer, [texts("x" * 1_000_000)] * 3)
+        table = stage._tokenize_records(tokenizer, [texts("x" * 1_000_000)] * 3)
         assert table.nbytes < 8 * 3 * 64 * stage.config["max_length"]
 
 

@@ -18,7 +18,7 @@ import labelguard as lg
 from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError, ProjectError
 from labelguard.project import linking, opening
 from labelguard.project.opening import OpenProject
-from labelguard.release.model_card import base_of
+from labelguard.release.model_card import find_learned_releases
 
 
 class Killed(BaseException):
@@ -102,8 +102,8 @@ def test_the_card_names_all_releases_that_a_model_learned_from(aligned):
     """Of a model that began from an earlier one, people of both releases pay."""
     write_all(same=True)
     follow("second", recipe=SFT, model="aligned/sft")
-    earlier, own = base_of("second/sft", private=True)
-    assert (earlier,) == base_of("aligned/sft", private=True)
+    earlier, own = find_learned_releases("second/sft", private=True)
+    assert (earlier,) == find_learned_releases("aligned/sft", private=True)
     assert own.release.startswith("r0002")
     card = json.loads(Path("second/card.json").read_text())
     assert [one["release"] for one in card["learned_from"]] == [earlier.release]

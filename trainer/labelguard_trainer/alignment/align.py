@@ -15,8 +15,13 @@ from labelguard.processes import is_first_process, require_one_process
 from labelguard.project.opening import Where
 from labelguard.release.card import guarantee
 from labelguard.release.head import FILE
-from labelguard.release.model_card import LearnedRelease, base_of, front_matter, releases_of_card
-from labelguard.storage.files import check_directory, write_atomically
+from labelguard.release.model_card import (
+    LearnedRelease,
+    find_learned_releases,
+    front_matter,
+    releases_of_card,
+)
+from labelguard.storage.files import check_output_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress, read_template
 from labelguard_trainer.alignment.contents import read_contents, read_prompts
 from labelguard_trainer.alignment.recipe import Recipe
@@ -24,7 +29,7 @@ from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train
 from labelguard_trainer.training import fitting, models
 from labelguard_trainer.training.request import Source, TrainingRequest, open_release
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.settings import public_name, with_model
+from labelguard_trainer.training.settings import public_name, replace_model_in_spec
 
 StageName: TypeAlias = Literal["sft", "reward", "rl"]
 
@@ -101,8 +106,8 @@ class _Alignment:
         self.card: Mapping[str, Any] = self.source.card
         # Of a synthesis the release that it was labeled by, and after it what else it learned from.
         self.own = releases_of_card(self.card, self.source.digest)
-        self.base = base_of(recipe.model, private=True)
-        check_directory(output, "models")
+        self.base = find_learned_releases(recipe.model, private=True)
+        check_output_directory(output, "models")
 
     def go(self, stages: Sequence[StageName]) -> AlignmentResult:
         """Do the stages, in their order."""
@@ -111,13 +116,13 @@ class _Alignment:
             raise LabelguardError("the recipe has no stage sft")
         # What is wrong with the reward shows before anything is trained.
         if recipe.reward.base is None:
-            self._reward()
+            self._open_reward()
         self.output.mkdir(exist_ok=True)
         # What a policy begins from is of this recipe, or refused.
-        if recipe.sft is not None and ("sft" in stages or self._is_there("sft", stages)):
+        if recipe.sft is not None and ("sft" in stages or self._is_reused_by_rl("sft", stages)):
             tuned = self._fine_tune()
             done += [tuned] if "sft" in stages else []
-        if recipe.reward.base and ("reward" in stages or self._is_there("reward", stages)):
+        if recipe.reward.base and ("reward" in stages or self._is_reused_by_rl("reward", stages)):
             self._train_reward(recipe.reward.base)
         if "rl" in stages:
             done.append(self._train_policy())
@@ -128,18 +133,20 @@ class _Alignment:
             epsilon=privacy["epsilon"],
             delta=privacy["delta"],
             unit=str(privacy["unit"]),
-            reward=self._reward_words(),
+            reward=self._describe_reward(),
             stages=done,
-            notes=[*self._prices(done), *_notes(done)],
+            notes=[*self._note_added_prices(done), *_note_distant_responses(done)],
         )
 
-    def _is_there(self, needed: StageName, stages: Sequence[StageName]) -> bool:
+    def _is_reused_by_rl(self, earlier_stage: StageName, stages: Sequence[StageName]) -> bool:
         """Return True if a policy is to be trained on a stage that was done before."""
-        return "rl" in stages and (self.output / needed).exists()
+        return "rl" in stages and (self.output / earlier_stage).exists()
 
-    def _prices(self, stages: Sequence[AlignmentStage]) -> list[str]:
+    def _note_added_prices(self, stages: Sequence[AlignmentStage]) -> list[str]:
         """Return the note on releases whose prices add, if there are any."""
-        learned = self._with(*(base_of(stage.path, private=True) for stage in stages))
+        learned = self._merge_releases(
+            *(find_learned_releases(stage.path, private=True) for stage in stages)
+        )
         others = [one.release for one in learned if one.sums != self.own[0].sums]
         if not others:
             return []
@@ -150,19 +157,21 @@ class _Alignment:
         assert recipe is not None
         if recipe.demonstrations is None:
             prompts, responses = read_contents(self.source.file, "prompt", "chosen")
-            learned = self._with(self.base, self.own)
+            learned = self._merge_releases(self.base, self.own)
             what = "rows of the release: prompts, and the responses that it prefers"
         else:
             file = Path(recipe.demonstrations)
             prompts, responses = read_contents(file, "prompt", "response")
             learned, what = self.base, "public demonstrations"
 
-        def describe(directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]) -> None:
+        def write_card(
+            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
+        ) -> None:
             self._write_card(directory, stage, parameters, learned, demonstrations=what)
 
         output = self.output / "sft"
         return fine_tune(
-            *(recipe, self.recipe.model, prompts, responses, output, describe, self.progress)
+            *(recipe, self.recipe.model, prompts, responses, output, write_card, self.progress)
         )
 
     def _train_reward(self, base: str) -> None:
@@ -204,32 +213,37 @@ class _Alignment:
             model = str(self.output / "sft")
             if not Path(model).is_dir():
                 raise LabelguardError(f"{model} is not there yet; run the stage sft first")
-        given = self._reward()
-        learned = self._with(base_of(model, private=True), given.learned_from)
+        given = self._open_reward()
+        learned = self._merge_releases(
+            find_learned_releases(model, private=True), given.learned_from
+        )
         prompts = read_prompts(
             self.source.file if self.recipe.prompts is None else Path(self.recipe.prompts)
         )
 
-        def describe(directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]) -> None:
-            self._write_card(directory, stage, parameters, learned, reward=self._reward_words())
+        def write_card(
+            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
+        ) -> None:
+            self._write_card(directory, stage, parameters, learned, reward=self._describe_reward())
 
         return train_policy(
-            *(self.recipe.rl, model, given, prompts, self.output / "rl", describe, self.progress),
+            *(self.recipe.rl, model, given, prompts, self.output / "rl", write_card, self.progress),
             identity={
                 "release": self.source.digest,
-                "model": self._reward_model() and models.identity(str(self._reward_model())),
+                "model": self._get_reward_model_path()
+                and models.identity(str(self._get_reward_model_path())),
                 "mix": {
-                    _identity_of_part(name): weight
+                    _name_model_by_identity(name): weight
                     for name, weight in self.recipe.reward.mix.items()
                 },
             },
         )
 
-    def _reward_model(self) -> Path | None:
+    def _get_reward_model_path(self) -> Path | None:
         return None if self.recipe.reward.base is None else self.output / "reward"
 
-    def _reward(self) -> ReleaseReward:
-        release, model = self.source.file.parent, self._reward_model()
+    def _open_reward(self) -> ReleaseReward:
+        release, model = self.source.file.parent, self._get_reward_model_path()
         if model is not None and not model.is_dir():
             raise LabelguardError(f"{model} is not there yet; run the stage reward first")
         if model is None and not any((release / name).exists() for name in (FILE, "model")):
@@ -249,13 +263,17 @@ class _Alignment:
             )
         return given
 
-    def _reward_words(self) -> str:
-        own = "its own head or model" if self._reward_model() is None else "a reward model on it"
+    def _describe_reward(self) -> str:
+        own = (
+            "its own head or model"
+            if self._get_reward_model_path() is None
+            else "a reward model on it"
+        )
         parts = self.recipe.reward.mix.items()
-        mix = "".join(f", {weight:+g} × {_public_part(name)}" for name, weight in parts)
+        mix = "".join(f", {weight:+g} × {_hide_model_directory(name)}" for name, weight in parts)
         return f"{self.card['release']}, {own}{mix}"
 
-    def _with(self, *learned: tuple[LearnedRelease, ...]) -> tuple[LearnedRelease, ...]:
+    def _merge_releases(self, *learned: tuple[LearnedRelease, ...]) -> tuple[LearnedRelease, ...]:
         """Return releases without repetitions: one release is one price."""
         return tuple({one.sums: one for some in learned for one in some}.values())
 
@@ -287,17 +305,19 @@ class _Alignment:
         write_atomically(directory / "TRAINING_CARD.md", text.encode())
 
 
-def _public_part(spec: str) -> str:
+def _hide_model_directory(spec: str) -> str:
     """Return features of a mix as they are told to others."""
-    return with_model(spec, public_name)
+    return replace_model_in_spec(spec, public_name)
 
 
-def _identity_of_part(spec: str) -> str:
+def _name_model_by_identity(spec: str) -> str:
     """Return what tells features of a mix from others: of a directory its contents."""
-    return with_model(spec, lambda model: models.identity(model) if Path(model).is_dir() else model)
+    return replace_model_in_spec(
+        spec, lambda model: models.identity(model) if Path(model).is_dir() else model
+    )
 
 
-def _notes(stages: Sequence[AlignmentStage]) -> list[str]:
+def _note_distant_responses(stages: Sequence[AlignmentStage]) -> list[str]:
     notes = []
     for stage in stages:
         before, after = stage.before.get("distance"), stage.after.get("distance")

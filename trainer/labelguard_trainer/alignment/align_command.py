@@ -11,7 +11,7 @@ import click
 from labelguard.cli.options import directory_option, project_option
 from labelguard.cli.terminal import print_facts, print_notes, prints, relative_path
 from labelguard.text import format_budget
-from labelguard_trainer.training.command import speak_first
+from labelguard_trainer.training.command import silence_other_processes
 
 if TYPE_CHECKING:
     from labelguard_trainer.alignment.align import AlignmentResult
@@ -31,7 +31,7 @@ def _print_result(value: AlignmentResult | RecordsResult) -> None:
 def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
     yield "reward", value.reward
     for stage in value.stages:
-        yield stage.name, f"{relative_path(stage.path)}, {_steps(stage)}"
+        yield stage.name, f"{relative_path(stage.path)}, {_describe_steps(stage)}"
         for name, after in stage.after.items():
             yield f"  {name}", f"{stage.before[name]:.3f} before, {after:.3f} after"
     yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
@@ -47,7 +47,7 @@ def _facts_of_records(value: RecordsResult) -> Iterator[tuple[str, str]]:
     yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, under zero_out"
 
 
-def _steps(stage: AlignmentStage) -> str:
+def _describe_steps(stage: AlignmentStage) -> str:
     stopped = ", stopped at max_kl" if stage.stopped else ""
     left_out = f", {stage.left_out:,} prompts too long" if stage.left_out else ""
     return f"{stage.steps:,} steps on {stage.rows:,} rows{left_out}{stopped}"
@@ -87,11 +87,11 @@ def align(
     if len(stages) > 1 or not set(stages) <= set(_STAGES):
         raise click.UsageError(f"expected {' or '.join(_STAGES)}, and a recipe")
     stage: Any = stages[0] if stages else None
-    with speak_first() as report:
+    with silence_other_processes() as report:
         report("reading the recipe", None)
-        from labelguard_trainer.records.recipe import is_private
+        from labelguard_trainer.records.recipe import is_records_recipe
 
-        if is_private(Path(recipe)):
+        if is_records_recipe(Path(recipe)):
             from labelguard_trainer.records.align import align_records
 
             if stage:

@@ -27,10 +27,10 @@ from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import evaluation
 from labelguard.release.head import FILE, Head
-from labelguard.release.writer import Release, check_committed, directory_of
+from labelguard.release.writer import Release, check_committed_and_unchanged, directory_of
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
-    check_rows_file,
+    check_new_rows_file,
     content_array,
     read_contents,
     text_of,
@@ -132,7 +132,7 @@ def best_of(
     """
     require_one_process("best of n")
     if output is not None:
-        check_rows_file(Path(output), "best.parquet")
+        check_new_rows_file(Path(output), "best.parquet")
     source = reward(release, mix=mix, project=project)
     second, held_out = _open_judge(judge, directory_of(release, project), source, project)
     prompts, responses, most, notes = _read_candidates(Path(candidates))
@@ -150,7 +150,9 @@ def best_of(
     if second is not None:
         progress("asking the judge", None)
         rows = [*at, *first.tolist()]
-        verdict = _judge(second, [prompts[row] for row in rows], [responses[row] for row in rows])
+        verdict = _compare_halves(
+            second, [prompts[row] for row in rows], [responses[row] for row in rows]
+        )
         if second.learned_from:
             notes.append(
                 "the judge shares the reward's mistakes as far as both learned from labels of "
@@ -169,7 +171,7 @@ def best_of(
     return BestOfResult(
         source.__name__,
         len(best),
-        tuple(_best_of(n, rewards, distances, lengths) for n in _sizes(most)),
+        tuple(_measure_best_of(n, rewards, distances, lengths) for n in _double_up_to(most)),
         verdict,
         held_out,
         None if output is None else str(output),
@@ -192,7 +194,7 @@ def _read_candidates(file: Path) -> tuple[list[Content], list[Content], int, lis
     return [row[0] for row in rows], [row[1] for row in rows], most, notes
 
 
-def _sizes(most: int) -> Iterator[int]:
+def _double_up_to(most: int) -> Iterator[int]:
     """Yield 1, 2, 4, …, and the most."""
     yield from (1 << power for power in range((most - 1).bit_length()))
     yield most
@@ -201,7 +203,7 @@ def _sizes(most: int) -> Iterator[int]:
 Floats = NDArray[np.float64]
 
 
-def _best_of(n: int, rewards: Floats, distances: Floats | None, lengths: Floats) -> BestOfN:
+def _measure_best_of(n: int, rewards: Floats, distances: Floats | None, lengths: Floats) -> BestOfN:
     best = rewards[:, :n].argmax(axis=1)[:, None]
     highest = np.take_along_axis(rewards, best, axis=1)
 
@@ -225,10 +227,10 @@ def _open_judge(
     if judge is None:
         return None, None
     if isinstance(judge, str) and judge.startswith("reward:"):
-        return _other(public_reward(judge), own), None
+        return _require_independent_judge(public_reward(judge), own), None
     directory = directory_of(judge, project)
     if (directory / evaluation.FILE).is_file():
-        check_committed(directory, evaluation.FILE)
+        check_committed_and_unchanged(directory, evaluation.FILE)
         if not (source / FILE).is_file():
             raise LabelguardError(
                 f"{directory.name} is an evaluation: it judges heads, and {source.name} has none; "
@@ -238,10 +240,10 @@ def _open_judge(
         nothing = replace(head, coefficients=np.zeros_like(head.coefficients))
         gain, error = evaluation.Evaluation.load(directory).difference(head, nothing)
         return None, HeldOutVerdict(directory.name, gain, error)
-    return _other(reward(judge, project=project), own), None
+    return _require_independent_judge(reward(judge, project=project), own), None
 
 
-def _other(judge: ReleaseReward, own: ReleaseReward) -> ReleaseReward:
+def _require_independent_judge(judge: ReleaseReward, own: ReleaseReward) -> ReleaseReward:
     """Return a judge, unless all that it learned from is the reward's own."""
     learned = {one.sums for one in judge.learned_from}
     if learned and learned <= {one.sums for one in own.learned_from}:
@@ -252,7 +254,7 @@ def _other(judge: ReleaseReward, own: ReleaseReward) -> ReleaseReward:
     return judge
 
 
-def _judge(
+def _compare_halves(
     judge: ReleaseReward, prompts: Sequence[Content], responses: Sequence[Content]
 ) -> JudgeVerdict:
     """Return the verdict on the first half of the responses against the second one."""

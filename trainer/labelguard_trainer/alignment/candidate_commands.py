@@ -67,7 +67,7 @@ _SAMPLING_OPTIONS = (
 )
 
 
-def _sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _add_sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the prompts, and how responses to them are drawn."""
     for option in reversed(_SAMPLING_OPTIONS):
         command = option(command)
@@ -76,21 +76,21 @@ def _sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _print_candidates(value: Candidates) -> None:
     facts = [("file", relative_path(value.path)), ("prompts", f"{value.prompts:,}")]
-    facts += [("rows", f"{value.rows:,}"), *_left_out(value.without_pair)]
+    facts += [("rows", f"{value.rows:,}"), *_format_left_out(value.without_pair)]
     if value.learned_from:
         learned = ", ".join(value.learned_from)
         facts.append(("function of", f"{learned}, from which the model learned"))
     print_facts(facts)
 
 
-def _left_out(prompts: int) -> list[tuple[str, str]]:
+def _format_left_out(prompts: int) -> list[tuple[str, str]]:
     words = f"{pluralize(prompts, 'prompt')} with equal responses alone"
     return [("left out", words)] if prompts else []
 
 
 @click.command("candidates", context_settings=HELP, short_help="Responses of a model to prompts.")
 @click.argument("model", metavar="MODEL", shell_complete=complete_files)
-@_sampling_options
+@_add_sampling_options
 @click.option(
     "--pairs",
     is_flag=True,
@@ -191,7 +191,7 @@ def _print_synthesis(value: SynthesisResult) -> None:
     price = f"{format_budget(vars(value))} for every {value.unit}, as {value.derived_from}"
     prompts = pluralize(value.prompts - value.without_pair, "prompt")
     facts = [("directory", relative_path(value.path)), ("release", value.release)]
-    facts += [("pairs", f"{value.rows:,} on {prompts}"), *_left_out(value.without_pair)]
+    facts += [("pairs", f"{value.rows:,} on {prompts}"), *_format_left_out(value.without_pair)]
     facts.append(("guarantee", f"{price}; nothing charged"))
     if value.learned_from:
         facts.append(("also", f"learned from {', '.join(value.learned_from)}, whose prices add"))
@@ -206,7 +206,7 @@ def _print_synthesis(value: SynthesisResult) -> None:
     metavar="ID_OR_PATH",
     help="The generator: a directory, or an id of the Hugging Face hub.",
 )
-@_sampling_options
+@_add_sampling_options
 @click.option(
     "--pairs",
     type=click.Choice(("all", "extremes")),

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from labelguard.errors import LabelguardError
 from labelguard.processes import require_one_process
-from labelguard.release.model_card import base_of
+from labelguard.release.model_card import find_learned_releases
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
-    check_rows_file,
+    check_new_rows_file,
     content_array,
     distinct,
     read_prompts,
@@ -61,10 +61,10 @@ def write_candidates(
     """
     require_one_process("writing candidates")
     path = Path(output)
-    check_rows_file(path, "candidates.parquet")
+    check_new_rows_file(path, "candidates.parquet")
     if n < 1 + pairs:
         raise LabelguardError(f"a pair takes two candidates, found n = {n}" if pairs else "n < 1")
-    learned = tuple(one.release for one in base_of(model, private=True))
+    learned = tuple(one.release for one in find_learned_releases(model, private=True))
     contents = read_prompts(prompts)
     responses = generate(model, contents, n, progress=progress, **sampling)
     rows = (pair_responses if pairs else _number_responses)(contents, responses)

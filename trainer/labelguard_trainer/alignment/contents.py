@@ -15,8 +15,8 @@ from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column
 from labelguard.release.pairs_file import scan_pairs
 from labelguard.release.rows import rows_path
-from labelguard.release.writer import committed_directory
-from labelguard.storage.files import check_new_file, staged_beside
+from labelguard.release.writer import verified_release_directory
+from labelguard.storage.files import check_new_output_file, make_temporary_beside
 
 
 def read_prompts(source: str | Path) -> list[Content]:
@@ -25,7 +25,7 @@ def read_prompts(source: str | Path) -> list[Content]:
     Raises `LabelguardError` for a file without a column `prompt`, or without prompts in it.
     """
     path = Path(source)
-    file = rows_path(committed_directory(path)) if path.is_dir() else path
+    file = rows_path(verified_release_directory(path)) if path.is_dir() else path
     [prompts] = read_contents(file, "prompt")
     return distinct(prompts)
 
@@ -80,9 +80,9 @@ def text_of(content: Content) -> str:
     return "\n".join(message["content"] for message in content)
 
 
-def check_rows_file(output: Path, example: str) -> None:
+def check_new_rows_file(output: Path, example: str) -> None:
     """Raise `LabelguardError` unless rows can be written to a new file of this name."""
-    check_new_file(output, example)
+    check_new_output_file(output, example)
     if output.suffix not in (".parquet", ".jsonl"):
         raise LabelguardError(f"{output} must end with .parquet or .jsonl")
 
@@ -90,7 +90,7 @@ def check_rows_file(output: Path, example: str) -> None:
 def write_rows(rows: pa.Table, output: Path) -> None:
     """Write rows as Parquet, or as JSON lines, by the name of the file, which appears whole."""
     frame = pl.DataFrame(rows)
-    with staged_beside(output) as directory:
+    with make_temporary_beside(output) as directory:
         file = directory / output.name
         frame.write_parquet(file) if output.suffix == ".parquet" else frame.write_ndjson(file)
         file.replace(output)

@@ -24,7 +24,7 @@ import httpx
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.text import Progress, no_progress, pluralize
-from labelguard_trainer.alignment.sampling import Content, SamplingSettings, answer_like
+from labelguard_trainer.alignment.sampling import Content, SamplingSettings, wrap_like_prompt
 from labelguard_trainer.training import models
 
 # A directory, the id of a hub, or a model of transformers with its tokenizer.
@@ -108,11 +108,11 @@ class LocalModel:
             return self.model[0]
         import torch
 
-        from labelguard_trainer.training.reporting import quiet
+        from labelguard_trainer.training.reporting import silence_libraries
 
         on_gpu = torch.cuda.is_available()
-        with quiet():
-            models.check_whole("dpo", str(self.model), {})
+        with silence_libraries():
+            models.check_weights_complete("dpo", str(self.model), {})
             own = {"dtype": "auto"} if on_gpu else {}
             network = models.load_model("dpo", str(self.model), **own)
         return network.to("cuda" if on_gpu else "cpu").eval()
@@ -145,7 +145,7 @@ class LocalModel:
         network.eval()
         count = 0
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            for number, rows in enumerate(_batches(inputs, sampling.max_new_tokens, limit)):
+            for number, rows in enumerate(_batch_by_tokens(inputs, sampling.max_new_tokens, limit)):
                 progress("generating", count / len(inputs))
                 torch.manual_seed(sampling.seed_of(number))
                 batch = [inputs[row] for row in rows]
@@ -155,7 +155,7 @@ class LocalModel:
         network.train(was_training)
         progress("generating", 1.0)
         return [
-            [answer_like(prompt, text) for text in texts[row * n : (row + 1) * n]]
+            [wrap_like_prompt(prompt, text) for text in texts[row * n : (row + 1) * n]]
             for row, prompt in enumerate(prompts)
         ]
 
@@ -168,7 +168,9 @@ class LocalModel:
                 "model for chats"
             )
         options = {"tokenize": False, "add_generation_prompt": True}
-        with models.one_line("the prompts cannot be put into the model's chat template"):
+        with models.shorten_library_errors(
+            "the prompts cannot be put into the model's chat template"
+        ):
             shown = [
                 prompt
                 if isinstance(prompt, str)
@@ -189,7 +191,7 @@ class LocalModel:
         from transformers import GenerationConfig
 
         network, tokenizer = self._network, self._tokenizer
-        ends = self._ends()
+        ends = self._list_end_tokens()
         padding = ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         longest = max(map(len, batch))
         # On the left, so that what is new follows each prompt at once.
@@ -208,7 +210,7 @@ class LocalModel:
             eos_token_id=ends,
             pad_token_id=padding,
         )
-        with torch.no_grad(), models.one_line("the model cannot generate"):
+        with torch.no_grad(), models.shorten_library_errors("the model cannot generate"):
             tokens = network.generate(
                 input_ids=ids.to(network.device),
                 attention_mask=mask.to(network.device),
@@ -217,7 +219,7 @@ class LocalModel:
         own = [_before_end(row, ends) for row in tokens[:, longest:].tolist()]
         return [tokenizer.decode(row, skip_special_tokens=True) for row in own]
 
-    def _ends(self) -> list[int]:
+    def _list_end_tokens(self) -> list[int]:
         """Return the tokens that end a response: the tokenizer's, and those of the model."""
         own = self._network.generation_config.eos_token_id
         several = own if isinstance(own, list) else [own]
@@ -233,12 +235,14 @@ def _before_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
     return tokens[:stop]
 
 
-def _batches(inputs: Sequence[list[int]], more: int, limit: int) -> Iterator[list[int]]:
-    """Yield rows, longest inputs first, at most `limit` tokens with `more` new ones each."""
+def _batch_by_tokens(
+    inputs: Sequence[list[int]], new_tokens: int, limit: int
+) -> Iterator[list[int]]:
+    """Yield rows, longest inputs first, at most `limit` tokens with `new_tokens` new ones each."""
     order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
     start = 0
     while start < len(order):
-        count = max(limit // (len(inputs[order[start]]) + more), 1)
+        count = max(limit // (len(inputs[order[start]]) + new_tokens), 1)
         yield order[start : start + count]
         start += count
 
@@ -271,9 +275,9 @@ class ServedModel:
 
         def answer(numbered: tuple[int, Content]) -> list[Content]:
             number, prompt = numbered
-            path, body = _request(self.name, prompt, n, sampling, sampling.seed_of(number))
-            texts = _texts(_post(client, path, body), n)
-            return [answer_like(prompt, text) for text in texts]
+            path, body = _build_request(self.name, prompt, n, sampling, sampling.seed_of(number))
+            texts = _extract_texts(_post_with_retries(client, path, body), n)
+            return [wrap_like_prompt(prompt, text) for text in texts]
 
         responses = []
         with client, ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -288,7 +292,7 @@ class ServedModel:
         return responses
 
 
-def _request(
+def _build_request(
     model: str, prompt: Content, n: int, sampling: SamplingSettings, seed: int
 ) -> tuple[str, dict[str, Any]]:
     """Return the path and the body of a request."""
@@ -304,7 +308,7 @@ def _request(
     }
 
 
-def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+def _post_with_retries(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
     """Return the JSON that is answered; a server that is busy or broken is asked again."""
     for wait in _WAITS:
         try:
@@ -332,7 +336,7 @@ def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
         raise LabelguardError(f"POST {path}: expected JSON; check the url") from None
 
 
-def _texts(payload: Any, n: int) -> list[str]:
+def _extract_texts(payload: Any, n: int) -> list[str]:
     """Return the texts of an answer, in their order; `LabelguardError` unless there are `n`."""
     try:
         choices = sorted(payload["choices"], key=lambda choice: choice.get("index", 0))

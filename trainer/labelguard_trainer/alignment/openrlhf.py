@@ -33,7 +33,7 @@ from labelguard.analysis.reward import ReleaseReward
 from labelguard.cli import terminal
 from labelguard.cli.terminal import echo
 from labelguard.errors import LabelguardError
-from labelguard_trainer.alignment.rewards import compute_rewards
+from labelguard_trainer.alignment.rewards import compute_rewards_and_distances
 
 PATH = "/get_reward"
 # What chat models end a response with; OpenRLHF leaves it in the query.
@@ -131,7 +131,7 @@ class RewardService:
         self._thread = ThreadPoolExecutor(1, "labelguard-reward")
         self.rewards = self.refusals = 0
         # Everything is loaded now: a release that is altered later changes no reward.
-        if not np.isfinite(compute_rewards(reward, ["Is it?"], ["It is."])).all():
+        if not np.isfinite(compute_rewards_and_distances(reward, ["Is it?"], ["It is."])).all():
             raise LabelguardError(f"rewards of {reward.__name__} are no finite numbers")
 
     def application(self) -> Starlette:
@@ -145,8 +145,8 @@ class RewardService:
     async def _answer(self, request: Request) -> Response:
         try:
             self._check_origin(request)
-            pairs = self._parse(await _read(request))
-            result = await self._score(pairs)
+            pairs = self._parse(await _read_body(request))
+            result = await self._score_in_batch(pairs)
             if not np.isfinite(result).all():
                 raise RefusedRequest(500, "a reward is no finite number")
         except RefusedRequest as error:
@@ -160,8 +160,8 @@ class RewardService:
         logs = {"distance": distances[0]} if distances else {}
         return JSONResponse({"rewards": rewards, "scores": rewards, "extra_logs": logs})
 
-    async def _score(self, pairs: list[Pair]) -> Rewards:
-        """Return what `compute_rewards` does, together with the pairs of all who wait."""
+    async def _score_in_batch(self, pairs: list[Pair]) -> Rewards:
+        """Return as `compute_rewards_and_distances`, together with the pairs of all who wait."""
         own: asyncio.Future[Rewards] = asyncio.get_running_loop().create_future()
         self._waiting.append((pairs, own))
         async with self._computing:
@@ -173,7 +173,7 @@ class RewardService:
     async def _score_all(self, jobs: Sequence[tuple[list[Pair], asyncio.Future[Rewards]]]) -> None:
         every = [pair for pairs, _ in jobs for pair in pairs]
         ends = np.cumsum([len(pairs) for pairs, _ in jobs])
-        compute = partial(compute_rewards, self._reward, *zip(*every, strict=True))
+        compute = partial(compute_rewards_and_distances, self._reward, *zip(*every, strict=True))
         try:
             rewards = await asyncio.get_running_loop().run_in_executor(self._thread, compute)
         except Exception as error:
@@ -215,7 +215,7 @@ class RewardService:
         return JSONResponse({"error": why}, status, {"connection": "close"})
 
 
-async def _read(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     """Return the body. Raise `RefusedRequest` for a long one, once its sender can hear why, and for
     a slow one.
     """

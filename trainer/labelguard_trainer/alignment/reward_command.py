@@ -31,7 +31,7 @@ def _parse_mix(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
     for text in texts:
         spec, _sign, number = text.rpartition("=")
         try:
-            mix[_absolute(spec)] = float(number)
+            mix[_make_path_absolute(spec)] = float(number)
         except ValueError:
             spec = ""
         if not spec or not math.isfinite(float(number)):
@@ -39,11 +39,11 @@ def _parse_mix(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
     return mix
 
 
-def _absolute(spec: str) -> str:
+def _make_path_absolute(spec: str) -> str:
     """Return a specification of features that means the same in any directory."""
-    from labelguard_trainer.training.settings import with_model
+    from labelguard_trainer.training.settings import replace_model_in_spec
 
-    return with_model(
+    return replace_model_in_spec(
         spec, lambda model: str(Path(model).absolute()) if Path(model).is_dir() else model
     )
 
@@ -60,7 +60,7 @@ mix_option = click.option(
 )
 
 
-def _unescape(_: click.Context, __: click.Parameter, text: str) -> str:
+def _unescape_line_breaks(_: click.Context, __: click.Parameter, text: str) -> str:
     return text.replace("\\n", "\n")
 
 
@@ -82,7 +82,7 @@ def _print_summary(value: RewardServerSummary) -> None:
     "--prompt-template",
     metavar="TEXT",
     default="{prompt}",
-    callback=_unescape,
+    callback=_unescape_line_breaks,
     help=r"What the trainer writes around a prompt, to be taken off: "
     r"'<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n'; \n is a line break.",
 )

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from labelguard.analysis.reward import Content, ReleaseReward, reward
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import check_file, write_atomically
+from labelguard.storage.files import check_output_file, write_atomically
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
-    check_rows_file,
+    check_new_rows_file,
     content_array,
     read_contents,
     write_rows,
@@ -34,7 +34,7 @@ _VERL_FILE = Path(__file__).with_name("verl_reward.py.txt")
 _LOCK = threading.Lock()
 
 
-def compute_rewards(
+def compute_rewards_and_distances(
     source: ReleaseReward, prompts: Sequence[Content], responses: Sequence[Content]
 ) -> NDArray[np.float64]:
     """Return rewards and, where labeled responses are at hand, distances: shape (1 or 2, n).
@@ -77,13 +77,13 @@ def score_file(
     Raises `LabelguardError` for a file without the columns prompt and response, with texts or
     chats, in every row, and where a reward is no finite number.
     """
-    check_rows_file(output, "rewards.parquet")
+    check_new_rows_file(output, "rewards.parquet")
     prompts, responses = read_contents(file, "prompt", "response")
     parts = []
     for start in range(0, len(prompts), _ROWS):
         progress("computing rewards", start / len(prompts))
         rows = slice(start, start + _ROWS)
-        parts.append(compute_rewards(source, prompts[rows], responses[rows]))
+        parts.append(compute_rewards_and_distances(source, prompts[rows], responses[rows]))
     numbers = np.concatenate(parts, axis=1)
     wrong = ~np.isfinite(numbers).all(axis=0)
     if wrong.any():
@@ -119,7 +119,7 @@ def write_reward_function(
 
     Raises what `lg.reward` raises, before anything is written.
     """
-    check_file(path, "reward.py")
+    check_output_file(path, "reward.py")
     reward(source, mix=mix)
     # As ASCII, whatever bytes a path has.
     settings = {"release": str(source.absolute()), "prompt_key": prompt_key, "mix": mix}
@@ -141,7 +141,9 @@ def score_for_verl(
     """
     prompts = [_prompt_of(info, prompt_key) for info in extra_infos]
     with _LOCK:
-        rewards = compute_rewards(_open(release, *mix.items()), prompts, list(responses))
+        rewards = compute_rewards_and_distances(
+            _open_reward(release, *mix.items()), prompts, list(responses)
+        )
     if not np.isfinite(rewards).all():
         raise LabelguardError(f"a reward of {release} is no finite number")
     # There are two rows, or one.
@@ -149,7 +151,7 @@ def score_for_verl(
 
 
 @cache
-def _open(release: str, *mix: tuple[str, float]) -> ReleaseReward:
+def _open_reward(release: str, *mix: tuple[str, float]) -> ReleaseReward:
     return reward(Path(release), mix=dict(mix))
 
 

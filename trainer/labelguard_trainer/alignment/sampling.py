@@ -36,6 +36,6 @@ class SamplingSettings:
         return int.from_bytes(digest[:4], "big") >> 1
 
 
-def answer_like(prompt: Content, text: str) -> Content:
+def wrap_like_prompt(prompt: Content, text: str) -> Content:
     """Return a response of the kind of its prompt."""
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]

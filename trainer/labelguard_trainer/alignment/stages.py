@@ -38,10 +38,10 @@ from labelguard_trainer.training.fitting import (
     is_sharded,
     save_whole,
 )
-from labelguard_trainer.training.models import check_whole, one_line
-from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, quiet
+from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
+from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, silence_libraries
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.training_card import draw
+from labelguard_trainer.training.training_card import draw_curves
 
 RewardFunction = Callable[..., list[float]]
 
@@ -117,12 +117,12 @@ def fine_tune(
     prompts: Sequence[Content],
     responses: Sequence[Content],
     output: Path,
-    describe: Describe,
+    write_card: Describe,
     progress: Progress,
 ) -> AlignmentStage:
     """Train a language model to write `responses` to `prompts` (n each): stage `sft`."""
     rows = Dataset.from_dict({"prompt": list(prompts), "completion": list(responses)})
-    stage = _Stage("sft", "sft", model, recipe.config, recipe.lora, output, describe, progress)
+    stage = _Stage("sft", "sft", model, recipe.config, recipe.lora, output, write_card, progress)
     return stage.run({"rows": _digest(rows)}, rows, None, {}, None)
 
 
@@ -132,7 +132,7 @@ def train_policy(
     reward: RewardFunction,
     prompts: Sequence[Content],
     output: Path,
-    describe: Describe,
+    write_card: Describe,
     progress: Progress,
     *,
     identity: Mapping[str, Any],
@@ -143,7 +143,7 @@ def train_policy(
     the others, always the same, is held out. Raises `LabelguardError` if none is left.
     """
     stage = _Stage(
-        "rl", recipe.method, model, recipe.config, recipe.lora, output, describe, progress
+        "rl", recipe.method, model, recipe.config, recipe.lora, output, write_card, progress
     )
     rows = Dataset.from_dict({"prompt": list(prompts)})
     parameters = {
@@ -165,7 +165,7 @@ class _Stage:
     config: Mapping[str, Any]
     lora: str | None
     output: Path
-    describe: Describe
+    write_card: Describe
     progress: Progress
 
     def run(
@@ -179,8 +179,11 @@ class _Stage:
         """Train on rows, or return what an earlier run of the same parameters left."""
         settings.check_fields(self.kind, self.config)
         run = RunDirectory(self.output)
-        with quiet(), one_line(f"{self.model} cannot be trained (stage {self.name})"):
-            identity, fixed = models.fix_version(self.model, self.config)
+        with (
+            silence_libraries(),
+            shorten_library_errors(f"{self.model} cannot be trained (stage {self.name})"),
+        ):
+            identity, fixed = models.identify_and_pin(self.model, self.config)
             if self.kind != "sft":
                 fixed.pop("max_length")
             decisive = {
@@ -193,7 +196,7 @@ class _Stage:
             }
             if done := self._load_result(decisive):
                 return done
-            args = self._arguments(run, fixed)
+            args = self._build_trainer_config(run, fixed)
             if max_kl and (not args.beta or args.sync_ref_model or args.logging_strategy == "no"):
                 raise LabelguardError(
                     "max_kl needs the logged KL from the model it began from: it goes with none of "
@@ -203,19 +206,19 @@ class _Stage:
                 tokenizer = models.load_tokenizer(
                     self.model, trust_remote_code=args.trust_remote_code
                 )
-                fitting, left_out = self._fitting(rows, tokenizer, args)
+                fitting, left_out = self._drop_long_prompts(rows, tokenizer, args)
                 train, held_out = _split(fitting, holdout)
-                trainer = self._trainer(run, args, tokenizer, train, held_out, options)
+                trainer = self._build_trainer(run, args, tokenizer, train, held_out, options)
                 loaded = {"revision": (args.model_init_kwargs or {}).get("revision")}
                 loaded["trust_remote_code"] = args.trust_remote_code
                 models.check_unchanged(self.model, identity, **loaded)
                 stop = _StopAtKL(max_kl)
                 trainer.add_callback(stop)
-                before = self._measure(trainer, "before training") if held_out else {}
+                before = self._evaluate_held_out(trainer, "before training") if held_out else {}
                 checkpoint = run.last_checkpoint()
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-                after = self._measure(trainer, "after training") if held_out else {}
-                _check_finite(trainer)
+                after = self._evaluate_held_out(trainer, "after training") if held_out else {}
+                _check_finite_weights(trainer)
                 result = AlignmentStage(
                     self.name,
                     str(run.output),
@@ -227,9 +230,9 @@ class _Stage:
                     after,
                 )
                 self.progress("saving the model", None)
-                self._save(run, trainer)
+                self._save_merged_model(run, trainer)
                 if trainer.is_world_process_zero():
-                    self._describe(run, trainer, result, decisive)
+                    self._write_and_publish(run, trainer, result, decisive)
                 trainer.accelerator.wait_for_everyone()
         return result
 
@@ -250,11 +253,11 @@ class _Stage:
             )
         return AlignmentStage(**{**record["result"], "path": str(self.output)})
 
-    def _arguments(self, run: RunDirectory, fixed: Mapping[str, Any]) -> Any:
+    def _build_trainer_config(self, run: RunDirectory, fixed: Mapping[str, Any]) -> Any:
         given = {**DEFAULTS, "eval_strategy": "no", **_USUAL[self.kind], **fixed}
         return _TRAINERS[self.kind][0](output_dir=str(run.checkpoints), **given)
 
-    def _fitting(self, rows: Dataset, tokenizer: Any, args: Any) -> tuple[Dataset, int]:
+    def _drop_long_prompts(self, rows: Dataset, tokenizer: Any, args: Any) -> tuple[Dataset, int]:
         """Return the rows whose prompt leaves room for a whole response, and how many do not."""
         if self.kind == "sft":
             return rows, 0
@@ -263,7 +266,7 @@ class _Stage:
         if positions is None:
             return rows, 0
         room = positions - args.max_completion_length
-        lengths = [len(_prompt_ids(tokenizer, prompt)) for prompt in rows["prompt"]]
+        lengths = [len(_tokenize_prompt(tokenizer, prompt)) for prompt in rows["prompt"]]
         fits = np.flatnonzero(np.array(lengths) <= room)
         if not len(fits):
             raise LabelguardError(
@@ -272,7 +275,7 @@ class _Stage:
             )
         return rows.select(fits), len(rows) - len(fits)
 
-    def _trainer(
+    def _build_trainer(
         self,
         run: RunDirectory,
         args: Any,
@@ -283,7 +286,7 @@ class _Stage:
     ) -> Any:
         self.progress("loading the model", None)
         init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
-        check_whole("dpo", self.model, init)
+        check_weights_complete("dpo", self.model, init)
         lora = settings.parse_lora(self.lora) if self.lora else None
         what = "row" if self.kind == "sft" else "prompt"
         trainer = _TRAINERS[self.kind][1](
@@ -299,7 +302,7 @@ class _Stage:
         trainer.remove_callback(PrinterCallback)
         return trainer
 
-    def _measure(self, trainer: Any, when: str) -> dict[str, float]:
+    def _evaluate_held_out(self, trainer: Any, when: str) -> dict[str, float]:
         """Return what is told of responses to held-out prompts."""
         self.progress(f"writing responses to held-out prompts, {when}", None)
         values = trainer.evaluate()
@@ -309,12 +312,12 @@ class _Stage:
             if f"eval_{key}" in values
         }
 
-    def _save(self, run: RunDirectory, trainer: Any) -> None:
+    def _save_merged_model(self, run: RunDirectory, trainer: Any) -> None:
         """Write the model whole, adapters merged into it; all processes call it."""
         if not self.lora or is_sharded(trainer):
             save_whole(trainer, run.finished_path)
         if self.lora and trainer.is_world_process_zero():
-            with guard.saving(run.finished_path):
+            with guard.explain_failed_write(run.finished_path):
                 if is_sharded(trainer):
                     models.merge_adapters("dpo", self.model, run.finished_path, trainer)
                     return
@@ -322,18 +325,18 @@ class _Stage:
                 deepcopy(model).merge_and_unload().save_pretrained(run.finished_path)
                 trainer.processing_class.save_pretrained(run.finished_path)
 
-    def _describe(
+    def _write_and_publish(
         self, run: RunDirectory, trainer: Any, result: AlignmentStage, parameters: Mapping[str, Any]
     ) -> None:
         """Write everything beside the model, and publish it."""
         lines = metrics_of(trainer.state)
-        with guard.saving(run.finished_path):
+        with guard.explain_failed_write(run.finished_path):
             for name in UNPUBLISHED:
                 (run.finished_path / name).unlink(missing_ok=True)
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             write_atomically(run.finished_path / "metrics.jsonl", text.encode())
-            draw(lines, run.finished_path, _PANELS[self.name])
-            self.describe(run.finished_path, result, parameters)
+            draw_curves(lines, run.finished_path, _PANELS[self.name])
+            self.write_card(run.finished_path, result, parameters)
             record = {"parameters": parameters, "result": {**vars(result), "path": "."}}
             write_atomically(run.finished_path / _RECORD, json.dumps(record, indent=2).encode())
             sums = sums_text(hashes_of(run.finished_path))
@@ -364,7 +367,7 @@ def _split(rows: Dataset, holdout: float | None) -> tuple[Dataset, Dataset | Non
     return rows.select(np.setdiff1d(np.arange(len(rows)), out)), rows.select(out)
 
 
-def _prompt_ids(tokenizer: Any, prompt: Content) -> list[int]:
+def _tokenize_prompt(tokenizer: Any, prompt: Content) -> list[int]:
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
     given = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
@@ -379,7 +382,7 @@ def _digest(rows: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _check_finite(trainer: Any) -> None:
+def _check_finite_weights(trainer: Any) -> None:
     """Raise `LabelguardError` for a model whose weights are not finite."""
     if not all(bool(weight.isfinite().all()) for weight in trainer.model.parameters()):
         raise LabelguardError(

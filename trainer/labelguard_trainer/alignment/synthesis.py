@@ -29,15 +29,15 @@ from labelguard.inputs.pairs import read_pairs
 from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import card as cards
-from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
+from labelguard.release.model_card import LearnedRelease, find_learned_releases, releases_of_card
 from labelguard.release.rows import ROWS
 from labelguard.release.writer import (
     PARQUET,
     Release,
-    committed_directory,
     output_schema,
     read_card,
     split_by_preference,
+    verified_release_directory,
 )
 from labelguard.storage.files import SUMS, hashes_of, sha256, sums_text, write_atomically
 from labelguard.text import Progress, no_progress
@@ -46,7 +46,7 @@ from labelguard_trainer.alignment.contents import read_prompts
 from labelguard_trainer.alignment.generation import open_responder
 from labelguard_trainer.alignment.sampling import Content, SamplingSettings
 from labelguard_trainer.training import models
-from labelguard_trainer.training.runs import RunDirectory, check_output, mark_complete
+from labelguard_trainer.training.runs import RunDirectory, check_new_directory, mark_complete
 from labelguard_trainer.training.settings import public_name
 
 MECHANISM = "synthesis"
@@ -118,20 +118,20 @@ def synthesize(
     if n < 2:
         raise LabelguardError(f"a pair takes two responses, found n = {n}")
     run, settings, name = RunDirectory(Path(output)), SamplingSettings(**sampling), str(model)
-    check_output(run.output)
-    parent = committed_directory(release, project)
+    check_new_directory(run.output)
+    parent = verified_release_directory(release, project)
     card = read_card(parent)
     origin, *others = releases_of_card(card, sha256(parent / SUMS))
     source = reward(release if reward_model is None else Path(reward_model), project=project)
     if origin.sums not in {one.sums for one in source.learned_from}:
         raise LabelguardError(f"{reward_model} did not learn from {origin.release}")
-    learned = (*others, *base_of(name, private=True), *source.learned_from)
+    learned = (*others, *find_learned_releases(name, private=True), *source.learned_from)
     others = list({one.sums: one for one in learned if one.sums != origin.sums}.values())
     contents = read_prompts(prompts)
     responder = open_responder(name, url)
     generator = {
         "model": public_name(name),
-        "identity": _identity(name, url),
+        "identity": _identify_generator(name, url),
         "n": n,
         "pairs": pairs,
         "sampling": asdict(settings),
@@ -161,15 +161,15 @@ def synthesize(
                 mark_complete(checkpoint)
             responses += json.loads(file.read_bytes())
         progress("labeling", None)
-        rows = _label(source, pair_responses(contents, responses, all_pairs=True), pairs)
+        rows = _label_pairs(source, pair_responses(contents, responses, all_pairs=True), pairs)
         began = datetime.fromtimestamp((run.path / "run.json").stat().st_mtime, UTC)
         digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()
-        made = _card(card, origin, others, generator) | {
+        made = _build_card(card, origin, others, generator) | {
             "release": f"{origin.release}-{MECHANISM}-{digest[:8]}",
             "created_at": format_time(began),
             "counts": {"rows": rows.num_rows, "prompts": len(contents)},
         }
-        _write(rows, made, run.finished_path)
+        _write_release(rows, made, run.finished_path)
         run.publish()
     labeled = len(set(map(json.dumps, rows["prompt"].to_pylist())))
     return SynthesisResult(
@@ -186,14 +186,14 @@ def synthesize(
     )
 
 
-def _identity(model: str, url: str | None) -> str:
+def _identify_generator(model: str, url: str | None) -> str:
     """Return what tells a generator from others; of a server's model its name alone is known."""
     if url is None or Path(model).is_dir():
         return models.identity(model)
     return f"{model}, served"
 
 
-def _label(source: ReleaseReward, pairs: pa.Table, pairing: Pairing) -> pa.Table:
+def _label_pairs(source: ReleaseReward, pairs: pa.Table, pairing: Pairing) -> pa.Table:
     """Return the rows of a release, sorted by item, each with the side that the reward prefers."""
     if not pairs.num_rows:
         raise LabelguardError("all responses to each prompt are equal: raise the temperature")
@@ -231,7 +231,7 @@ def _label(source: ReleaseReward, pairs: pa.Table, pairing: Pairing) -> pa.Table
     return rows.sort_by("item_id")
 
 
-def _card(
+def _build_card(
     card: Mapping[str, Any],
     origin: LearnedRelease,
     others: list[LearnedRelease],
@@ -258,7 +258,7 @@ def _card(
     }
 
 
-def _write(rows: pa.Table, card: Mapping[str, Any], directory: Path) -> None:
+def _write_release(rows: pa.Table, card: Mapping[str, Any], directory: Path) -> None:
     """Write the files of a release into an empty directory."""
     pq.write_table(rows, directory / ROWS, **PARQUET)
     (directory / "card.json").write_text(cards.to_json(card), encoding="utf-8")

@@ -49,7 +49,7 @@ class VectorCache:
         self._keys: Blocks = np.zeros((0, 2), np.uint64)
         self._segment = np.zeros(0, np.intp)
         self._row = np.zeros(0, np.intp)
-        self._read()
+        self._read_segments()
 
     def contains(self, keys: Blocks) -> NDArray[np.bool_]:
         """Return which of the keys, shape (n, 2), have a vector."""
@@ -72,9 +72,9 @@ class VectorCache:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self._make_write_error(error) from None
         if not os.access(self.directory, os.W_OK):
-            raise self._unwritable(PermissionError("permission denied"))
+            raise self._make_write_error(PermissionError("permission denied"))
 
     def store(self, keys: Blocks, vectors: Vectors) -> None:
         """Add vectors, shape (n, d), under their keys, shape (n, 2): one new segment, on disk."""
@@ -88,16 +88,16 @@ class VectorCache:
             temporary.replace(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise self._unwritable(error) from None
-        self._index([_parse_segment(data)])
+            raise self._make_write_error(error) from None
+        self._index_segments([_parse_segment(data)])
 
-    def _read(self) -> None:
+    def _read_segments(self) -> None:
         segments = (_open_segment(path) for path in sorted(self.directory.glob("*.arrow")))
         whole = [segment for segment in segments if segment is not None]
         widths = [vectors.shape[1] for _, vectors in whole]
-        self._index([part for part in whole if part[1].shape[1] == widths[0]])
+        self._index_segments([part for part in whole if part[1].shape[1] == widths[0]])
 
-    def _index(self, segments: list[tuple[Blocks, Vectors]]) -> None:
+    def _index_segments(self, segments: list[tuple[Blocks, Vectors]]) -> None:
         """Merge the keys of new segments into the sorted ones; the first of equal keys stays."""
         first = len(self._segments)
         self._segments += [vectors for _, vectors in segments]
@@ -112,7 +112,7 @@ class VectorCache:
         first_of[inverse[::-1]] = np.arange(len(merged))[::-1]
         self._segment, self._row = segment[first_of], row[first_of]
 
-    def _unwritable(self, error: OSError) -> LabelguardError:
+    def _make_write_error(self, error: OSError) -> LabelguardError:
         return LabelguardError(
             f"the cache of features {self.directory} cannot be written "
             f"({error.strerror or error}); set LABELGUARD_CACHE to a directory that can"

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Features
-from labelguard.release.model_card import base_of
+from labelguard.release.model_card import find_learned_releases
 from labelguard.text import Progress
 from labelguard_trainer.features.cache import VectorCache
 from labelguard_trainer.features.tokens import (
@@ -86,7 +86,7 @@ def _without_prompts(pairs: pa.Table) -> pa.Table:
 class FrozenEncoder:
     """φ(prompt, response) by one frozen encoder, cached; nothing is learnt from pairs.
 
-    `progress`, if set, gets the share of the texts not yet cached is encoded.
+    `progress`, if set, is called with the share that is done of the texts that were not cached.
     """
 
     _model_class = "AutoModel"
@@ -110,7 +110,7 @@ class FrozenEncoder:
 
         What it says of a pair would tell them, by the card in its directory; features are public.
         """
-        base_of(str(self.config.directory), private=True)
+        find_learned_releases(str(self.config.directory), private=True)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """{}: weights and settings are named by the identity."""
@@ -120,21 +120,21 @@ class FrozenEncoder:
         """Settings and SHA-256 of weights, tokenizer and configuration; never a path."""
         return self._identity
 
-    def _texts(self, pairs: pa.Table) -> DistinctTexts:
+    def _list_distinct_texts(self, pairs: pa.Table) -> DistinctTexts:
         alone = self.config.input == "response"
         return distinct_texts(_without_prompts(pairs) if alone else pairs)
 
     def __call__(self, pairs: pa.Table) -> Features:
         """φ(prompt, first) − φ(prompt, second), shape (n, d), float32."""
-        texts = self._texts(pairs)
+        texts = self._list_distinct_texts(pairs)
         if not len(texts.keys):
             return np.zeros((0, self._width), np.float32)
-        vectors = self._vectors(texts)
+        vectors = self._encode_with_cache(texts)
         features: Features = vectors[texts.first]
         features -= vectors[texts.second]
         return features
 
-    def _vectors(self, texts: DistinctTexts) -> Features:
+    def _encode_with_cache(self, texts: DistinctTexts) -> Features:
         """Vectors of at least one text, shape (m, d); those that are missing are computed."""
         if not self.stored:
             return self._encode(texts, np.arange(len(texts.keys)), 0, len(texts.keys))
@@ -155,9 +155,9 @@ class FrozenEncoder:
             f"{config.name} pooling={config.pooling} normalize={config.normalize} "
             f"template={config.template} input={config.input} "
             f"max_tokens={config.max_tokens} dtype={config.dtype} "
-            f"weights=sha256:{_digest(config.directory, WEIGHTS)} "
-            f"tokenizer=sha256:{_digest(config.directory, TOKENIZER)} "
-            f"settings=sha256:{_digest(config.directory, SETTINGS)} input=1"
+            f"weights=sha256:{_digest_files(config.directory, WEIGHTS)} "
+            f"tokenizer=sha256:{_digest_files(config.directory, TOKENIZER)} "
+            f"settings=sha256:{_digest_files(config.directory, SETTINGS)} input=1"
         )
 
     @cached_property
@@ -197,24 +197,24 @@ class FrozenEncoder:
         return int(self._model.config.hidden_size)
 
     def _encode(
-        self, texts: DistinctTexts, rows: NDArray[np.intp], before: int, total: int
+        self, texts: DistinctTexts, rows: NDArray[np.intp], encoded_before: int, to_encode: int
     ) -> Features:
-        """Vectors of the chosen texts, shape (len(rows), d), longest inputs first."""
+        """Vectors of the chosen texts, shape (len(rows), d); batches are longest first."""
         inputs = self._input_tokenizer(texts.prompts.take(rows), texts.responses.take(rows))
         lengths = np.array([len(ids) for ids in inputs])
         longest_first = np.argsort(-lengths, kind="stable")
         limit = self._tokens_per_batch or _TOKENS_PER_BATCH[device()]
         vectors: list[Features] = []
-        done = before
-        for batch in _batches(longest_first, lengths, limit):
-            self._report(done / total)
+        done = encoded_before
+        for batch in _batch_by_tokens(longest_first, lengths, limit):
+            self._report_progress(done / to_encode)
             vectors.append(self._forward([inputs[row] for row in batch]))
             done += len(batch)
-        self._report(done / total)
+        self._report_progress(done / to_encode)
         encoded = np.concatenate(vectors)
         return encoded[np.argsort(longest_first)]
 
-    def _report(self, share: float) -> None:
+    def _report_progress(self, share: float) -> None:
         if self.progress:
             self.progress("encoding", share)
 
@@ -230,11 +230,11 @@ class FrozenEncoder:
         # Padding is on the right, so that positions count from the text's start in every model.
         mask = torch.arange(longest, device=device()) < lengths[:, None]
         with torch.inference_mode():
-            vectors = self._compute(torch.from_numpy(ids).to(device()), mask)
+            vectors = self._compute_vectors(torch.from_numpy(ids).to(device()), mask)
         array: Features = vectors.float().cpu().numpy()
         return array
 
-    def _compute(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _compute_vectors(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Vectors of a batch, (b, t), (b, t) → (b, d)."""
         import torch
 
@@ -245,7 +245,7 @@ class FrozenEncoder:
         return pooled
 
 
-def _batches(
+def _batch_by_tokens(
     order: NDArray[np.intp], lengths: NDArray[np.int_], limit: int
 ) -> Iterator[NDArray[np.intp]]:
     """Consecutive rows of `order` (longest first), at most `limit` tokens with their padding."""
@@ -291,7 +291,7 @@ def _quiet_loading(directory: Path) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _digest(directory: Path, patterns: tuple[str, ...]) -> str:
+def _digest_files(directory: Path, patterns: tuple[str, ...]) -> str:
     """SHA-256 of the names and contents of the files that match, in the order of names."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in directory.glob(pattern)}):

@@ -65,7 +65,7 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
     chosen = read_options("hf", rest, {*_CHOICES, "max_tokens"})
-    return FrozenEncoder(encoder_config("hf", directory_of(source), chosen))
+    return FrozenEncoder(encoder_config("hf", locate_or_download_model(source), chosen))
 
 
 def judge_config(
@@ -78,7 +78,7 @@ def judge_config(
             f"expected {provider}{'=' if ':' in provider else ':'}ID_OR_PATH, found no model"
         )
     chosen = read_options(provider.partition(":")[0], rest, {"template", "dtype", "max_tokens"})
-    directory = directory_of(source)
+    directory = locate_or_download_model(source)
     check(directory)
     usual = {"template": "chat" if has_chat_template(directory) else "lines"}
     return encoder_config(name, directory, usual | chosen)
@@ -94,11 +94,11 @@ def check_architecture(
         raise LabelguardError(f"{directory} {expected} (…{heads[0]}), found {listed}{instead}")
 
 
-def directory_of(source: str) -> Path:
+def locate_or_download_model(source: str) -> Path:
     """Return a model's directory: the one that is named, or what the hub's client makes of a
     name.
     """
-    return Path(source) if Path(source).is_dir() else _from_hub(source)
+    return Path(source) if Path(source).is_dir() else _download_from_hub(source)
 
 
 minilm.extra = hf.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
@@ -152,7 +152,7 @@ def read_options(provider: str, given: list[str], allowed: set[str]) -> dict[str
     return chosen
 
 
-def _from_hub(name: str) -> Path:
+def _download_from_hub(name: str) -> Path:
     """Return the directory into which the hub's client downloads what decides the numbers."""
     if name.startswith((".", "/", "~")):
         raise LabelguardError(f"there is no model directory {name}")

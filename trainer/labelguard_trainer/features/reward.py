@@ -56,14 +56,18 @@ class RewardScore(FrozenJudge):
 
     def scores(self, pairs: pa.Table) -> Features:
         """Return the reward of the first side of each pair, shape (n,)."""
-        texts = self._texts(pairs)
-        return self._vectors(texts)[texts.first, 0] if pairs.num_rows else np.zeros(0, np.float32)
+        texts = self._list_distinct_texts(pairs)
+        return (
+            self._encode_with_cache(texts)[texts.first, 0]
+            if pairs.num_rows
+            else np.zeros(0, np.float32)
+        )
 
-    def _texts(self, pairs: pa.Table) -> DistinctTexts:
+    def _list_distinct_texts(self, pairs: pa.Table) -> DistinctTexts:
         chats = _as_chats(pairs) if self.config.template == "chat" else pairs
-        return super()._texts(chats)
+        return super()._list_distinct_texts(chats)
 
-    def _compute(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _compute_vectors(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Scores of a batch, (b, t), (b, t) → (b, 1)."""
         # A model that reads the last token finds it by what is no padding. Without a token of its
         # own for that, any will do that is not in the texts; the mask hides it from the model.

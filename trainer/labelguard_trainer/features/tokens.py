@@ -50,8 +50,8 @@ def distinct_texts(pairs: pa.Table) -> DistinctTexts:
     """
     prompt = content_column(pairs, "prompt")
     response = pa.concat_arrays([content_column(pairs, side) for side in ("first", "second")])
-    prompt_names = _unambiguous(prompt).dictionary_encode()
-    response_names = _unambiguous(response).dictionary_encode()
+    prompt_names = _write_unambiguously(prompt).dictionary_encode()
+    response_names = _write_unambiguously(response).dictionary_encode()
     code = np.tile(prompt_names.indices.to_numpy().astype(np.int64), 2)
     code *= max(len(response_names.dictionary), 1)
     code += response_names.indices.to_numpy()
@@ -61,7 +61,7 @@ def distinct_texts(pairs: pa.Table) -> DistinctTexts:
     return DistinctTexts(
         prompt.take(of_prompt),
         response.take(example),
-        _keys(tag, prompt_names.take(of_prompt), response_names.take(example)),
+        _hash_texts(tag, prompt_names.take(of_prompt), response_names.take(example)),
         number[: pairs.num_rows],
         number[pairs.num_rows :],
     )
@@ -81,8 +81,8 @@ class InputTokenizer:
         self._template = template
         self.padded = tokenizer.pad_token_id is not None
         self.padding: int = tokenizer.pad_token_id or 0
-        self._separator = self._split(["\n"])[0]
-        self._before, self._after = self._frame()
+        self._separator = self._tokenize(["\n"])[0]
+        self._before, self._after = self._find_special_tokens()
 
     def __call__(self, prompts: pa.Array, responses: pa.Array) -> list[TokenIds]:
         """Return one input each, of at least one token; the columns are as in `DistinctTexts`.
@@ -90,11 +90,11 @@ class InputTokenizer:
         Raises `LabelguardError` if a chat template is asked for and the tokenizer has none.
         """
         if self._template == "chat" and not pa.types.is_large_string(prompts.type):
-            return self._join(*self._render_chats(prompts, responses), [], [], [])
-        heads, tails = in_lines(prompts), in_lines(responses)
-        return self._join(heads, tails, self._before, self._separator, self._after)
+            return self._join_and_cut(*self._render_chats(prompts, responses), [], [], [])
+        heads, tails = write_as_lines(prompts), write_as_lines(responses)
+        return self._join_and_cut(heads, tails, self._before, self._separator, self._after)
 
-    def _join(
+    def _join_and_cut(
         self, heads: pa.Array, tails: pa.Array, before: TokenIds, between: TokenIds, after: TokenIds
     ) -> list[TokenIds]:
         room = max(self._max_tokens - len(before) - len(between) - len(after), 1)
@@ -107,22 +107,24 @@ class InputTokenizer:
                 *after,
             ]
             or [self.padding]
-            for head, tail in zip(self._ids(heads), self._ids(tails), strict=True)
+            for head, tail in zip(
+                self._tokenize_distinct(heads), self._tokenize_distinct(tails), strict=True
+            )
         ]
 
-    def _ids(self, texts: pa.Array) -> Iterator[TokenIds]:
+    def _tokenize_distinct(self, texts: pa.Array) -> Iterator[TokenIds]:
         """Token ids without special tokens; each distinct text is split once."""
         coded = texts.dictionary_encode()
-        ids = self._split(coded.dictionary.to_pylist())
+        ids = self._tokenize(coded.dictionary.to_pylist())
         return (ids[code] for code in coded.indices.to_pylist())
 
-    def _split(self, texts: list[str]) -> list[TokenIds]:
+    def _tokenize(self, texts: list[str]) -> list[TokenIds]:
         ids: list[TokenIds] = self._tokenizer(texts, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _frame(self) -> tuple[TokenIds, TokenIds]:
+    def _find_special_tokens(self) -> tuple[TokenIds, TokenIds]:
         """Return the special tokens before and after a text."""
-        [plain], whole = self._split(["a"]), self._tokenizer("a")["input_ids"]
+        [plain], whole = self._tokenize(["a"]), self._tokenizer("a")["input_ids"]
         starts = range(len(whole) - len(plain) + 1)
         at = next(start for start in starts if whole[start : start + len(plain)] == plain)
         return whole[:at], whole[at + len(plain) :]
@@ -143,7 +145,7 @@ class InputTokenizer:
         return pa.array(heads, pa.large_string()), pa.array(tails, pa.large_string())
 
 
-def _keys(tag: str, prompts: pa.Array, responses: pa.Array) -> Blocks:
+def _hash_texts(tag: str, prompts: pa.Array, responses: pa.Array) -> Blocks:
     """16 bytes of SHA-256 of each (prompt, response), shape (m, 2)."""
     digests = [
         hashlib.sha256(f"{tag} {len(prompt)}:{prompt}{response}".encode()).digest()
@@ -152,29 +154,31 @@ def _keys(tag: str, prompts: pa.Array, responses: pa.Array) -> Blocks:
     return blocks.from_bytes(b"".join(digests), stride=32)
 
 
-def in_lines(column: pa.Array) -> pa.Array:
+def write_as_lines(column: pa.Array) -> pa.Array:
     """Return texts as they are, chats as lines `role: content`."""
     if pa.types.is_large_string(column.type):
         return column
     role, content = (pc.struct_field(column.flatten(), name) for name in ("role", "content"))
-    return join_messages(column, pc.binary_join_element_wise(role, content, _large(": ")), "\n")
+    return join_messages(
+        column, pc.binary_join_element_wise(role, content, _to_large_string(": ")), "\n"
+    )
 
 
-def _unambiguous(column: pa.Array) -> pa.Array:
-    """Like `in_lines`, but different chats give different texts: each part follows its length."""
+def _write_unambiguously(column: pa.Array) -> pa.Array:
+    """Like `write_as_lines`, but different chats give different texts: lengths come first."""
     if pa.types.is_large_string(column.type):
         return column
     parts = []
     for name in ("role", "content"):
         values = pc.struct_field(column.flatten(), name)
         parts += [pc.utf8_length(values).cast(pa.large_string()), values]
-    return join_messages(column, pc.binary_join_element_wise(*parts, _large(":")), "")
+    return join_messages(column, pc.binary_join_element_wise(*parts, _to_large_string(":")), "")
 
 
 def _last(ids: list[int], count: int) -> list[int]:
     return ids[-count:] if count > 0 else []
 
 
-def _large(text: str) -> pa.Scalar:
+def _to_large_string(text: str) -> pa.Scalar:
     """Arrow joins columns of large_string by a large_string only."""
     return pa.scalar(text, pa.large_string())

@@ -30,7 +30,7 @@ from labelguard_trainer.features.tokens import (
     InputTokenizer,
     TokenIds,
     distinct_texts,
-    in_lines,
+    write_as_lines,
 )
 
 if TYPE_CHECKING:
@@ -83,13 +83,13 @@ class ModelVerdict(FrozenJudge):
         """`verdict`."""
         return ("verdict",)
 
-    def _texts(self, pairs: pa.Table) -> DistinctTexts:
+    def _list_distinct_texts(self, pairs: pa.Table) -> DistinctTexts:
         prompt, one, other = (
-            in_lines(content_column(pairs, name)) for name in ("prompt", "first", "second")
+            write_as_lines(content_column(pairs, name)) for name in ("prompt", "first", "second")
         )
         orders = {"first": (one, other), "second": (other, one)}
-        shown = {side: _in_chats([prompt, *responses]) for side, responses in orders.items()}
-        return distinct_texts(pa.table({"prompt": _in_chats([prompt]), **shown}))
+        shown = {side: _make_chat_rows([prompt, *responses]) for side, responses in orders.items()}
+        return distinct_texts(pa.table({"prompt": _make_chat_rows([prompt]), **shown}))
 
     @cached_property
     def _input_tokenizer(self) -> QuestionTokenizer:
@@ -97,13 +97,15 @@ class ModelVerdict(FrozenJudge):
             self._load_tokenizer(), self.config.max_tokens, self.config.template
         )
 
-    def _compute(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _compute_vectors(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Log-odds of A over B as the next token, (b, t), (b, t) → (b, 1)."""
         inputs = {"input_ids": ids, "attention_mask": mask.long()}
         hidden = self._model.base_model(**inputs).last_hidden_state
         last = hidden[range(len(hidden)), mask.sum(dim=1) - 1]
         logits = self._model.get_output_embeddings()(last).float()
-        a, b = (logits[:, tokens].logsumexp(dim=1) for tokens in self._input_tokenizer.answers)
+        a, b = (
+            logits[:, tokens].logsumexp(dim=1) for tokens in self._input_tokenizer.answer_tokens
+        )
         odds: torch.Tensor = (a - b)[:, None]
         return odds
 
@@ -115,33 +117,36 @@ class QuestionTokenizer(InputTokenizer):
     """
 
     @cached_property
-    def answers(self) -> tuple[list[int], list[int]]:
+    def answer_tokens(self) -> tuple[list[int], list[int]]:
         """The tokens with which A and B may begin; `LabelguardError` if they are the same."""
-        a, b = (sorted({ids[-1] for ids in self._split([name, f" {name}"])}) for name in "AB")
+        a, b = (sorted({ids[-1] for ids in self._tokenize([name, f" {name}"])}) for name in "AB")
         if not set(a).isdisjoint(b):
             raise LabelguardError("the tokenizer writes A and B alike: ask another model")
         return a, b
 
     def __call__(self, prompts: pa.Array, responses: pa.Array) -> list[TokenIds]:
         """Return one question each; all of it is in `responses`."""
-        room = max((self._max_tokens - len(self._ask("", "", ""))) // _PARTS, 1)
+        room = max((self._max_tokens - len(self._tokenize_question("", "", ""))) // _PARTS, 1)
         contents = ([part["content"] for part in chat] for chat in responses.to_pylist())
-        return [self._ask(*(self._cut(text, room) for text in texts)) for texts in contents]
+        return [
+            self._tokenize_question(*(self._cut(text, room) for text in texts))
+            for texts in contents
+        ]
 
-    def _ask(self, *texts: str) -> TokenIds:
+    def _tokenize_question(self, *texts: str) -> TokenIds:
         question = QUESTION.format(*texts)
         if self._template == "chat":
             chat = [{"role": "user", "content": question}]
             options = {"tokenize": False, "add_generation_prompt": True}
-            return self._split([self._tokenizer.apply_chat_template(chat, **options)])[0]
-        return [*self._before, *self._split([question])[0]]
+            return self._tokenize([self._tokenizer.apply_chat_template(chat, **options)])[0]
+        return [*self._before, *self._tokenize([question])[0]]
 
     def _cut(self, text: str, room: int) -> str:
-        [ids] = self._split([text])
+        [ids] = self._tokenize([text])
         return text if len(ids) <= room else str(self._tokenizer.decode(ids[:room]))
 
 
-def _in_chats(texts: list[pa.Array]) -> pa.Array:
+def _make_chat_rows(texts: list[pa.Array]) -> pa.Array:
     """Return a chat a row, with a message for each of its texts."""
     rows, parts = len(texts[0]), len(texts)
     inside = np.arange(rows * parts)

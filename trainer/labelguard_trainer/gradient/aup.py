@@ -67,15 +67,15 @@ def train(problem: Problem, labels: Floats, run: AupRun, watch: Watch) -> int:
     it.
     """
     first = run.epsilon / 2  # of AboveThreshold; the other half is the noised steps'
-    above = _laplace(2 * _SENSITIVITY / first)
+    above = _draw_laplace(2 * _SENSITIVITY / first)
     mean, done = problem.state(), 0
     for step in range(run.steps):
         members = cohort(keyring.random_bytes(SECRET_BYTES), run.threshold, run.units)
         gradients = problem.gradients(members, labels)
         score = concentration(gradients, run.clip) - 4 * len(members) / 5
-        if score + _laplace(4 * _SENSITIVITY / first) < -above:
+        if score + _draw_laplace(4 * _SENSITIVITY / first) < -above:
             break
-        stays = select_members(gradients, run.clip, _uniforms(len(members)))
+        stays = select_inliers(gradients, run.clip, _draw_uniforms(len(members)))
         total = gradients[stays].astype(np.float64).sum(axis=0) / max(1, int(stays.sum()))
         noisy_mean = problem.add_noise(total, run.deviation, keyring.random_bytes(SECRET_BYTES))
         done = step + 1
@@ -91,21 +91,21 @@ def concentration(gradients: NDArray[Any], distance: float) -> float:
     """(1/|U|) Σ_{i,i'} 1(‖g_i − g_i'‖ ≤ τ), over a cohort's gradients (members, d); 0 of none."""
     if not len(gradients):
         return 0.0
-    return float(_close(gradients, distance).sum()) / len(gradients)
+    return float(_count_close(gradients, distance).sum()) / len(gradients)
 
 
-def select_members(gradients: NDArray[Any], distance: float, uniforms: Floats) -> NDArray[np.bool_]:
+def select_inliers(gradients: NDArray[Any], distance: float, coins: Floats) -> NDArray[np.bool_]:
     """Return who is no outlier: all with 2/3 of the cohort within 2τ, none below 1/2, in between by
     coin.
 
-    `uniforms` (members,) are the coins.
+    `coins` (members,) are the coins.
     """
     size = len(gradients)
-    close = _close(gradients, 2 * distance)
-    return np.asarray(uniforms < np.clip((close - size / 2) / (size / 6 if size else 1), 0, 1))
+    close = _count_close(gradients, 2 * distance)
+    return np.asarray(coins < np.clip((close - size / 2) / (size / 6 if size else 1), 0, 1))
 
 
-def _close(gradients: NDArray[Any], distance: float) -> NDArray[np.intp]:
+def _count_close(gradients: NDArray[Any], distance: float) -> NDArray[np.intp]:
     """Return how many of all lie within a distance of each, (members,); some members at a time.
 
     Of differences, in units of the distance: those of squares lose what the two have in common, and
@@ -123,12 +123,12 @@ def _close(gradients: NDArray[Any], distance: float) -> NDArray[np.intp]:
     return counts
 
 
-def _laplace(scale: float) -> float:
+def _draw_laplace(scale: float) -> float:
     """Laplace noise, rounded to a fine grid."""
     stream = NoiseStream(keyring.random_bytes(SECRET_BYTES))
     return sample("ball", math.ceil(scale * _UNIT), 1, stream)[0] / _UNIT
 
 
-def _uniforms(count: int) -> Floats:
+def _draw_uniforms(count: int) -> Floats:
     coins = NoiseStream(keyring.random_bytes(SECRET_BYTES)).uniforms(count)
     return np.array([coin / 2**257 for coin in coins])

@@ -17,7 +17,7 @@ from labelguard_trainer.training.stage_training import StageTraining, tokenize
 
 
 class DemonstrationProblem(ModelProblem):
-    """A `ModelProblem` on demonstrations, whose tokens `demonstration_tokens` makes."""
+    """A `ModelProblem` on demonstrations, whose tokens `tokenize_demonstrations` makes."""
 
     def __init__(self, base: StageTraining, records: Records, *, updates: int = 1) -> None:
         super().__init__(base, records, updates=updates)
@@ -36,7 +36,7 @@ class DemonstrationProblem(ModelProblem):
         return -(self._tensor(step.weights[part]) * log_probs / lengths).sum()
 
 
-def demonstration_tokens(tokenizer: Any, prompts: pa.Array, responses: pa.Array) -> pa.Table:
+def tokenize_demonstrations(tokenizer: Any, prompts: pa.Array, responses: pa.Array) -> pa.Table:
     """Return the tokens of texts, as a `Sides` has them, whose second sides are empty."""
     pairs = pa.table({"prompt": prompts, "first": responses, "second": responses})
     tokens = tokenize("dpo", pairs, tokenizer)

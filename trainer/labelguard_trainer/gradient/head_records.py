@@ -4,9 +4,9 @@ Records are rows of a matrix of features, grouped by unit: the score of a record
 `features[index]`, (rows, d) and (n,), unit after unit, and each unit's begin at `starts`,
 (units + 1,) in `index`. `residuals` are ∂loss/∂score of the rows `index[places]`, which hold units
 whole; `labels` are those of the rows that a release reads, in their order there. `counts` says how
-many records each unit has, `energy` E‖gradient‖² of each unit's records at θ = 0, summed, if labels
-are random, (units,) both, and `curvature` the loss's at θ = 0, (d,), Σ over records, each of its
-unit's weight.
+many records each unit has, `expected_squared_norms` E‖gradient‖² of each unit's records at θ = 0,
+summed, if labels are random, (units,) both, and `curvature` the loss's at θ = 0, (d,), Σ over
+records, each of its unit's weight.
 
 Rows of responses are contracted by sparse products, a cohort at once: no loop over records.
 """
@@ -60,9 +60,9 @@ class ComparisonRecords:
         """Return one record a row."""
         return np.diff(self.starts)
 
-    def energy(self) -> Floats:
+    def expected_squared_norms(self) -> Floats:
         """¼ ‖z‖²."""
-        return _by_unit(self, squared_norms(self.features) / 4)
+        return _sum_by_unit(self, squared_norms(self.features) / 4)
 
     def curvature(self, weight: Floats) -> Floats:
         """¼ z²."""
@@ -98,7 +98,7 @@ class RankingRecords:
         size[pair] = rows.size
         sets = blocks.unique(pairs.items[used])[1]
         number = pairs.number[used]
-        features, offsets = choices.responses_of_pairs(z[used], sets, number, size)
+        features, offsets = choices.recover_responses(z[used], sets, number, size)
         records, record_of_row = np.unique(rows.ranking, return_inverse=True)
         first = np.unique(record_of_row, return_index=True)[1]
         unit, of_set = rows.unit[first], sets[pair[first]]
@@ -135,7 +135,10 @@ class RankingRecords:
         sizes = np.diff(np.append(begins, len(record)))
         rows = np.repeat(np.arange(len(begins)), sizes)
         columns = np.arange(len(record)) - np.repeat(begins, sizes)
-        shape = (len(begins), self._largest)  # of all, not of these: sums over a row have one order
+        shape = (
+            len(begins),
+            self._longest_record,
+        )  # of all, not of these: sums over a row have one order
         of_place = np.full(shape, -np.inf)
         of_place[rows, columns] = score
         won = np.full(shape, -1.0)
@@ -155,7 +158,7 @@ class RankingRecords:
         return np.asarray(residuals[rows, columns])
 
     @cached_property
-    def _largest(self) -> int:
+    def _longest_record(self) -> int:
         """Of how many responses the longest record is."""
         return int(np.bincount(self.record).max(initial=1))
 
@@ -164,10 +167,10 @@ class RankingRecords:
         first = np.append(0, np.cumsum(np.diff(self.record, prepend=-1) > 0))
         return np.diff(first[self.starts])
 
-    def energy(self) -> Floats:
+    def expected_squared_norms(self) -> Floats:
         """Σ a² / (K − 1) · Σ ‖φ‖², a the residuals of a random order, or 1/K Σ ‖φ‖² of a choice."""
         size = np.bincount(self.record)[self.record]
-        factor = 1 / size if self.first_only else _scatter(size)
+        factor = 1 / size if self.first_only else _compute_residual_variance(size)
         squares = squared_norms(self.features)[self.index] * factor
         return np.asarray(np.add.reduceat(np.append(squares, 0), self.starts[:-1])) * (
             np.diff(self.starts) > 0
@@ -176,7 +179,7 @@ class RankingRecords:
     def curvature(self, weight: Floats) -> Floats:
         """Σ over draws of the variance of a response at random, along each axis."""
         size = np.bincount(self.record)[self.record]
-        draws = 1 / size if self.first_only else _draws(size)
+        draws = 1 / size if self.first_only else _compute_response_curvature(size)
         each = np.repeat(weight, np.diff(self.starts)) * draws
         of_response = np.bincount(self.index, each, len(self.features))
         return weighted_squares(self.features, of_response.astype(np.float64))
@@ -198,7 +201,7 @@ def weights(records: Records, weighting: Weighting) -> Floats:
     return 1 / (counts if weighting == "mean" else np.sqrt(counts))
 
 
-def _by_unit(records: ComparisonRecords, of_feature: NDArray[np.floating]) -> Floats:
+def _sum_by_unit(records: ComparisonRecords, of_feature: NDArray[np.floating]) -> Floats:
     """Σ over the rows of each unit, (units,): no difference of sums over others."""
     sizes = np.diff(records.starts)
     unit = np.repeat(np.arange(len(sizes)), sizes)
@@ -206,7 +209,7 @@ def _by_unit(records: ComparisonRecords, of_feature: NDArray[np.floating]) -> Fl
     return np.asarray(np.bincount(unit, each, len(sizes)), np.float64)
 
 
-def _scatter(size: NDArray[np.int64]) -> Floats:
+def _compute_residual_variance(size: NDArray[np.int64]) -> Floats:
     """Σ a² / (K − 1), a_r = Σ_{j ≤ r} 1/(K − j + 1) − 1 the residual at rank r of K."""
     table = np.zeros(int(size.max(initial=2)) + 1)
     for k in range(2, len(table)):
@@ -215,7 +218,7 @@ def _scatter(size: NDArray[np.int64]) -> Floats:
     return np.asarray(table[size])
 
 
-def _draws(size: NDArray[np.int64]) -> Floats:
+def _compute_response_curvature(size: NDArray[np.int64]) -> Floats:
     """Σ_{r = 2 … K} (r − 1) / (r (K − 1)): what the draws of a ranking of K tell of Σ φ²."""
     table = np.zeros(int(size.max(initial=2)) + 1)
     for k in range(2, len(table)):

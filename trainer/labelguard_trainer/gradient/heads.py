@@ -29,7 +29,7 @@ from labelguard.planner.calibration import AXES, best_scale, sample_labelers
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
-from labelguard.release.mechanisms.statistic_design import with_head
+from labelguard.release.mechanisms.statistic_design import add_head_and_labels
 from labelguard.release.protocol import Featured, Finished, ReleaseContext
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.gradient import head_records
@@ -62,7 +62,7 @@ class HeadProblem:
         total = np.zeros(len(self.theta), np.int64)
         parts = self.gradients(units, labels)
         for part in _slices(*parts.shape):
-            total += clipping.on_grid(parts[part], clip, self._grid).sum(axis=0)
+            total += clipping.clip_to_grid(parts[part], clip, self._grid).sum(axis=0)
         return np.asarray(total * self._grid)
 
     def gradients(self, units: NDArray[np.intp], labels: Floats) -> NDArray[np.float32]:
@@ -116,12 +116,12 @@ def _slices(rows: int, width: int) -> Iterator[slice]:
     return (slice(at, at + height) for at in range(0, rows, height))
 
 
-def clip_norm(records: Records, weight: Floats) -> float:
+def choose_clip_norm(records: Records, weight: Floats) -> float:
     """Return the median norm of a unit's gradient at θ = 0, were labels random and independent.
 
     Raises `InvalidLabels` if no record says anything, or a feature is not finite.
     """
-    return statistic.clip_and_weights(weight * np.sqrt(records.energy()), 0.5)[0]
+    return statistic.clip_and_weights(weight * np.sqrt(records.expected_squared_norms()), 0.5)[0]
 
 
 def rates(records: Records, weight: Floats, penalty: Floats, noise: float, steps: int) -> Floats:
@@ -196,16 +196,16 @@ class HeadRun:
             self.scale * self.basis.projection @ problem.theta,
             scale=self.scale,
         )
-        return with_head(finished, context, head, self.provider, pairs)
+        return add_head_and_labels(finished, context, head, self.provider, pairs)
 
 
-def mean_noise(price: Mapping[str, Any], units: int) -> float:
+def compute_mean_noise_deviation(price: Mapping[str, Any], units: int) -> float:
     """Return the deviation of the mean of all steps' noise on a mean gradient, in clip norms."""
     q, steps = float(price["sampling_probability"]), int(price["steps"])
     return float(price["noise_multiplier"]) / (q * units * math.sqrt(steps))
 
 
-def head_run(
+def prepare_head_run(
     seen: Featured,
     rows: Rows,
     price: Mapping[str, Any],
@@ -223,15 +223,15 @@ def head_run(
     """
     x, units = seen.x, len(np.unique(rows.unit))
     # Noise of a statistic is counted in sensitivities, which are two clip norms.
-    noise = Noise("gaussian", mean_noise(price, units) * units / 2)
-    shape = replace(Directions.of_features(x, rows).shape(lambda _: noise), **given)
+    noise = Noise("gaussian", compute_mean_noise_deviation(price, units) * units / 2)
+    shape = replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **given)
     axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     z = axes.coordinates(x)
     records = head_records.records_of(z, rows, seen.pairs)
     weight = head_records.weights(records, weighting)
-    clip = clip_norm(records, weight)
+    clip = choose_clip_norm(records, weight)
     penalty = shape.ridge * axes.metric**2
-    spread, steps = mean_noise(price, units) * clip, int(price["steps"])
+    spread, steps = compute_mean_noise_deviation(price, units) * clip, int(price["steps"])
     rate = rates(records, weight, penalty, spread, steps)
     scale = 1.0
     if prior is not None and isinstance(records, ComparisonRecords):

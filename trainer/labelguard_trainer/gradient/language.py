@@ -44,7 +44,7 @@ class LanguageProblem(ModelProblem):
         """z of every distinct pair, shape (pairs,); of raw labels' model PRIVATE until released."""
         margins = np.zeros(len(self._sides.lengths))
         with torch.no_grad():
-            for pairs in self._scoring():
+            for pairs in self._batch_by_length():
                 margins[pairs] = self._margins(pairs).double().cpu().numpy()
         return margins
 
@@ -56,12 +56,12 @@ class LanguageProblem(ModelProblem):
 
     def _margins(self, pairs: Indices) -> Tensor:
         """z of k pairs, shape (k,)."""
-        sides = self._scores(pairs)
+        sides = self._score_sides(pairs)
         if self._reference is not None:
             sides = self._beta * (sides - self._reference[:, pairs])
         return sides[0] - sides[1]
 
-    def _scores(self, pairs: Indices) -> Tensor:
+    def _score_sides(self, pairs: Indices) -> Tensor:
         """Rewards, or log-probabilities of responses: shape (2, k), the first sides in row 0."""
         padded = self._sides.pad(pairs)
         ids, real, response = (torch.from_numpy(part).to(self._device) for part in padded)
@@ -79,12 +79,12 @@ class LanguageProblem(ModelProblem):
         if self.base.kind == "reward":
             return None
         log_probs = torch.zeros(2, len(self._sides.lengths), device=self._device)
-        with torch.no_grad(), self._base_only():
-            for pairs in self._scoring():
-                log_probs[:, pairs] = self._scores(pairs)
+        with torch.no_grad(), self._disable_adapters():
+            for pairs in self._batch_by_length():
+                log_probs[:, pairs] = self._score_sides(pairs)
         return log_probs
 
-    def _scoring(self) -> list[Indices]:
+    def _batch_by_length(self) -> list[Indices]:
         """Return all pairs in batches of similar length."""
         order = np.argsort(-self._sides.lengths.max(1), kind="stable")
         return np.split(order, range(self._scored, len(order), self._scored))

@@ -22,7 +22,7 @@ from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.statistic import Rows
-from labelguard.release.mechanisms.statistic_design import with_further
+from labelguard.release.mechanisms.statistic_design import add_further_labels
 from labelguard.release.protocol import Finished, ReleaseContext
 from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.options import Weighting
@@ -43,9 +43,11 @@ class PreparedLanguage(PreparedBase):
     """A base model that learns by noisy steps."""
 
     @classmethod
-    def check(cls, kind: Kind, settings: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+    def check_settings(
+        cls, kind: Kind, settings: Mapping[str, Any], lora: Mapping[str, Any]
+    ) -> None:
         """With what noisy steps cannot use."""
-        super().check(kind, settings, lora)
+        super().check_settings(kind, settings, lora)
         if lora.get("lora_dropout"):
             raise LabelguardError(
                 "LoRA's dropout must be 0 here: noise is what keeps a private model from learning "
@@ -76,7 +78,7 @@ class PreparedLanguage(PreparedBase):
         return LanguageProblem(self.training, records, device=device)
 
 
-def useful_limit(norm_of: Callable[[int], float], cohort: float, most: int) -> int:
+def choose_label_limit(norm_of: Callable[[int], float], cohort: float, most: int) -> int:
     """G, a power of 2 and at most `most`: doubled as long as that lowers the noise by more than
     doubling the cohort would.
 
@@ -141,10 +143,10 @@ class LanguageRun:
         directory = context.opened.project.work / "model"
         finished = replace(finished, files=problem.export(directory))
         probability = 0.5 * (1 + np.tanh(problem.margins()[self.pairs :] / 2))
-        return with_further(finished, context, pairs, lambda new: probability[new])
+        return add_further_labels(finished, context, pairs, lambda new: probability[new])
 
 
-def language_run(
+def prepare_language_run(
     kind: Kind,
     options: LearnerOptions,
     pairs: DistinctPairs,
@@ -158,8 +160,8 @@ def language_run(
     """Return a reward or DPO model on the texts of pairs that `rows` compare, and of further ones.
 
     The clip norm is `max_grad_norm` of the configuration, or the median norm of gradients at the
-    base model whose labels are fair coins; so are G (see `useful_limit`; `cohort` is its argument)
-    and all else public. `recorded` are the parameters of a release that is being resumed.
+    base model whose labels are fair coins; so are G (see `choose_label_limit`; `cohort` is its
+    argument) and all else public. `recorded` are the parameters of a release that is being resumed.
 
     Raises `PolicyError` for rankings of more than two: language models learn from pairs.
     """
@@ -185,7 +187,9 @@ def language_run(
             norms = norms[np.isfinite(norms)]
             return float(np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
 
-        limit = useful_limit(lambda g: norm(g) / g ** (weighting == "root") ** 0.5, cohort, most)
+        limit = choose_label_limit(
+            lambda g: norm(g) / g ** (weighting == "root") ** 0.5, cohort, most
+        )
         clip = prepared.clip or norm(limit)
     if not clip > 0:
         raise InvalidLabels("no label can move the model: both sides of every pair score the same")

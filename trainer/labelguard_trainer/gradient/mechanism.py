@@ -21,22 +21,22 @@ from labelguard.budget.event_kind import Price, Sampling
 from labelguard.budget.events import AUP, ELS, ELS_GROUP, ULS
 from labelguard.errors import PolicyError, ProjectError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import Prior
 from labelguard.processes import require_one_process
 from labelguard.release import card as cards
-from labelguard.release.mechanisms.props import HEAD, difference
-from labelguard.release.mechanisms.statistic import LabelNotes, note_labels
+from labelguard.release.mechanisms.props import HEAD, describe_differences
+from labelguard.release.mechanisms.statistic import LabelNotes, mark_used_labels
 from labelguard.release.mechanisms.statistic_design import (
+    check_has_new_labels,
     check_identity,
-    check_new,
-    label_pairs,
     planned_comparisons,
+    write_pair_labels,
 )
-from labelguard.release.pairs_file import released_agreement
+from labelguard.release.pairs_file import agreement_from_releases
 from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows
@@ -44,7 +44,7 @@ from labelguard.storage import arrays
 from labelguard.text import LABEL_A, LABEL_TIE
 from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupRun
-from labelguard_trainer.gradient.heads import head_run
+from labelguard_trainer.gradient.heads import prepare_head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, Problem
 from labelguard_trainer.gradient.options import AupOptions, GradientOptions, UlsOptions
 
@@ -103,7 +103,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         self.name = self.priced = options.kind.name
         self.also = options.also
         if options.learner == HEAD:
-            self.features = column_features(options.features)
+            self.features = parse_feature_columns(options.features)
 
     def settings(self) -> dict[str, Any]:
         """Return what learns, from what, and how it is weighed; the policy has the rest."""
@@ -120,22 +120,22 @@ class GradientMechanism(Mechanism[GradientRun]):
         require_one_process(f"--mechanism {self.name}")
         sampling = context.allowance.sampling
         assert sampling is not None
-        self.options.check(sampling)
+        self.options.check_sampling(sampling)
         featured = self._featurize(context)
         pairs = featured.pairs if featured else find_distinct_pairs(context.staged)
         rows = planned_comparisons(context, plan, pairs, released_too=True)[1]
-        check_new(rows)
+        check_has_new_labels(rows)
         row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
-        price = _price(context, self.priced)
+        price = _load_or_calibrate_price(context, self.priced)
         learner: LearnerRun
         if featured is None:
-            learner = self._language(context, pairs, rows, sampling, recorded)
+            learner = self._prepare_language_run(context, pairs, rows, sampling, recorded)
         else:
             if recorded:
                 check_identity("features", recorded["identity"], featured.provider.identity())
             proven = self.options.kind.proven  # a run that may halt is not simulated
-            prior = Prior(self.options.agreement or released_agreement(context.opened))
-            learner = head_run(
+            prior = Prior(self.options.agreement or agreement_from_releases(context.opened))
+            learner = prepare_head_run(
                 featured,
                 rows,
                 price,
@@ -160,7 +160,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             return known
         return Featured.of(context.staged, self.options.features, context.progress)
 
-    def _language(
+    def _prepare_language_run(
         self,
         context: ReleaseContext,
         pairs: DistinctPairs,
@@ -168,8 +168,8 @@ class GradientMechanism(Mechanism[GradientRun]):
         sampling: Sampling,
         recorded: Mapping[str, Any] | None,
     ) -> LearnerRun:
-        """Return a language model, and what of its identity is recorded."""
-        from labelguard_trainer.gradient.language_runs import language_run
+        """Return the run of a language model; its identity must be the recorded one, if any."""
+        from labelguard_trainer.gradient.language_runs import prepare_language_run
 
         if rows.choices or (rows.size is not None and (rows.size > 2).any()):
             raise PolicyError(
@@ -177,19 +177,19 @@ class GradientMechanism(Mechanism[GradientRun]):
                 "model learns from pairs"
             )
         options, policy = self.options, context.policy
-        run = language_run(
+        run = prepare_language_run(
             "reward" if options.learner == "reward" else "dpo",
             LearnerOptions(options.model, options.lora, options.train_config),
             pairs,
             context.further.pairs if context.further else None,
             rows,
             weighting=options.weighting,
-            cohort=_doubling(policy.epsilon, policy.delta, sampling),
+            cohort=_compare_noise_when_doubled(policy.epsilon, policy.delta, sampling),
             recorded=recorded,
         )
         if recorded:
             before, now = recorded["identity"], run.parameters["identity"]
-            check_identity(options.learner, *difference(before, now))
+            check_identity(options.learner, *describe_differences(before, now))
         return run
 
     def draw(
@@ -200,7 +200,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             return
         staged = context.staged
         task = LabelNotes(staged.rows_directory, staged.buckets, prepared.plan.directory, map_path)
-        parts = list(context.over_buckets("reading", note_labels, task))
+        parts = list(context.over_buckets("reading", mark_used_labels, task))
         noted = np.concatenate([part for part in parts if part is not None])[prepared.row]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)
         problem, run = prepared.learner.problem(), prepared.run
@@ -214,7 +214,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         else:
             directory = context.opened.project.stages / grant.release.id
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _seal(context, grant, run))
+            checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _make_seal(context, grant, run))
             loop.train(problem, labels, run, checkpoints, watch)
         (map_path / FILE).write_bytes(arrays.pack({**problem.state(), **outcome}))
 
@@ -226,13 +226,13 @@ class GradientMechanism(Mechanism[GradientRun]):
         problem = learner.problem()
         problem.restore(state)
         probability = 0.5 * (1 + np.tanh(learner.margins(problem) / 2))
-        label_pairs(context, prepared.plan, prepared.pairs, probability)
+        write_pair_labels(context, prepared.plan, prepared.pairs, probability)
         facts = card(context, self.options, prepared.run, steps, learner.card_facts)
         finished = Finished(facts, ((context.staged, context.outcomes),))
         return learner.finish_release(context, problem, prepared.pairs, finished)
 
 
-def _seal(context: ReleaseContext, grant: Grant, run: NoisyRun) -> Callable[[bytes], bytes]:
+def _make_seal(context: ReleaseContext, grant: Grant, run: NoisyRun) -> Callable[[bytes], bytes]:
     """Return what tells the checkpoints of a release's run from whatever else is found in their
     place.
     """
@@ -241,7 +241,7 @@ def _seal(context: ReleaseContext, grant: Grant, run: NoisyRun) -> Callable[[byt
     return lambda data: keys.mac("checkpoint", prefix + data)
 
 
-def _doubling(epsilon: float, delta: float, sampling: Sampling) -> float:
+def _compare_noise_when_doubled(epsilon: float, delta: float, sampling: Sampling) -> float:
     """By what the noise on a mean gradient changes if cohorts are doubled, σ(2q)/2σ(q)."""
     if sampling.records is not None or sampling.probability > 0.5:
         return 1.0
@@ -252,7 +252,7 @@ def _doubling(epsilon: float, delta: float, sampling: Sampling) -> float:
     return min(two / (2 * one), 1.0)
 
 
-def _price(context: ReleaseContext, event: str) -> Price:
+def _load_or_calibrate_price(context: ReleaseContext, event: str) -> Price:
     """Of a run: as the ledger has it, or calibrated for the first."""
     stored = context.opened.ledger.policies.prices(event)
     if not stored:
@@ -316,7 +316,7 @@ def card(
     context: ReleaseContext,
     options: GradientOptions,
     run: NoisyRun,
-    halted: Any,
+    steps_done: Any,
     learner: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the sections of a card; all of it public, but for the step of a halt, which was
@@ -333,7 +333,7 @@ def card(
         **learner,
     }
     if isinstance(run, AupRun):
-        facts |= {"distance": run.clip, "steps_done": int(halted), "proven": False}
+        facts |= {"distance": run.clip, "steps_done": int(steps_done), "proven": False}
     else:
         facts["clip"] = run.clip
     if isinstance(options, UlsOptions):

@@ -27,7 +27,7 @@ from labelguard.errors import LabelguardError
 from labelguard_trainer.gradient.records import Records, StepRecords
 from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.reporting import silence_libraries
 from labelguard_trainer.training.reward import HEAD
 from labelguard_trainer.training.stage_training import StageTraining, lora_config
 
@@ -123,7 +123,7 @@ class ModelProblem(ABC):
         self._rate = float(
             usual if settings["learning_rate"] is None else settings["learning_rate"]
         )
-        self._model = _trainable(base, int(settings["seed"])).to(self._device).eval()
+        self._model = _load_trainable(base, int(settings["seed"])).to(self._device).eval()
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         for parameter in self._parameters:
             parameter.data = parameter.data.float()
@@ -209,7 +209,7 @@ class ModelProblem(ABC):
         `directory` appears whole, or not at all.
         """
         with tempfile.TemporaryDirectory(dir=directory.parent) as weights:
-            with guard.saving(directory), quiet():
+            with guard.explain_failed_write(directory), silence_libraries():
                 self._model.save_pretrained(weights)
             return (self.base.export(Path(weights), directory),)
 
@@ -243,7 +243,7 @@ class ModelProblem(ABC):
         log_probs: Tensor = outputs.log_probs.float()
         return log_probs
 
-    def _base_only(self) -> AbstractContextManager[Any]:
+    def _disable_adapters(self) -> AbstractContextManager[Any]:
         if self.base.lora is None:  # nothing has been learned yet
             return nullcontext()
         context: AbstractContextManager[Any] = self._model.disable_adapter()
@@ -260,9 +260,9 @@ def _bf16(setting: bool | None, device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _trainable(base: StageTraining, seed: int) -> Any:
+def _load_trainable(base: StageTraining, seed: int) -> Any:
     """Return the base model with its adapters, if it has any; new weights are those of the seed."""
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), silence_libraries():
         torch.manual_seed(seed)
         model = base.base_model()
         if base.kind == "dpo":

@@ -88,25 +88,25 @@ class PolicyProblem(ModelProblem):
 
     def _loss_of_prompt(self, row: int) -> Tensor:
         if row not in self._drawn:
-            self._drawn[row] = self._draw(row)
+            self._drawn[row] = self._draw_responses(row)
         drawn = self._drawn[row]
-        log_probs = self._sums(self._model, drawn)
+        log_probs = self._sum_log_probs(self._model, drawn)
         if drawn.judged is None:
             before = log_probs.detach()
-            drawn.judged = before, leave_one_out(self._rewards(row, drawn, before))
+            drawn.judged = before, leave_one_out(self._penalize_rewards(row, drawn, before))
         before, advantage = drawn.judged
         ratio = (log_probs - before).clamp(-20, 20).exp()
         clipped = ratio.clamp(1 - _CLIP, 1 + _CLIP)
         return -torch.minimum(ratio * advantage, clipped * advantage).mean()
 
-    def _rewards(self, row: int, drawn: Drawn, log_probs: Tensor) -> Tensor:
+    def _penalize_rewards(self, row: int, drawn: Drawn, log_probs: Tensor) -> Tensor:
         """Return R, (k,)."""
         with torch.no_grad():
             if self._start is None:
-                with self._base_only():
-                    start = self._sums(self._model, drawn)
+                with self._disable_adapters():
+                    start = self._sum_log_probs(self._model, drawn)
             else:
-                start = self._sums(self._start, drawn)
+                start = self._sum_log_probs(self._start, drawn)
             width = len(self._prompts[row])
             written = [
                 ids[width:][real[width:]].tolist()
@@ -115,10 +115,10 @@ class PolicyProblem(ModelProblem):
             rewards = self._reward(self._prompts[row], written).to(self._device)
         return rewards - self._beta * (log_probs - start)
 
-    def _sums(self, model: Any, drawn: Drawn) -> Tensor:
+    def _sum_log_probs(self, model: Any, drawn: Drawn) -> Tensor:
         return self._token_log_probs(model, drawn.ids, drawn.real, drawn.response).sum(1)
 
-    def _draw(self, row: int) -> Drawn:
+    def _draw_responses(self, row: int) -> Drawn:
         """Draw responses to a prompt, by coins that are its own: those of nobody else move them."""
         key = hmac.digest(self._secret, row.to_bytes(8, "big"), "sha256")
         stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()

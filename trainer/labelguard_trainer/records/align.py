@@ -32,13 +32,13 @@ from labelguard.processes import require_one_process
 from labelguard.project import attempts, opening, policies, policy_facts
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import STATE
-from labelguard.release.model_card import LearnedRelease, base_of
+from labelguard.release.model_card import LearnedRelease, find_learned_releases
 from labelguard.release.privatize import explain_full_disk
 from labelguard.release.writer import (
     ReleaseWriter,
-    check_new_output,
     check_output,
-    deliver,
+    check_output_is_empty,
+    copy_release,
     read_card,
 )
 from labelguard.storage.files import find_changed_file, fresh_directory
@@ -99,7 +99,7 @@ def align_records(
     with attempts.record_attempt(home), explain_full_disk(home):
         request = RecordsRecipe.read(Path(recipe))
         check_output(place)
-        with OpenProject.job(home) as opened:
+        with OpenProject.hold_for_job(home) as opened:
             return RecordsRun(opened, request, place, progress).go()
 
 
@@ -115,25 +115,25 @@ class RecordsRun:
         progress("reading ids", None)
         self.people = read_people(recipe, opened)
         self.stages = self._prepare_stages()
-        self.key = self._identify()
+        self.key = self._compute_request_key()
         self.record = self.ledger.releases.find(self.key)
 
     def go(self) -> RecordsResult:
         """Do what is to be done, or return what this request made before."""
         record = self.record
         if record and record.state == "committed":
-            self.opened.project.clear(record.id)
+            self.opened.project.clear_stages(record.id)
             return self._deliver(record, [], reused=True)
-        check_new_output(self.output)
+        check_output_is_empty(self.output)
         epoch = self.ledger.begin_job()
-        notes = opening.settle_leftovers(self.opened, record.id if record else None, epoch)
+        notes = opening.clean_up_after_crashes(self.opened, record.id if record else None, epoch)
         for stage in self.stages.values():
             self.progress(f"trying out the model, stage {stage.name}", None)
             judge = self.stages["reward"].model if "reward" in self.stages else None
-            stage.rehearse(self._reward(judge, stage) if stage.name == "rl" else None)
+            stage.rehearse(self._open_reward(judge, stage) if stage.name == "rl" else None)
         grant = self._charge(epoch)
-        self.ledger.start(grant, epoch, self.people.admission)
-        runs = self._runs(grant)
+        self.ledger.mark_reading(grant, epoch, self.people.admission)
+        runs = self._open_stage_runs(grant)
         for part in self.people.parts:
             self._train(part, runs, grant)
         self._publish(runs, grant, epoch)
@@ -142,7 +142,7 @@ class RecordsRun:
         return self._deliver(done, notes, reused=False)
 
     def _resolve_policy(self) -> Policy:
-        active = policies.in_force(self.ledger)
+        active = policies.find_policy_in_force(self.ledger)
         if active is not None:
             check_terms(self.recipe, active.policy)
             return active.policy
@@ -177,7 +177,7 @@ class RecordsRun:
                 f"{model} is private until its run is finished; begin from a model that was "
                 "published"
             )
-        releases = base_of(model, private=True)
+        releases = find_learned_releases(model, private=True)
         for learned in releases:
             if self.ledger.releases.get(learned.release) is None:
                 raise LabelguardError(
@@ -186,9 +186,9 @@ class RecordsRun:
                 )
         return releases
 
-    def _identify(self) -> str:
+    def _compute_request_key(self) -> str:
         """Return the idempotency key: what decides the models, but for what people wrote."""
-        active = policies.in_force(self.ledger)
+        active = policies.find_policy_in_force(self.ledger)
         public = self.recipe.reward.public if self.recipe.reward else None
         self.judge = models.identity(public) if public else ""
         decisive = {
@@ -244,11 +244,11 @@ class RecordsRun:
                 f"ids, or state stages: {people.stages.max()} in a project's first recipe, which "
                 "adds the prices"
             )
-        _, used = self.ledger.releases.labelers(RECORDS.name).of(people.units)
+        _, used = self.ledger.releases.labelers(RECORDS.name).look_up(people.units)
         short = int((used + people.stages > capacity).sum())
         if short:
             most = int(people.stages.max())
-            offer = policy_facts.describe_next_policy(self.ledger, self.policy, RECORDS.name, most)
+            offer = policy_facts.suggest_next_policy(self.ledger, self.policy, RECORDS.name, most)
             raise BudgetExceeded(
                 f"{short:,} of {pluralize(len(people.units), unit)} have no stage left that this "
                 f"project's policy pays for; nothing was charged or trained; pay for more: {offer}",
@@ -256,7 +256,7 @@ class RecordsRun:
                 left=0,
             )
 
-    def _runs(self, grant: Grant) -> StageRuns:
+    def _open_stage_runs(self, grant: Grant) -> StageRuns:
         keys, identity = self.opened.keys, grant.release.id.encode()
         directory = self.opened.project.stages / grant.release.id
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -280,11 +280,11 @@ class RecordsRun:
                 return None
             if reward and reward.public:
                 models.check_unchanged(reward.public, self.judge)
-            return self._reward(str(runs.find_finished("reward")), stage)
+            return self._open_reward(str(runs.find_finished("reward")), stage)
 
         runs.train(stage, part, self.people.admission.columns["labeler_id"], _price(grant), judge)
 
-    def _reward(self, trained: str | None, stage: RecordStage) -> RewardModel:
+    def _open_reward(self, trained: str | None, stage: RecordStage) -> RewardModel:
         """Return the recipe's public reward, as it was identified; else that in a directory."""
         reward = self.recipe.reward
         if reward and reward.public:
@@ -309,17 +309,17 @@ class RecordsRun:
         work = fresh_directory(project.work / "models")
         with ReleaseWriter(grant, project.releases) as writer:
             finished = [runs.find_finished(name) for name in names]
-            for path in card.copy_models(work, finished, facts, self.recipe.model):
-                writer.take(path)
+            for path in card.copy_models_with_cards(work, finished, facts, self.recipe.model):
+                writer.move_in(path)
         self.ledger.commit(grant, epoch, 0, writer.hashes)
-        project.clear(grant.release.id)
+        project.clear_stages(grant.release.id)
 
     def _deliver(self, record: ReleaseRecord, notes: list[str], *, reused: bool) -> RecordsResult:
         path = self.opened.project.releases / record.id
         if broken := find_changed_file(path, record.files) if reused else None:
             raise LabelguardError(f"release {record.id}: {broken}; restore it from a backup")
         if self.output:
-            deliver(path, self.output, record.files)
+            copy_release(path, self.output, record.files)
         made = read_card(path)
         privacy = made["privacy"]
         return RecordsResult(

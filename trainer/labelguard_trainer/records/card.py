@@ -49,7 +49,7 @@ def facts(
     release, unit, ledger = grant.release, policy.unit, opened.ledger
     allowance = policy.allowance(RECORDS.name)
     [price] = grant.prices.values()
-    capacity, used = ledger.releases.labelers(RECORDS.name).of(people.units)
+    capacity, used = ledger.releases.labelers(RECORDS.name).look_up(people.units)
     several = "adaptive composition" if allowance.allowed > 1 else "parallel composition"
     return {
         "release": release.id,
@@ -67,7 +67,7 @@ def facts(
             "accounting": f"Poisson-subsampled Gaussian mechanism over {unit}s, privacy loss "
             f"distribution, {pluralize(allowance.allowed, 'stage')} per {unit} ({several})",
             "public_columns": [],
-            **policy_facts.card_facts(ledger),
+            **policy_facts.collect_policy_card_facts(ledger),
         },
         "counts": {
             "rows_read": sum(len(part.unit) for part in people.parts),
@@ -93,14 +93,17 @@ def facts(
                 for part in people.parts
             ],
         },
-        "budget": {"used": cards.spread(used), "left": cards.spread(capacity - used)},
+        "budget": {
+            "used": cards.min_median_max(used),
+            "left": cards.min_median_max(capacity - used),
+        },
         "train_with": "",
         "not_protected": list(_NOT_PROTECTED),
         "sums": release.idempotency_key,
     }
 
 
-def copy_models(
+def copy_models_with_cards(
     work: Path, finished: Sequence[Path | None], facts: Mapping[str, Any], model: str
 ) -> list[Path]:
     """Copy finished models into a directory, with a card each, and the card of all; return them.

@@ -22,7 +22,7 @@ from labelguard.errors import InvalidLabels, ProjectError
 from labelguard.keys.identities import Identities
 from labelguard.ledger import sources
 from labelguard.ledger.records import Admission, UnitGroups
-from labelguard.project.linking import refuse_doubles
+from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.opening import OpenProject
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
@@ -59,7 +59,7 @@ class Part:
         file has the records of others by now.
         """
         table = pq.read_table(self.file, columns=[column, *self.columns])
-        if not _ids(table[column]).equals(self.ids):
+        if not _cast_ids(table[column]).equals(self.ids):
             raise ProjectError(f"{self.file} has changed since its ids were read; run this again")
         texts = [table[name].cast(pa.large_string()).combine_chunks() for name in self.columns]
         present = np.ones(len(table), bool)
@@ -96,7 +96,7 @@ def read_people(recipe: RecordsRecipe, opened: OpenProject) -> People:
     labelers = opened.keys.labeler_keys(namespace, names)
     identities = Identities.of(opened.keys, namespace, names, labelers)
     groups = UnitGroups(*ledger.people.members())
-    refuse_doubles(identities, ledger.people.known(), groups, ledger.people.distinct())
+    refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
     gone = int((blocks.positions(ledger.people.tombstones(), labelers) >= 0).sum())
     if gone:
         raise InvalidLabels(
@@ -133,7 +133,7 @@ def _read_ids(file: Path, column: str, texts: Sequence[str]) -> pa.Array:
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if not (text or (name == column and pa.types.is_integer(kind))):
             raise InvalidLabels(f"{file}: column {name} must hold texts, found {kind}")
-    ids = _ids(pq.read_table(file, columns=[column])[column])
+    ids = _cast_ids(pq.read_table(file, columns=[column])[column])
     if not len(ids):
         raise InvalidLabels(f"{file} holds no record")
     if (row := pc.index(pc.utf8_trim_whitespace(ids), "").as_py()) >= 0:
@@ -141,5 +141,5 @@ def _read_ids(file: Path, column: str, texts: Sequence[str]) -> pa.Array:
     return ids
 
 
-def _ids(column: pa.ChunkedArray) -> pa.Array:
+def _cast_ids(column: pa.ChunkedArray) -> pa.Array:
     return pc.fill_null(column.cast(pa.large_string()), "").combine_chunks()

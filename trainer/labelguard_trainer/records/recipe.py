@@ -142,7 +142,7 @@ class RecordsRecipe(SettingsTable):
         return dict(stage.model_dump(exclude=files))
 
 
-def is_private(path: Path) -> bool:
+def is_records_recipe(path: Path) -> bool:
     """Return whether the recipe in a file is one of whole records."""
     return "private" in loader.read_file(path)
 

@@ -28,7 +28,7 @@ from labelguard.storage import files
 from labelguard.storage.files import write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.demonstrations import DemonstrationProblem, demonstration_tokens
+from labelguard_trainer.gradient.demonstrations import DemonstrationProblem, tokenize_demonstrations
 from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from labelguard_trainer.gradient.model import ModelProblem
@@ -37,8 +37,8 @@ from labelguard_trainer.gradient.rloo import PolicyProblem, RewardFunction
 from labelguard_trainer.records.people import Part
 from labelguard_trainer.records.recipe import StageName
 from labelguard_trainer.training import models
-from labelguard_trainer.training.models import check_whole, one_line
-from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
+from labelguard_trainer.training.reporting import silence_libraries
 from labelguard_trainer.training.settings import Kind, parse_lora
 from labelguard_trainer.training.stage_training import StageTraining, tokenize
 
@@ -72,10 +72,13 @@ class RecordStage:
         if lora and lora.get("lora_dropout"):
             raise LabelguardError("LoRA's dropout must be 0 here; leave dropout out")
         given = {key: value for key, value in stage["config"].items() if value is not None}
-        with quiet(), one_line(f"{model} cannot be trained (stage {name})"):
-            identity, fixed = models.fix_version(model, given)
-            check_whole(cls._KINDS[name], model, fixed["model_init_kwargs"])
-        longest = models.usual_length(model, fixed["model_init_kwargs"])
+        with (
+            silence_libraries(),
+            shorten_library_errors(f"{model} cannot be trained (stage {name})"),
+        ):
+            identity, fixed = models.identify_and_pin(model, given)
+            check_weights_complete(cls._KINDS[name], model, fixed["model_init_kwargs"])
+        longest = models.choose_max_length(model, fixed["model_init_kwargs"])
         if not 2 <= fixed["max_length"] <= longest:
             raise LabelguardError(f"max_length of stage {name} must be between 2 and {longest:,}")
         if name == "rl" and fixed["max_completion_length"] >= fixed["max_length"]:
@@ -100,7 +103,10 @@ class RecordStage:
         def reward(prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> Tensor:
             return torch.arange(len(responses), dtype=torch.float32)
 
-        with quiet(), one_line(f"{self.model} cannot be trained (stage {self.name})"):
+        with (
+            silence_libraries(),
+            shorten_library_errors(f"{self.model} cannot be trained (stage {self.name})"),
+        ):
             problem = self.problem(texts, some, np.ones(count, bool), 1, judge or reward)
             problem.norms(some[:1], np.ones(count))
 
@@ -120,7 +126,7 @@ class RecordStage:
         gc.collect()
         tokenizer = models.load_tokenizer(self.model)
         check_vocabulary(self.model, tokenizer)
-        tokens, readable = read_records(partial(self._read, tokenizer), texts)
+        tokens, readable = read_readable_records(partial(self._tokenize_records, tokenizer), texts)
         rows = np.arange(len(unit))
         records = Records(rows, unit, population, self.records, "mean", present & readable)
         base = StageTraining(
@@ -134,7 +140,7 @@ class RecordStage:
         prompts = tokens["prompt_ids"].to_pylist()
         return PolicyProblem(base, records, prompts, reward, updates=self.updates)
 
-    def _read(self, tokenizer: Any, texts: Sequence[pa.Array]) -> pa.Table:
+    def _tokenize_records(self, tokenizer: Any, texts: Sequence[pa.Array]) -> pa.Table:
         """Return the tokens of records. PRIVATE, as every error is."""
         limit = int(self.config["max_length"])
         longest = limit * _CHARACTERS
@@ -150,7 +156,7 @@ class RecordStage:
             for column in texts
         ]
         if self.name == "sft":
-            return demonstration_tokens(tokenizer, *cut[:2])
+            return tokenize_demonstrations(tokenizer, *cut[:2])
         pairs = pa.table(dict(zip(("prompt", "first", "second"), cut, strict=True)))
         return tokenize("reward", pairs, tokenizer, limit)
 
@@ -170,7 +176,7 @@ def check_vocabulary(model: str, tokenizer: Any, **options: Any) -> None:
         )
 
 
-def read_records(
+def read_readable_records(
     read: Callable[[Sequence[pa.Array]], pa.Table], texts: Sequence[pa.Array]
 ) -> tuple[pa.Table, NDArray[np.bool_]]:
     """Return what `read` makes of n records, and which it can read, (n,): of others, of nothing.
@@ -180,7 +186,7 @@ def read_records(
     readable = np.ones(len(texts[0]), bool)
     nothing = read([pa.array([""], pa.large_string())] * len(texts))
 
-    def read_or_fail(some: Sequence[pa.Array]) -> pa.Table | None:
+    def read_or_none(some: Sequence[pa.Array]) -> pa.Table | None:
         try:
             return read(some)
         except (KeyboardInterrupt, SystemExit):
@@ -188,10 +194,10 @@ def read_records(
         except BaseException:  # a panic of tokenizers is no Exception
             return None
 
-    if (together := read_or_fail(texts)) is not None:
+    if (together := read_or_none(texts)) is not None:
         return together, readable
     each = [
-        read_or_fail([column.slice(row, 1) for column in texts]) for row in range(len(readable))
+        read_or_none([column.slice(row, 1) for column in texts]) for row in range(len(readable))
     ]
     readable = np.array([one is not None for one in each])
     return pa.concat_tables([nothing if one is None else one for one in each]), readable
@@ -209,9 +215,9 @@ class RewardModel:
         self._writer = models.load_tokenizer(policy)
         self._reader = models.load_tokenizer(model, **pinned)
         check_vocabulary(model, self._reader, **pinned)
-        self._limit = models.usual_length(model, pinned)
+        self._limit = models.choose_max_length(model, pinned)
         on_gpu = torch.cuda.is_available()
-        with quiet():
+        with silence_libraries():
             loaded = models.load_model("reward", model, **pinned)
         self._model = loaded.eval().to("cuda" if on_gpu else "cpu")
         self._model.config.get_text_config().pad_token_id = self._reader.pad_token_id
@@ -272,12 +278,12 @@ class StageRuns:
         def watch(share: float) -> None:
             self.progress(f"training, stage {stage.name}", share)
 
-        with _without_words(stage.name):
+        with _hide_error_texts(stage.name):
             texts, present = part.read_texts(column)
             problem = stage.problem(texts, part.unit, present, len(part.people), reward())
             loop.train(problem, np.ones(len(part.unit)), run, checkpoints, watch)
             problem.export(self.directory / stage.name)
-        write_atomically(self._note(stage.name), self._seal_model(stage.name), mode=0o600)
+        write_atomically(self._get_seal_path(stage.name), self._seal_model(stage.name), mode=0o600)
         return self.directory / stage.name
 
     def find_finished(self, name: StageName) -> Path | None:
@@ -285,19 +291,19 @@ class StageRuns:
 
         Raises `ProjectError` for one that is not as this run left it.
         """
-        if not self._note(name).exists():
+        if not self._get_seal_path(name).exists():
             return None
         whole = (self.directory / name).is_dir()
         if not whole or not hmac.compare_digest(
-            self._note(name).read_bytes(), self._seal_model(name)
+            self._get_seal_path(name).read_bytes(), self._seal_model(name)
         ):
             raise ProjectError(
                 f"{self.directory / name} is not the model that this run trained; remove it and "
-                f"{self._note(name)}, and the same command trains the stage anew"
+                f"{self._get_seal_path(name)}, and the same command trains the stage anew"
             )
         return self.directory / name
 
-    def _note(self, name: StageName) -> Path:
+    def _get_seal_path(self, name: StageName) -> Path:
         return self.directory / f"{name}.done"
 
     def _seal_model(self, name: StageName) -> bytes:
@@ -312,15 +318,15 @@ class StageRuns:
         from its first model two looks at the same people would be published.
         """
         order = get_args(StageName)
-        notes = map(self._note, order[: order.index(name)])
+        notes = map(self._get_seal_path, order[: order.index(name)])
         return b"".join(note.read_bytes() for note in notes if note.exists())
 
 
 @contextlib.contextmanager
-def _without_words(name: StageName) -> Iterator[None]:
+def _hide_error_texts(name: StageName) -> Iterator[None]:
     """Raise `LabelguardError` for whatever a library raises, whose words may hold a record's."""
     try:
-        with quiet():
+        with silence_libraries():
             yield
     except LabelguardError:
         raise

@@ -1,6 +1,6 @@
 """Training on releases: losses that know each row's noise, TRL trainers, reward models.
 
-`check` is called before anything heavy is loaded: the trainers stand on a range of TRL.
+`check_installation` is called before anything heavy is loaded: the trainers need a version of TRL.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from labelguard.errors import LabelguardError
 TRL = ("1.16", "1.17")
 
 
-def check() -> None:
+def check_installation() -> None:
     """Raise `MissingExtra` without the extra `train`, and `LabelguardError` for another TRL."""
     extras.require("train", "training")
-    check_trl(version("trl"))
+    check_trl_version(version("trl"))
 
 
-def check_trl(installed: str) -> None:
+def check_trl_version(installed: str) -> None:
     """Raise `LabelguardError` for a TRL that the trainers do not fit.
 
     They override what TRL keeps private, which changes with its minor version."""

@@ -36,7 +36,7 @@ def train_group() -> None:
     """Train models on a release, with losses that know each row's noise."""
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _add_training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what both kinds of model take."""
     options = (
         click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files),
@@ -124,7 +124,7 @@ def _facts(value: TrainingResult) -> Iterator[tuple[str, str]]:
 
 
 @train_group.command("dpo", short_help="Align a language model by DPO.")
-@_options
+@_add_training_options
 @prints(_print_result)
 def train_dpo(release: str, model: str, output: Path, **options: Any) -> TrainingResult:
     """Align a language model by DPO on RELEASE (its id, or a directory with a copy of it).
@@ -141,7 +141,7 @@ def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trainin
 
 
 @train_group.command("reward", short_help="Train a reward model.")
-@_options
+@_add_training_options
 @prints(_print_result)
 def train_reward(release: str, model: str, output: Path, **options: Any) -> TrainingResult:
     """Train a reward model on RELEASE (its id, or a directory with a copy of it).
@@ -194,7 +194,7 @@ def train_publish(
 def _run(
     kind: Any, release: str, model: str, output: Path, options: dict[str, Any]
 ) -> TrainingResult:
-    with speak_first() as report:
+    with silence_other_processes() as report:
         report("reading the release", None)
         from labelguard_trainer.training.run import train
 
@@ -202,7 +202,7 @@ def _run(
 
 
 @contextmanager
-def speak_first() -> Iterator[Progress]:
+def silence_other_processes() -> Iterator[Progress]:
     """Show the progress of the first of several processes; the others end without a word."""
     is_first = is_first_process()
     with progress(at_once=True) if is_first else nullcontext(no_progress) as report:

@@ -62,10 +62,10 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
 
     def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
         self._given_reference = set(REFERENCE) <= set(train.column_names)
-        is_own_reference = options.get("ref_model") is None and is_nowhere_else(model, options)
+        is_own_reference = options.get("ref_model") is None and is_in_memory_only(model, options)
         if self._given_reference or is_own_reference:
             args.precompute_ref_log_probs = True
-        guard.check_dpo(args, options)
+        guard.check_dpo_settings(args, options)
         return options
 
     def _collator(self, tokenizer: Any, args: Any) -> Any:
@@ -86,13 +86,13 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         log_ratios = self.log_probs(dataset) - self._reference_log_probs(dataset)
         return np.asarray(self.beta * (log_ratios[:, 0] - log_ratios[:, 1]))
 
-    def scorable(self, dataset: Any) -> Any:
+    def prepare_for_scoring(self, dataset: Any) -> Any:
         """Return all rows of a data set as `margins` takes them after training; call it before.
 
         Where training leaves no reference, they have its log-probabilities.
         """
-        dataset = super().scorable(dataset)
-        if not self._departs_from_reference or set(REFERENCE) <= set(dataset.column_names):
+        dataset = super().prepare_for_scoring(dataset)
+        if not self._is_own_reference or set(REFERENCE) <= set(dataset.column_names):
             return dataset
         for name, values in zip(REFERENCE, self.log_probs(dataset).T, strict=True):
             dataset = dataset.add_column(name, values)
@@ -121,7 +121,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             raise LabelguardError("no logits are computed: use margins() in place of predict()")
         noise, inputs = BatchNoise.split(inputs)
         log_probs, outputs = self._log_probs(model, inputs)
-        log_ratios = log_probs - torch.cat(self._reference(inputs))
+        log_ratios = log_probs - torch.cat(self._get_batch_reference(inputs))
         rewards = self.beta * log_ratios
         if self.loss_types == ["ipo"]:
             loss_of_rows: losses.Loss = partial(losses.ipo, beta=self.beta)
@@ -134,7 +134,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             loss = loss + self.router_aux_loss_coef * outputs.aux_loss
         self._record_rows(noise, rewards.detach(), log_probs.detach())
         if self._mode == "eval" and not self.aux_loss_enabled:
-            self._record(loss=each.detach())
+            self._record_means(loss=each.detach())
         self._record_tokens(inputs, outputs)
         return loss
 
@@ -150,10 +150,10 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             use_cache=False,
             **router,
         )
-        return _of_tokens(outputs.log_probs, mask).sum(dim=1), outputs
+        return _drop_virtual_tokens(outputs.log_probs, mask).sum(dim=1), outputs
 
-    def _reference(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return the reference's log-probabilities of a training batch, as TRL has them."""
+    def _get_batch_reference(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the reference's log-probabilities of a batch, as TRL has them."""
         if not self.precompute_ref_logps:
             chosen, rejected = super().compute_ref_log_probs(self.ref_model or self.model, inputs)
             return chosen, rejected
@@ -165,7 +165,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         """As `log_probs`, of the reference."""
         if set(REFERENCE) <= set(dataset.column_names):
             return np.stack([np.asarray(dataset[name], np.float64) for name in REFERENCE], axis=1)
-        if self._departs_from_reference:
+        if self._is_own_reference:
             raise LabelguardError(
                 "the reference's log-probabilities of these rows are not known: give them as "
                 f"columns {', '.join(REFERENCE)}, or give the trainer a ref_model"
@@ -178,7 +178,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         return score_rows(self, dataset, self.data_collator.texts, score)
 
     @property
-    def _departs_from_reference(self) -> bool:
+    def _is_own_reference(self) -> bool:
         """True if the model is its own reference until the first step, and no other is kept."""
         return self.ref_model is None and not is_peft_model(self.model)
 
@@ -192,21 +192,21 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             "logps/chosen": log_probs.chunk(2)[0],
             "logps/rejected": log_probs.chunk(2)[1],
         }
-        self._record(**rows)
+        self._record_means(**rows)
 
     def _record_tokens(self, inputs: dict[str, Any], outputs: Any) -> None:
         """Metrics that are sums over tokens: the entropy of completions, tokens seen so far."""
         mask = inputs["completion_mask"]
-        entropy = (_of_tokens(outputs.entropy.detach(), mask) * mask[:, 1:]).sum()
+        entropy = (_drop_virtual_tokens(outputs.entropy.detach(), mask) * mask[:, 1:]).sum()
         sums = torch.stack([entropy, mask[:, 1:].sum(), inputs["attention_mask"].sum()])[None]
         entropy, completions, tokens = self.accelerator.gather(sums).sum(0).tolist()
         self._metrics[self._mode]["entropy"].append(entropy / max(completions, 1))
-        self._count(tokens)
+        self._count_tokens(tokens)
 
     def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
         if set(REFERENCE) <= set(dataset.column_names):
             return dataset
-        if self._given_reference and self._departs_from_reference:
+        if self._given_reference and self._is_own_reference:
             raise LabelguardError(
                 f"the {name} data has no {', '.join(REFERENCE)}, which the train data has: the "
                 "reference is not here to compute them"
@@ -214,7 +214,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         return super()._precompute_ref_logps(dataset, name, batch_size)
 
 
-def is_nowhere_else(model: Any, options: Mapping[str, Any]) -> bool:
+def is_in_memory_only(model: Any, options: Mapping[str, Any]) -> bool:
     """Return True if a model is in memory only, and whole: TRL finds no reference to load beside
     it.
     """
@@ -223,6 +223,6 @@ def is_nowhere_else(model: Any, options: Mapping[str, Any]) -> bool:
     return options.get("peft_config") is None and not is_peft_model(model)
 
 
-def _of_tokens(values: Tensor, completion_mask: Tensor) -> Tensor:
+def _drop_virtual_tokens(values: Tensor, completion_mask: Tensor) -> Tensor:
     """Of the real tokens but the first: prompt-learning adapters put virtual ones before them."""
     return values[:, -(completion_mask.size(1) - 1) :]

@@ -25,15 +25,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr
 
 from labelguard.errors import LabelguardError
-from labelguard.learning.columns import column_features
+from labelguard.learning.columns import parse_feature_columns
 from labelguard.mechanisms.joint_flips import BlockLaws, standard_error
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
     PAIRS,
-    item_sides,
+    item_keys_and_sides,
     length_margins,
-    read_preferred,
+    read_preference_pairs,
     scan_pairs,
 )
 from labelguard.text import Progress
@@ -52,7 +52,7 @@ class Accuracy:
     rows: int
     # the share; of flipped labels 1 − γ̂, unbiased, which may leave [0, 1]
     accuracy: float
-    # its standard error, clustered by item (`clustered.standard_error`)
+    # its standard error, clustered by item (`joint_flips.standard_error`)
     standard_error: float
     # whether the error is too large to tell the model from the labels, or from a coin
     uninformative: bool
@@ -85,7 +85,7 @@ class LabelAgreement:
     rows: int
     # the share
     agreement: float
-    # its standard error, clustered by item (`clustered.standard_error`)
+    # its standard error, clustered by item (`joint_flips.standard_error`)
     standard_error: float
     # as those of an accuracy
     baselines: Mapping[str, float]
@@ -146,15 +146,17 @@ def evaluate(
     others = {name: vote(values) for name, values in baselines.items()}
     parts: dict[str, Any] = dict.fromkeys(("flipped", "teacher", "labels", "probes"))
     if flipped.any():
-        of_flipped = _of(others, flipped)
-        parts["flipped"] = _correct_flips(
+        of_flipped = _select_rows(others, flipped)
+        parts["flipped"] = _estimate_true_accuracy(
             *(z[flipped], gamma[flipped], names[flipped], of_flipped, blocks)
         )
     if soft.any():
-        parts["teacher"] = _compare_with_teacher(z[soft], target[soft], _of(others, soft))
+        parts["teacher"] = _compare_with_teacher(z[soft], target[soft], _select_rows(others, soft))
     if rest.any():
-        share = _share(vote(z[rest]), names[rest])
-        parts["labels"] = LabelAgreement(int(rest.sum()), *share, _means(_of(others, rest)))
+        share = _compute_mean_with_error(vote(z[rest]), names[rest])
+        parts["labels"] = LabelAgreement(
+            int(rest.sum()), *share, _means(_select_rows(others, rest))
+        )
     if probes is not None and np.size(probes):
         parts["probes"] = accuracy(probes, probe_baselines)
     return ModelEvaluation(**parts, left_out=int((~measured).sum()))
@@ -165,12 +167,12 @@ def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> 
     half.
     """
     right = vote(margins)
-    share, error = _share(right, np.arange(len(right)))
+    share, error = _compute_mean_with_error(right, np.arange(len(right)))
     others = _means({name: vote(values) for name, values in baselines.items()})
     return Accuracy(len(right), share, error, uninformative=False, baselines=others)
 
 
-def _of(votes: Mapping[str, Floats], rows: NDArray[np.bool_]) -> dict[str, Floats]:
+def _select_rows(votes: Mapping[str, Floats], rows: NDArray[np.bool_]) -> dict[str, Floats]:
     return {name: values[rows] for name, values in votes.items()}
 
 
@@ -178,7 +180,7 @@ def _means(votes: Mapping[str, Floats]) -> dict[str, float]:
     return {name: float(values.mean()) for name, values in votes.items()}
 
 
-def _correct_flips(
+def _estimate_true_accuracy(
     z: Floats, gamma: Floats, items: NDArray[Any], votes: Mapping[str, Floats], blocks: BlockLaws
 ) -> Accuracy:
     released = np.ones(len(z))
@@ -205,7 +207,7 @@ def _compare_with_teacher(
     )
 
 
-def _share(right: Floats, items: NDArray[Any]) -> tuple[float, float]:
+def _compute_mean_with_error(right: Floats, items: NDArray[Any]) -> tuple[float, float]:
     """Return a mean of n values in [0, 1], and its standard error."""
     return float(right.mean()), standard_error(1 - right, np.zeros(len(right)), items)
 
@@ -255,32 +257,36 @@ def release_baselines(request: TrainingRequest, progress: Progress) -> Margins:
     """Margins of `chosen` in the rows that are evaluated, by baseline, shape (n,) each."""
     rows = request.evaluated
     frame = scan_pairs(request.source.file).select(PAIRS).filter(pl.Series(rows))
-    return _margins(request, frame.collect().to_arrow(), request.first[rows], progress)
+    return _compute_baseline_margins(
+        request, frame.collect().to_arrow(), request.first[rows], progress
+    )
 
 
 def probe_baselines(request: TrainingRequest, progress: Progress) -> Margins:
     """Return the same of public pairs, if there are any."""
     if request.probes is None:
         return {}
-    first = item_sides(request.probes)[1]
-    return _margins(request, read_preferred(request.probes), first, progress)
+    first = item_keys_and_sides(request.probes)[1]
+    return _compute_baseline_margins(
+        request, read_preference_pairs(request.probes), first, progress
+    )
 
 
-def _margins(
+def _compute_baseline_margins(
     request: TrainingRequest, pairs: pa.Table, first: NDArray[np.bool_], progress: Progress
 ) -> Margins:
     margins = {
         "longer_response": length_margins(pairs),
-        "majority_side": np.where(first, 1.0, -1.0) * _majority(request),
+        "majority_side": np.where(first, 1.0, -1.0) * _weigh_majority(request),
     }
     head = request.source.file.parent / FILE
     if request.non_private or not head.exists() or not len(pairs):
         return margins
     progress("asking the teacher", None)
-    return margins | _teacher(Head.load(head.parent), pairs, progress)
+    return margins | _compute_teacher_margins(Head.load(head.parent), pairs, progress)
 
 
-def _majority(request: TrainingRequest) -> float:
+def _weigh_majority(request: TrainingRequest) -> float:
     """Above 0 where the training rows prefer their items' first sides, below for the second.
 
     A row counts by how much it says: 1 − 2γ of a flipped label, 2p − 1 of a probability.
@@ -292,9 +298,9 @@ def _majority(request: TrainingRequest) -> float:
     return float(weight[rows] @ np.where(request.first[rows], 1.0, -1.0))
 
 
-def _teacher(head: Head, pairs: pa.Table, progress: Progress) -> Margins:
+def _compute_teacher_margins(head: Head, pairs: pa.Table, progress: Progress) -> Margins:
     """Nothing where its features cannot be computed of texts, or not here."""
-    if column_features(head.features):
+    if parse_feature_columns(head.features):
         return {}
     sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
     try:

@@ -22,12 +22,12 @@ from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomicall
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
 from labelguard_trainer.training.evaluate import ModelEvaluation, TrainingResult
-from labelguard_trainer.training.models import check_whole, one_line
-from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, quiet
+from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
+from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, silence_libraries
 from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.runs import RunDirectory
 from labelguard_trainer.training.stage_training import TRAINERS, lora_config
-from labelguard_trainer.training.training_card import draw, to_markdown
+from labelguard_trainer.training.training_card import draw_curves, to_markdown
 
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
 _COLUMNS = ("prompt", "chosen", "rejected")
@@ -54,9 +54,9 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
     settings.check_fields(request.kind, request.config)
     how = f" with {request.config_file}" if request.config_file else ""
     refused = f"{request.model} cannot be trained{how}"
-    with quiet() as log:
-        with one_line(refused):
-            identity, fixed = models.fix_version(request.model, request.config)
+    with silence_libraries() as log:
+        with shorten_library_errors(refused):
+            identity, fixed = models.identify_and_pin(request.model, request.config)
             evaluated = {"eval_strategy": "steps" if request.held_out.any() else "no"}
             args = TRAINERS[request.kind][0](
                 output_dir=str(run.checkpoints),
@@ -66,8 +66,8 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
             )
         parameters = _run_parameters(request, identity)
         with begin(run, parameters, args):
-            with one_line(refused):
-                trainer, probes = _trainer(request, run, args, progress)
+            with shorten_library_errors(refused):
+                trainer, probes = _build_trainer(request, run, args, progress)
                 # What was loaded must be what the card will say, though others know its path.
                 loaded = {"revision": (args.model_init_kwargs or {}).get("revision")}
                 loaded["trust_remote_code"] = args.trust_remote_code
@@ -100,7 +100,9 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
             if trainer.is_world_process_zero():
                 if request.kind == "reward" and request.lora and is_sharded(trainer):
                     models.merge_adapters("reward", request.model, run.finished_path, trainer)
-                _describe(request, run, parameters, trained, metrics_of(trainer.state))
+                _write_accompanying_files(
+                    request, run, parameters, trained, metrics_of(trainer.state)
+                )
                 run.publish()
             trainer.accelerator.wait_for_everyone()
     return trained
@@ -145,7 +147,7 @@ def save_whole(trainer: Any, directory: Path) -> None:
     """
     if trainer.is_fsdp_enabled:  # of shards nothing would be saved
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-    with guard.saving(directory):
+    with guard.explain_failed_write(directory):
         trainer.save_model(str(directory))
 
 
@@ -154,20 +156,20 @@ def is_sharded(trainer: Any) -> bool:
     return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
 
 
-def _trainer(
+def _build_trainer(
     request: TrainingRequest, run: RunDirectory, args: Any, progress: Progress
 ) -> tuple[Any, Dataset | None]:
     """Return the trainer, and the probes that it will be evaluated on beside its held-out rows."""
     cache = run.cache(args.process_index)
     columns = [name for name, values in request.noise_columns.items() if not np.isnan(values).all()]
-    rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *columns])
+    rows = _read_dataset(request.source.file, cache).select_columns([*_COLUMNS, *columns])
     out = int(request.held_out.sum())
     counts = f"{len(rows) - out:,} rows ({out:,} held out)"
     held_out = rows.select(np.flatnonzero(request.evaluated))
     lora = lora_config(request.kind, request.lora) if request.lora else None
     progress("loading the model and tokenizing rows", None)
     init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
-    check_whole(request.kind, request.model, init)
+    check_weights_complete(request.kind, request.model, init)
     trainer = TRAINERS[request.kind][1](
         model=request.model,
         args=args,
@@ -179,10 +181,12 @@ def _trainer(
     trainer.remove_callback(PrinterCallback)
     if request.probes is None:
         return trainer, None
-    return trainer, trainer.scorable(_read(request.probes, cache).select_columns(list(_COLUMNS)))
+    return trainer, trainer.prepare_for_scoring(
+        _read_dataset(request.probes, cache).select_columns(list(_COLUMNS))
+    )
 
 
-def _read(file: Path, cache: Path) -> Dataset:
+def _read_dataset(file: Path, cache: Path) -> Dataset:
     read = Dataset.from_parquet if file.suffix == ".parquet" else Dataset.from_json
     return read([str(part) for part in list_files(file)], cache_dir=str(cache))
 
@@ -230,7 +234,7 @@ def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
         )
 
 
-def _describe(
+def _write_accompanying_files(
     request: TrainingRequest,
     run: RunDirectory,
     parameters: Mapping[str, Any],
@@ -249,7 +253,7 @@ def _describe(
         ("metrics.jsonl", lines),
     ):
         write_atomically(run.finished_path / name, text.encode())
-    draw(metrics, run.finished_path)
+    draw_curves(metrics, run.finished_path)
     sums = sums_text(hashes_of(run.finished_path))  # what may be published
     write_atomically(run.finished_path / SUMS, sums.encode("ascii"))
 

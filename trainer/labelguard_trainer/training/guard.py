@@ -28,7 +28,7 @@ from trl.trainer.utils import get_config_model_id
 from labelguard.errors import LabelguardError
 from labelguard.processes import count_processes
 from labelguard_trainer.training.models import load_config, load_tokenizer
-from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_of
+from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, read_noise_columns
 
 _log = logging.getLogger(__name__)
 Config = TypeVar("Config", bound=TrainingArguments)
@@ -40,7 +40,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory")
 _TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "iostream error")
 
 
-def set_defaults(config: Any) -> None:
+def correct_defaults(config: Any) -> None:
     """Correct defaults of TRL: bf16 on a CPU, and a deprecated name for checkpointing."""
     if config.bf16 is None and not config.fp16:
         config.bf16 = bool(is_torch_bf16_gpu_available()) and not config.use_cpu
@@ -52,25 +52,25 @@ def set_defaults(config: Any) -> None:
 
 
 class CorrectedDefaults:
-    """Comes before a configuration of TRL: its defaults, as `set_defaults` corrects them."""
+    """Comes before a configuration of TRL: its defaults, as `correct_defaults` corrects them."""
 
     def __post_init__(self) -> None:
-        set_defaults(self)
+        correct_defaults(self)
         super().__post_init__()  # type: ignore[misc]  # of TRL's configuration, the next base
 
 
-def _name(model: Any) -> str:
+def _find_path_or_id(model: Any) -> str:
     """Return a model's path or its id; "" of one in memory."""
     return model if isinstance(model, str) else get_config_model_id(model.config) or ""
 
 
-def own_config(args: Any, kind: type[Config], model: Any) -> Config:
+def copy_or_default_config(args: Any, kind: type[Config], model: Any) -> Config:
     """Return a copy of `args`, which trainers change, or the default for a model.
 
     TRL's configuration is taken as ours, with the defaults of what it does not say of noise.
     """
     if args is None:
-        name = _name(model)
+        name = _find_path_or_id(model)
         default: Config = kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
         return default
     if isinstance(args, kind):
@@ -100,11 +100,11 @@ _ONLY: Mapping[str, tuple[Any, str]] = {
 }
 
 
-def check_dpo(args: Any, options: Mapping[str, Any]) -> None:
+def check_dpo_settings(args: Any, options: Mapping[str, Any]) -> None:
     """Raise `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
     sharded = is_fsdp2(args) and options.get("ref_model") is None
     is_ipo = args.loss_type == ["ipo"]
-    refuse(
+    refuse_if_any_holds(
         {
             f"loss_type {args.loss_type}": (
                 args.loss_type != ["sigmoid"] and not is_ipo,
@@ -130,10 +130,10 @@ def check_dpo(args: Any, options: Mapping[str, Any]) -> None:
     )
 
 
-def check_reward(args: Any, peft_config: Any) -> None:
+def check_reward_settings(args: Any, peft_config: Any) -> None:
     """Raise `LabelguardError` for settings that contradict each other."""
     frozen = args.frozen_backbone
-    refuse(
+    refuse_if_any_holds(
         {
             "peft_config": (
                 frozen and peft_config is not None,
@@ -148,7 +148,7 @@ def check_reward(args: Any, peft_config: Any) -> None:
     )
 
 
-def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
+def refuse_if_any_holds(refused: Mapping[str, tuple[bool, str]]) -> None:
     """Raise `LabelguardError` for the first name whose condition holds, with its reason."""
     for name, (holds, reason) in refused.items():
         if holds:
@@ -187,7 +187,7 @@ def is_fsdp2(args: Any) -> bool:
     return _is_fsdp_launched() and os.environ.get("FSDP_VERSION", "1") == "2"
 
 
-def datasets_of(train: Any, evaluation: Any) -> list[Any]:
+def collect_datasets(train: Any, evaluation: Any) -> list[Any]:
     """Return the data sets that a trainer is given. `LabelguardError` for none, and for streams."""
     if train is None:
         raise LabelguardError("train_dataset is missing: labelguard.load(release, 'datasets')")
@@ -212,21 +212,23 @@ def check_rows(dataset: Any, args: Any) -> None:
     if "margin" in columns:
         raise LabelguardError("a margin column is not taken: it says something of raw labels")
     if not {TARGET, WEIGHT} <= columns:
-        NoisyRows.read(columns_of(dataset), args.preference_loss, non_private=args.non_private)
+        NoisyRows.read(
+            read_noise_columns(dataset), args.preference_loss, non_private=args.non_private
+        )
 
 
 def tokenizer_of(model: Any, args: Any) -> Any:
     """Return the tokenizer saved with a model. `LabelguardError` if it has no path to find it
     at.
     """
-    name = _name(model)
+    name = _find_path_or_id(model)
     if not name:
         raise LabelguardError("a model in memory has no tokenizer: pass processing_class")
     revision = (args.model_init_kwargs or {}).get("revision")
     return load_tokenizer(name, revision=revision, trust_remote_code=args.trust_remote_code)
 
 
-def check_model(model: Any, tokenizer: Any, args: Any) -> Any:
+def check_model_fits(model: Any, tokenizer: Any, args: Any) -> Any:
     """Return the model's configuration.
 
     Raises `LabelguardError` if model, tokenizer and `max_length` do not fit together.
@@ -272,7 +274,7 @@ def _architecture(config: Any) -> str:
     return str((config.architectures or ["the model"])[0])
 
 
-def check_texts(dataset: Any, tokenizer: Any) -> None:
+def check_chat_template(dataset: Any, tokenizer: Any) -> None:
     """Raise `LabelguardError` for conversations without a template to write them by."""
     if is_conversational(dataset[0]) and tokenizer.chat_template is None:
         raise LabelguardError(
@@ -306,7 +308,7 @@ def check_checkpoint(checkpoint: str | bool, output_dir: str) -> None:
         )
 
 
-def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
+def drop_equal_sides(dataset: Any, args: Any, rows: int, name: str) -> Any:
     """Return the tokenized rows whose sides differ within `max_length`: others have no gradient.
 
     `rows` is how many there were before tokenizing, which leaves out prompts without room for an
@@ -333,9 +335,9 @@ def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
 
 
 @contextmanager
-def loading(model: Any) -> Iterator[None]:
+def explain_damaged_weights(model: Any) -> Iterator[None]:
     """One line in place of a trace where a file of weights is damaged."""
-    name = _name(model) or "the model"
+    name = _find_path_or_id(model) or "the model"
     try:
         yield
     except SafetensorError as error:
@@ -345,7 +347,7 @@ def loading(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def saving(directory: str | Path) -> Iterator[None]:
+def explain_failed_write(directory: str | Path) -> Iterator[None]:
     """One line in place of a trace where a model, or what training needs, cannot be written.
 
     A full disk is an `OSError`, a `SafetensorError`, or a `RuntimeError` of torch's own writer.
@@ -353,7 +355,7 @@ def saving(directory: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _says(error, _TORCH_CANNOT_WRITE):
+        if isinstance(error, RuntimeError) and not _mentions_any(error, _TORCH_CANNOT_WRITE):
             raise
         reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
         raise LabelguardError(
@@ -363,13 +365,13 @@ def saving(directory: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def enough_memory(args: Any, model: Any) -> Iterator[None]:
+def explain_lack_of_memory(args: Any, model: Any) -> Iterator[None]:
     """One line in place of a trace where memory ran out."""
-    name = _name(model) or "the model"
+    name = _find_path_or_id(model) or "the model"
     try:
         yield
     except RuntimeError as error:
-        if not _out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
         raise LabelguardError(
             f"out of memory training {name} with per_device_train_batch_size="
@@ -378,11 +380,11 @@ def enough_memory(args: Any, model: Any) -> Iterator[None]:
         ) from error
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError) or _says(error, _NO_MEMORY)
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.cuda.OutOfMemoryError) or _mentions_any(error, _NO_MEMORY)
 
 
-def _says(error: RuntimeError, words: tuple[str, ...]) -> bool:
+def _mentions_any(error: RuntimeError, words: tuple[str, ...]) -> bool:
     return any(word in str(error) for word in words)
 
 

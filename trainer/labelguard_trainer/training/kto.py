@@ -22,9 +22,9 @@ from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
 from labelguard.errors import LabelguardError
 from labelguard_trainer import losses
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.dpo import is_nowhere_else
+from labelguard_trainer.training.dpo import is_in_memory_only
 from labelguard_trainer.training.noisy import BatchNoise, NoisyConfig, NoisyTraining
-from labelguard_trainer.training.rows import with_noise
+from labelguard_trainer.training.rows import add_noise_columns
 
 
 @dataclass
@@ -52,7 +52,7 @@ class KTOTrainer(NoisyTraining, trl.KTOTrainer):
     _check_architecture = staticmethod(guard.check_language_model)
 
     def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
-        guard.refuse(
+        guard.refuse_if_any_holds(
             {
                 "preference_loss forward": (
                     args.preference_loss == "forward",
@@ -60,7 +60,7 @@ class KTOTrainer(NoisyTraining, trl.KTOTrainer):
                 )
             }
         )
-        if options.get("ref_model") is None and is_nowhere_else(model, options):
+        if options.get("ref_model") is None and is_in_memory_only(model, options):
             args.precompute_ref_log_probs = True
         return options
 
@@ -75,9 +75,9 @@ class KTOTrainer(NoisyTraining, trl.KTOTrainer):
         if self._tokens in dataset.column_names:
             return dataset
         guard.check_rows(dataset, args)
-        guard.check_texts(dataset, processing_class)
+        guard.check_chat_template(dataset, processing_class)
         answers = 2 * len(dataset)
-        dataset = with_noise(dataset, args.preference_loss, non_private=args.non_private)
+        dataset = add_noise_columns(dataset, args.preference_loss, non_private=args.non_private)
         dataset = unpair_preference_dataset(dataset).shuffle(seed=args.seed)
         dataset = trl.KTOTrainer._prepare_dataset(self, dataset, processing_class, args, name)
         if name == "train":
@@ -92,7 +92,7 @@ class KTOTrainer(NoisyTraining, trl.KTOTrainer):
         desirable = inputs["label"].bool()
         weights = self.desirable_weight, self.undesirable_weight
         own, other = (torch.where(desirable, *pair) for pair in (weights, weights[::-1]))
-        given, turned = losses.shares(noise.target, noise.flip_probability)
+        given, turned = losses.weigh_both_losses(noise.target, noise.flip_probability)
         each = noise.weight * (given * own - turned * other)
         self.desirable_weight, self.undesirable_weight = each[desirable], each[~desirable]
         try:

@@ -24,7 +24,7 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
 from labelguard.processes import require_one_process
-from labelguard.release.model_card import base_of
+from labelguard.release.model_card import find_learned_releases
 from labelguard.text import Progress
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.settings import Kind
@@ -59,14 +59,14 @@ class PreparedBase:
             )
         extras.require("train", f"--learner {kind}")
         require_one_process(f"--learner {kind}")
-        before = base_of(options.model, private=True)
+        before = find_learned_releases(options.model, private=True)
         lora = None if options.lora is None else settings.parse_lora(options.lora)
         config = {} if options.config is None else settings.read_config(Path(options.config))
-        cls.check(kind, config, lora or {})
+        cls.check_settings(kind, config, lora or {})
         from labelguard_trainer.training import models
         from labelguard_trainer.training.stage_training import StageTraining
 
-        base, values = models.fix_version(options.model, config)
+        base, values = models.identify_and_pin(options.model, config)
         chosen = {**cls.usual, **values}
         training = StageTraining.of(kind, options.model, base, lora, chosen, pairs)
         identity = {"model": base, "lora": lora, "training": settings.public_settings(chosen)}
@@ -74,7 +74,7 @@ class PreparedBase:
         return cls(training, identity | learned)
 
     @classmethod
-    def check(cls, kind: Kind, config: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+    def check_settings(cls, kind: Kind, config: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
         """Raise `LabelguardError` for settings that the learner cannot use."""
         settings.check_stage_fields(kind, config)
 

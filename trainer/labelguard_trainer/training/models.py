@@ -29,7 +29,7 @@ def load_tokenizer(name: str, **options: Any) -> Any:
     from transformers import AutoTokenizer
 
     options.setdefault("trust_remote_code", False)
-    with opening(name, "a tokenizer"):
+    with explain_failed_load(name, "a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made of nothing, without an error
         raise LabelguardError(f"{name} cannot be loaded as a tokenizer: its vocabulary is missing")
@@ -47,11 +47,11 @@ def load_config(name: str, **options: Any) -> Any:
     from transformers import AutoConfig
 
     options.setdefault("trust_remote_code", False)
-    with opening(name, "a model"):
+    with explain_failed_load(name, "a model"):
         return AutoConfig.from_pretrained(name, **options)
 
 
-def usual_length(name: str, init: Mapping[str, Any]) -> int:
+def choose_max_length(name: str, init: Mapping[str, Any]) -> int:
     """`LONGEST`, or all positions of a model that has fewer; `init` is as for `load_model`."""
     text = load_config(name, **init).get_text_config()
     return min(LONGEST, getattr(text, "max_position_embeddings", None) or LONGEST)
@@ -69,7 +69,7 @@ def load_model(kind: Kind, name: str, **init: Any) -> Any:
 
     init.setdefault("dtype", torch.float32)
     init.setdefault("trust_remote_code", False)
-    with opening(name, "a model"):
+    with explain_failed_load(name, "a model"):
         if kind == "dpo":
             return AutoModelForCausalLM.from_pretrained(name, **init)
         with suppress_seqcls_warning():  # a score that is new is what was asked for
@@ -99,13 +99,13 @@ def _find_commit(name: str, revision: str | None) -> str | None:
     """Return the commit of which a hub's model is in the cache, which names a directory by it."""
     from transformers.utils import cached_file
 
-    with opening(name, "a model"):
+    with explain_failed_load(name, "a model"):
         path = cached_file(name, "config.json", revision=revision)
     _, *inside = Path(path or "").as_posix().split("/snapshots/")
     return inside[-1].split("/")[0] if inside else None
 
 
-def fix_version(name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def identify_and_pin(name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return a model's identity, and the settings `config` for just that model, with its usual
     length.
     """
@@ -113,7 +113,7 @@ def fix_version(name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, An
     code = config.get("trust_remote_code", False)
     options = {"revision": init.get("revision"), "trust_remote_code": code}
     base = identity(name, **options)
-    length = usual_length(name, {**init, **options})
+    length = choose_max_length(name, {**init, **options})
     return base, {
         "max_length": length,
         **config,
@@ -168,7 +168,7 @@ def _files(directory: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 
 @contextmanager
-def one_line(what: str) -> Iterator[None]:
+def shorten_library_errors(what: str) -> Iterator[None]:
     """One line for what the libraries refuse of a model and its settings."""
     try:
         yield
@@ -178,7 +178,7 @@ def one_line(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def opening(name: str, what: str) -> Iterator[None]:
+def explain_failed_load(name: str, what: str) -> Iterator[None]:
     """One line for what goes wrong while a model or its tokenizer is loaded."""
     from safetensors import SafetensorError
 
@@ -189,7 +189,7 @@ def opening(name: str, what: str) -> Iterator[None]:
         raise LabelguardError(f"{name} cannot be loaded as {what}: {reason}") from None
 
 
-def check_whole(kind: Kind, name: str, init: Mapping[str, Any]) -> None:
+def check_weights_complete(kind: Kind, name: str, init: Mapping[str, Any]) -> None:
     """Raise `LabelguardError` if a model's files lack weights that transformers would make up.
 
     A reward model's head, which is outside its backbone, may be new. `init` is as for `load_model`;

@@ -29,7 +29,7 @@ from labelguard_trainer.training.rows import (
     TARGET,
     WEIGHT,
     PreferenceLoss,
-    with_noise,
+    add_noise_columns,
 )
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
@@ -44,7 +44,7 @@ class NoisyCollator:
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         lost = [name for name in COLUMNS if name not in examples[0]]
         if lost:
-            raise _lost_noise(lost)
+            raise _explain_lost_noise(lost)
         noise = {name: torch.tensor([row[name] for row in examples]) for name in COLUMNS}
         return {**self.texts(examples), **noise}
 
@@ -66,7 +66,7 @@ class BatchNoise:
         """
         lost = [name for name in COLUMNS if name not in batch]
         if lost:
-            raise _lost_noise(lost)
+            raise _explain_lost_noise(lost)
         rest = {name: value for name, value in batch.items() if name not in COLUMNS}
         return cls(batch[TARGET], batch[FLIP], batch[WEIGHT]), rest
 
@@ -90,7 +90,7 @@ def score_rows(
     Rows of similar length share a batch of `per_device_eval_batch_size`; each process of a
     distributed run scores its share and has all scores in the end.
     """
-    lengths = _lengths(dataset)
+    lengths = _measure_longer_sides(dataset)
     longest_first = np.argsort(-lengths, kind="stable")
     loader = trainer.accelerator.prepare_data_loader(
         DataLoader(
@@ -113,7 +113,7 @@ def score_rows(
     return np.asarray(scores[np.argsort(longest_first)])
 
 
-def _lengths(dataset: Any) -> NDArray[np.int64]:
+def _measure_longer_sides(dataset: Any) -> NDArray[np.int64]:
     """Of the longer side of every row, shape (n,)."""
     columns = dataset.select_columns(["chosen_ids", "rejected_ids"]).with_format("arrow")[:]
     sides = [pc.list_value_length(columns[name]).to_numpy() for name in columns.column_names]
@@ -121,7 +121,7 @@ def _lengths(dataset: Any) -> NDArray[np.int64]:
     return longer
 
 
-def _lost_noise(names: list[str]) -> LabelguardError:
+def _explain_lost_noise(names: list[str]) -> LabelguardError:
     return LabelguardError(
         f"a batch has no {', '.join(names)}: something between the release and the loss (a "
         "collator, a map, remove_columns) dropped it, and noisy labels would be taken as true"
@@ -139,7 +139,7 @@ class NoisyConfig(guard.CorrectedDefaults):
 class NoisyTraining(_BaseTrainer):
     """Comes before a trainer of TRL: prepares data sets with the noise of their rows."""
 
-    # Rows of the training set that no step is taken on: see `guard.distinguishable`.
+    # Rows of the training set that no step is taken on: see `guard.drop_equal_sides`.
     left_out: int
 
     # The column that a tokenized data set has.
@@ -159,15 +159,15 @@ class NoisyTraining(_BaseTrainer):
         data_collator: Any = None,
         **options: Any,
     ) -> None:
-        args = guard.own_config(args, self._config, model)
-        for dataset in guard.datasets_of(train_dataset, eval_dataset):
+        args = guard.copy_or_default_config(args, self._config, model)
+        for dataset in guard.collect_datasets(train_dataset, eval_dataset):
             guard.check_rows(dataset, args)
         guard.check_processes(args)
         options = self._check_options(model, args, train_dataset, options)
         tokenizer = processing_class or guard.tokenizer_of(model, args)
-        self._check_architecture(guard.check_model(model, tokenizer, args))
+        self._check_architecture(guard.check_model_fits(model, tokenizer, args))
         self.preference_loss = loss_of(args.preference_loss)
-        with guard.loading(model), guard.enough_memory(args, model):
+        with guard.explain_damaged_weights(model), guard.explain_lack_of_memory(args, model):
             super().__init__(
                 model,
                 args=args,
@@ -194,14 +194,14 @@ class NoisyTraining(_BaseTrainer):
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """As TRL's. Raises `LabelguardError` for a half-written checkpoint, and if memory runs out.
 
-        The latter says what to lower. So for a full disk, see `guard.saving`.
+        The latter says what to lower. So for a full disk, see `guard.explain_failed_write`.
         """
         if resume_from_checkpoint:
             guard.check_checkpoint(resume_from_checkpoint, self.args.output_dir)
-        with guard.enough_memory(self.args, self.model):
+        with guard.explain_lack_of_memory(self.args, self.model):
             return super().train(resume_from_checkpoint, **options)
 
-    def scorable(self, dataset: Any) -> Any:
+    def prepare_for_scoring(self, dataset: Any) -> Any:
         """Return all rows of a data set as `margins` takes them after training; call it before."""
         return self._tokenize_all(dataset)
 
@@ -216,19 +216,19 @@ class NoisyTraining(_BaseTrainer):
             super()._run_epoch(**arguments)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        with guard.saving(self.args.output_dir):
+        with guard.explain_failed_write(self.args.output_dir):
             super()._save_checkpoint(model, trial)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, name: str) -> Any:
         guard.check_rows(dataset, args)
         rows = len(dataset)
         if self._tokens not in dataset.column_names:
-            guard.check_texts(dataset, processing_class)
+            guard.check_chat_template(dataset, processing_class)
             dataset = super()._prepare_dataset(dataset, processing_class, args, name)
-        dataset = guard.distinguishable(dataset, args, rows, name)
+        dataset = guard.drop_equal_sides(dataset, args, rows, name)
         if name == "train":
             self.left_out = rows - len(dataset)
-        return with_noise(dataset, args.preference_loss, non_private=args.non_private)
+        return add_noise_columns(dataset, args.preference_loss, non_private=args.non_private)
 
     def _tokenize_all(self, dataset: Any) -> Any:
         """Return all rows of a data set that is to be scored; what is too long is cut in its
@@ -236,7 +236,7 @@ class NoisyTraining(_BaseTrainer):
         """
         if self._tokens in dataset.column_names:
             return dataset
-        guard.check_texts(dataset, self.processing_class)
+        guard.check_chat_template(dataset, self.processing_class)
         whole = copy(self.args)
         whole.max_length = None
         return super()._prepare_dataset(dataset, self.processing_class, whole, "scored")
@@ -247,7 +247,7 @@ class NoisyTraining(_BaseTrainer):
         if not known:
             self._signature_columns += COLUMNS
 
-    def _record(self, **rows: Any) -> None:
+    def _record_means(self, **rows: Any) -> None:
         """Metrics that are means over rows, each of shape (n,): one exchange between processes.
 
         A row without a value (NaN) does not count. Of an evaluation every row counts once, however
@@ -263,7 +263,7 @@ class NoisyTraining(_BaseTrainer):
             if known:
                 self._metrics[self._mode][name].extend(known)
 
-    def _count(self, tokens: float) -> None:
+    def _count_tokens(self, tokens: float) -> None:
         """Tokens seen so far, of all processes."""
         if self._mode == "train":
             self._total_train_tokens += int(tokens) // self._tp_size

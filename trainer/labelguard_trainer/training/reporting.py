@@ -45,13 +45,15 @@ class TrainingCallback(TrainerCallback):
         """
         if state.max_steps < 1:
             raise LabelguardError("no step would be taken: raise num_train_epochs or max_steps")
-        self._show(state)
+        self._report_step(state)
         if state.is_world_process_zero:
-            self._run.metrics.write_text("".join(map(_line, metrics_of(state))), encoding="utf-8")
+            self._run.metrics.write_text(
+                "".join(map(_to_json_line, metrics_of(state))), encoding="utf-8"
+            )
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """One step further."""
-        self._show(state)
+        self._report_step(state)
 
     def on_log(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """One line more."""
@@ -60,7 +62,7 @@ class TrainingCallback(TrainerCallback):
             self._loss = f", loss {entry['loss']:.3f}"
         if state.is_world_process_zero and _SUMMARY not in entry:
             with self._run.metrics.open("a", encoding="utf-8") as file:
-                file.write(_line(_metrics(entry)))
+                file.write(_to_json_line(_drop_timings(entry)))
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Every process has written its part of a checkpoint once all are here."""
@@ -71,9 +73,9 @@ class TrainingCallback(TrainerCallback):
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Rows are evaluated between two steps."""
         if state.max_steps:
-            self._show(state, ", evaluating")
+            self._report_step(state, ", evaluating")
 
-    def _show(self, state: TrainerState, beside: str = "") -> None:
+    def _report_step(self, state: TrainerState, beside: str = "") -> None:
         step, steps = state.global_step, state.max_steps
         text = f"training on {self._rows}: step {step:,} of {steps:,}{self._loss}{beside}"
         self._progress(text, step / steps)
@@ -81,10 +83,10 @@ class TrainingCallback(TrainerCallback):
 
 def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:
     """Return all that was logged, but for the summary at the end."""
-    return [_metrics(entry) for entry in state.log_history if _SUMMARY not in entry]
+    return [_drop_timings(entry) for entry in state.log_history if _SUMMARY not in entry]
 
 
-def _metrics(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_timings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a line without what depends on the machine's speed or on interruptions.
 
     Names are sorted, as those of a resumed run are; a number that JSON cannot hold is None.
@@ -115,7 +117,7 @@ class LogFilter(logging.Filter):
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[LogFilter]:
+def silence_libraries() -> Iterator[LogFilter]:
     """No bar, warning or log line of the libraries meanwhile, and no telemetry."""
     with contextlib.ExitStack() as stack:
         log_filter = LogFilter()
@@ -144,5 +146,5 @@ def quiet() -> Iterator[LogFilter]:
         yield log_filter
 
 
-def _line(entry: Mapping[str, Any]) -> str:
+def _to_json_line(entry: Mapping[str, Any]) -> str:
     return json.dumps(entry, ensure_ascii=False) + "\n"

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import Where
-from labelguard.release.model_card import LearnedRelease, base_of
-from labelguard.release.pairs_file import check_pairs, hold_out, item_sides, scan_pairs
+from labelguard.release.model_card import LearnedRelease, find_learned_releases
+from labelguard.release.pairs_file import check_pairs, hold_out, item_keys_and_sides, scan_pairs
 from labelguard.release.rows import rows_path
-from labelguard.release.writer import committed_directory, read_card
+from labelguard.release.writer import read_card, verified_release_directory
 from labelguard.storage.files import SUMS, sha256
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
@@ -79,7 +79,7 @@ class TrainingRequest:
         check_pairs(source.file)
         if eval_pairs < 1:
             raise LabelguardError(f"--eval-pairs must be at least 1, found {eval_pairs}")
-        columns, (items, first) = read_columns(source)
+        columns, (items, first) = read_noise_and_sides(source)
         out = hold_out(items, holdout)
         if out.all():
             raise LabelguardError(f"no row is left to train on with --holdout {holdout:g}")
@@ -101,7 +101,7 @@ class TrainingRequest:
             limit_held_out(items, out, eval_pairs),
             items,
             first,
-            base_of(model, private=source.card is not None),
+            find_learned_releases(model, private=source.card is not None),
             columns,
         )
 
@@ -173,7 +173,7 @@ def open_release(release: str, project: Where) -> Source:
             f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
             "declare training without a guarantee: --non-private"
         )
-    directory = committed_directory(path if path.is_dir() else release, project)
+    directory = verified_release_directory(path if path.is_dir() else release, project)
     card = read_card(directory)
     if "train_with" not in card or "privacy" not in card:
         raise ProjectError(f"the card in {directory} does not say how to train on the release")
@@ -183,7 +183,7 @@ def open_release(release: str, project: Where) -> Source:
 def open_raw(file: str) -> Source:
     """Raw labels in a file of pairs, Parquet or JSON lines.
 
-    Raises `LabelguardError` for a release, which is private already.
+    Raises `LabelguardError` for what is no file, such as a release, which is private already.
     """
     path = Path(file)
     if not path.is_file():
@@ -194,23 +194,26 @@ def open_raw(file: str) -> Source:
     return Source(path, sha256(path), None)
 
 
-def read_columns(
+def read_noise_and_sides(
     source: Source,
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
-    """Return what the rows say of their noise, shape (n,) each, and the `item_sides` of each row.
+    """Return the rows' noise columns, shape (n,) each, and their `item_keys_and_sides`.
 
     A column that is not there is all NaN.
     """
     frame = scan_pairs(source.file)
     names = frame.collect_schema().names()
     values = frame.select(name for name in NOISE_COLUMNS if name in names).collect()
-    sides = item_sides(source.file)
+    sides = item_keys_and_sides(source.file)
     return {
-        name: _numbers(source.file, values, name, len(sides[0])) for name in NOISE_COLUMNS
+        name: _read_numbers_or_nan(source.file, values, name, len(sides[0]))
+        for name in NOISE_COLUMNS
     }, sides
 
 
-def _numbers(file: Path, frame: pl.DataFrame, name: str, rows: int) -> NDArray[np.float64]:
+def _read_numbers_or_nan(
+    file: Path, frame: pl.DataFrame, name: str, rows: int
+) -> NDArray[np.float64]:
     if name not in frame.columns:
         return np.full(rows, np.nan)
     kind = frame.schema[name]

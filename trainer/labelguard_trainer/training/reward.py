@@ -68,8 +68,8 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
 
     def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
         lora = options.get("peft_config")
-        guard.check_reward(args, lora)
-        return {**options, "peft_config": _with_head(lora)}
+        guard.check_reward_settings(args, lora)
+        return {**options, "peft_config": _include_head_in_training(lora)}
 
     def _collator(self, tokenizer: Any, args: Any) -> Any:
         return DataCollatorForPreference(
@@ -126,7 +126,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
         loss = each.mean()
         self._record_rewards(noise, inputs, chosen.detach(), rejected.detach())
         if self._mode == "eval":
-            self._record(loss=each.detach())
+            self._record_means(loss=each.detach())
         return (loss, outputs) if return_outputs else loss
 
     def _rewards(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
@@ -141,12 +141,12 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
     ) -> None:
         margin = chosen - rejected
         agreement = noise.agreement(margin)
-        self._record(chosen=chosen, rejected=rejected, margin=margin, agreement=agreement)
+        self._record_means(chosen=chosen, rejected=rejected, margin=margin, agreement=agreement)
         tokens = self.accelerator.gather(inputs["attention_mask"].sum()).sum()
-        self._count(tokens)
+        self._count_tokens(tokens)
 
 
-def _with_head(peft_config: Any) -> Any:
+def _include_head_in_training(peft_config: Any) -> Any:
     """Return a copy that trains the head too: a new one would stay as it was drawn."""
     if peft_config is None or HEAD in (peft_config.modules_to_save or ()):
         return peft_config

@@ -50,7 +50,7 @@ class NoisyRows:
     def read(
         cls, columns: Mapping[str, Any], loss: str = AUTO, *, non_private: bool = False
     ) -> NoisyRows:
-        """Return what a loss is given of a release's columns (`columns_of`), each of shape (n,).
+        """Return what a loss gets of a release's columns (`read_noise_columns`), of shape (n,).
 
         `non_private`: rows that say nothing of their noise are taken as they are.
 
@@ -71,7 +71,7 @@ class NoisyRows:
         flipped, soft = ~np.isnan(flip), ~np.isnan(probability)
         _check_range(flip[flipped], "flip_probability", 0.5, "[0, ½)", open_above=True)
         _check_range(probability[soft], "label_probability", 1.0, "[0, 1]")
-        _check_fit(loss, flipped, soft)
+        _check_loss_fits(loss, flipped, soft)
         target = np.where(soft & ~flipped, probability, 1.0)
         gamma = np.where(flipped, flip, 0.0)
         if loss == "plain":
@@ -81,7 +81,7 @@ class NoisyRows:
         return cls(target, gamma, weight)
 
 
-def columns_of(dataset: Any) -> dict[str, Any]:
+def read_noise_columns(dataset: Any) -> dict[str, Any]:
     """Return the columns of a `datasets.Dataset` that say something of its rows' noise; NaN where
     absent.
 
@@ -93,7 +93,7 @@ def columns_of(dataset: Any) -> dict[str, Any]:
     return {name: table[name] if name in present else absent for name in NOISE_COLUMNS}
 
 
-def with_noise(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
+def add_noise_columns(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
     """Return a `datasets.Dataset` with `COLUMNS`, by `NoisyRows.read`, weights over the whole of
     it.
 
@@ -103,7 +103,7 @@ def with_noise(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> 
         if FLIP in dataset.column_names:
             return dataset
         return dataset.add_column(FLIP, np.zeros(len(dataset)))
-    rows = NoisyRows.read(columns_of(dataset), loss, non_private=non_private)
+    rows = NoisyRows.read(read_noise_columns(dataset), loss, non_private=non_private)
     if FLIP in dataset.column_names:
         dataset = dataset.remove_columns(FLIP)
     for name, values in zip(COLUMNS, vars(rows).values(), strict=True):
@@ -130,7 +130,7 @@ def _check_range(
         )
 
 
-def _check_fit(loss: str, flipped: NDArray[np.bool_], soft: NDArray[np.bool_]) -> None:
+def _check_loss_fits(loss: str, flipped: NDArray[np.bool_], soft: NDArray[np.bool_]) -> None:
     if loss in ("forward", "robust") and not flipped.any():
         raise LabelguardError(
             f"loss {loss} corrects for flips, and no row has a flip_probability; use auto"

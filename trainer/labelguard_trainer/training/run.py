@@ -13,7 +13,7 @@ from labelguard.text import Progress, no_progress
 from labelguard_trainer.training.evaluate import TrainingResult
 from labelguard_trainer.training.request import TrainingRequest, open_raw, open_release
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
-from labelguard_trainer.training.runs import RunDirectory, check_output
+from labelguard_trainer.training.runs import RunDirectory, check_new_directory
 from labelguard_trainer.training.settings import Kind
 
 
@@ -56,7 +56,7 @@ def train(
         raise LabelguardError("--model is empty: give a directory, or an id of a hub")
     extras.require("train", f"labelguard train {kind}")
     run = RunDirectory(Path(output))
-    check_output(run.output)
+    check_new_directory(run.output)
     where = str(release.path if isinstance(release, Release) else release)
     source = open_raw(where) if non_private else open_release(where, project)
     request = TrainingRequest.read(

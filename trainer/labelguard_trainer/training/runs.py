@@ -21,7 +21,7 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard.project.project import file_lock
 from labelguard.storage.files import (
-    check_directory,
+    check_output_directory,
     fresh_directory,
     fsync_path,
     publish_directory,
@@ -31,9 +31,9 @@ from labelguard.storage.files import (
 _COMPLETE = "complete"
 
 
-def check_output(output: Path) -> None:
+def check_new_directory(output: Path) -> None:
     """Raise `LabelguardError` for a directory that is there, or cannot be made."""
-    check_directory(output, "model")
+    check_output_directory(output, "model")
     if os.path.lexists(output):
         raise LabelguardError(f"{output} exists; choose another -o")
     parent = output.absolute().parent
@@ -93,7 +93,7 @@ class RunDirectory:
 
     def publish(self) -> None:
         """Give what is finished its name, in one step, and remove the rest."""
-        check_output(self.output)
+        check_new_directory(self.output)
         publish_directory(self.finished_path, self.output)
         for mark in self.checkpoints.glob(f"*/{_COMPLETE}"):
             mark.unlink()  # half a checkpoint is none
@@ -111,7 +111,7 @@ class RunDirectory:
         if is_new or self.last_checkpoint() is None:
             write_atomically(file, json.dumps(parameters, indent=2).encode())
             return
-        began = _read(file)
+        began = _read_json(file)
         other = sorted(
             name for name in {*parameters, *began} if parameters.get(name) != began.get(name)
         )
@@ -148,7 +148,7 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_bytes())
     except ValueError:

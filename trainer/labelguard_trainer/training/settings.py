@@ -96,7 +96,7 @@ def check_fields(kind: str, given: Mapping[str, Any]) -> None:
     config = getattr(home, f"{names[kind]}Config")
     known = [field.name for field in fields(config) if field.init]
     for name in given:
-        if reason := _refusal(name):
+        if reason := _find_refusal_reason(name):
             raise LabelguardError(f"{name} cannot be set in a config: {reason}")
         if name not in known:
             near = get_close_matches(name, known, n=1)
@@ -122,7 +122,7 @@ def check_stage_fields(kind: Kind, given: Mapping[str, Any]) -> None:
         )
 
 
-def _refusal(name: str) -> str | None:
+def _find_refusal_reason(name: str) -> str | None:
     """Return why a field cannot be set; None if it can."""
     if name == "hub_token":
         return _SECRET
@@ -157,7 +157,7 @@ def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**shown, "digest": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
 
 
-def with_model(spec: str, change: Callable[[str], str]) -> str:
+def replace_model_in_spec(spec: str, change: Callable[[str], str]) -> str:
     """Return a specification of features, such as `reward:ID,…`, with another name of its model."""
     kind, colon, options = spec.partition(":")
     model, comma, rest = options.partition(",")

@@ -32,8 +32,8 @@ from labelguard.storage.files import publish_directory
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import guard, models
 from labelguard_trainer.training.dpo import REFERENCE
-from labelguard_trainer.training.models import check_whole, one_line
-from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
+from labelguard_trainer.training.reporting import silence_libraries
 from labelguard_trainer.training.rows import FLIP, TARGET, WEIGHT
 from labelguard_trainer.training.settings import Kind
 
@@ -78,18 +78,21 @@ class StageTraining:
         pairs: pa.Table,
     ) -> StageTraining:
         """Raise `LabelguardError` unless model, settings and pairs can be trained together."""
-        with quiet(), one_line("model and settings of training cannot be used"):
-            arguments = _arguments(kind, settings, Path("unused"))
+        with (
+            silence_libraries(),
+            shorten_library_errors("model and settings of training cannot be used"),
+        ):
+            arguments = _build_trainer_config(kind, settings, Path("unused"))
             tokenizer = guard.tokenizer_of(model, arguments)
             if is_chat(pairs) and not tokenizer.chat_template:
                 raise LabelguardError(
                     f"the pairs are chats, and the tokenizer of {model} has no chat template"
                 )
-            check_whole(kind, model, arguments.model_init_kwargs or {})
+            check_weights_complete(kind, model, arguments.model_init_kwargs or {})
             tokens = tokenize(kind, pairs, tokenizer, arguments.max_length)
             training = cls(kind, model, identity, lora, settings, tokenizer, tokens)
             with tempfile.TemporaryDirectory() as directory:
-                _check_names(model, tokenizer, Path(directory, "tokenizer"))
+                _check_tokenizer_files(model, tokenizer, Path(directory, "tokenizer"))
                 training.trainer(Path(directory), training.example)
         return training
 
@@ -101,9 +104,9 @@ class StageTraining:
         """
         every = np.arange(len(self.tokens))
         dataset = Dataset(self.tokens.append_column("pair", pa.array(every)))
-        with quiet():
-            arguments = _arguments(self.kind, self.settings, Path("unused"))
-            comparable = guard.distinguishable(dataset, arguments, len(every), "input")
+        with silence_libraries():
+            arguments = _build_trainer_config(self.kind, self.settings, Path("unused"))
+            comparable = guard.drop_equal_sides(dataset, arguments, len(every), "input")
         return np.asarray(comparable["pair"], np.intp)
 
     def trainer(self, directory: Path, dataset: Dataset, weights: Path | None = None) -> Any:
@@ -115,10 +118,10 @@ class StageTraining:
         if start == self.model:
             self._check_base()
         lora = lora_config(self.kind, self.lora) if self.lora else None
-        with quiet():
+        with silence_libraries():
             trainer = TRAINERS[self.kind][1](
                 start,
-                _arguments(self.kind, self.settings, directory),
+                _build_trainer_config(self.kind, self.settings, directory),
                 train_dataset=dataset,
                 processing_class=self.tokenizer,
                 peft_config=lora,
@@ -137,14 +140,14 @@ class StageTraining:
         partial = directory.with_name(f"{directory.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            with guard.saving(directory), quiet():
+            with guard.explain_failed_write(directory), silence_libraries():
                 if merged is None:
                     shutil.copytree(weights, partial)
                 else:
                     merged.save_pretrained(partial)
                 self.tokenizer.save_pretrained(partial)
             self._check_base()
-            with guard.saving(directory):
+            with guard.explain_failed_write(directory):
                 publish_directory(partial, directory)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -153,24 +156,24 @@ class StageTraining:
     def merge_adapters(self, weights: Path) -> Any:
         """Return the base model with saved adapters merged into it."""
         base = self.base_model()
-        with quiet():
+        with silence_libraries():
             return PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
 
     def base_model(self) -> Any:
         """Return the base model, newly loaded; it pads with the tokenizer's token."""
         self._check_base()
-        with quiet():
-            base = models.load_model(self.kind, self.model, **self._init)
+        with silence_libraries():
+            base = models.load_model(self.kind, self.model, **self._model_init_options)
         base.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
         return base
 
     @property
-    def _init(self) -> Mapping[str, Any]:
+    def _model_init_options(self) -> Mapping[str, Any]:
         return self.settings.get("model_init_kwargs") or {}
 
     def _check_base(self) -> None:
         """Raise `LabelguardError` if the base model is not the one that the card will name."""
-        revision = self._init.get("revision")
+        revision = self._model_init_options.get("revision")
         models.check_unchanged(self.model, self.identity, revision=revision)
 
     def rows(
@@ -200,7 +203,7 @@ class StageTraining:
         return self.rows(self.comparable_pairs[:1])
 
 
-def _check_names(model: str, tokenizer: Any, directory: Path) -> None:
+def _check_tokenizer_files(model: str, tokenizer: Any, directory: Path) -> None:
     """Raise `LabelguardError` if a release may not hold a tokenizer's files."""
     tokenizer.save_pretrained(directory)
     try:
@@ -211,7 +214,7 @@ def _check_names(model: str, tokenizer: Any, directory: Path) -> None:
         ) from None
 
 
-def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:
+def _build_trainer_config(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:
     return TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
 
 
@@ -247,18 +250,18 @@ def tokenize(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = No
     for at in range(0, pairs.num_rows, _BATCH):
         prompt, first, second = (column.slice(at, _BATCH) for column in columns)
         if kind == "dpo":
-            rows = _split(tokenizer, prompt, first, second)
+            rows = _tokenize_for_dpo(tokenizer, prompt, first, second)
         else:
-            rows = _whole(tokenizer, prompt, first, second, limit)
+            rows = _tokenize_for_reward(tokenizer, prompt, first, second, limit)
         tables.append(pa.Table.from_pylist(list(rows), _SCHEMAS[kind]))
     return pa.concat_tables(tables)
 
 
-def _split(
+def _tokenize_for_dpo(
     tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array
 ) -> Iterator[dict[str, TokenIds]]:
     prompts = _token_ids(tokenizer, prompt.to_pylist(), add_generation_prompt=True)
-    sides = (_sides(tokenizer, prompt, side) for side in (first, second))
+    sides = (_tokenize_with_prompt(tokenizer, prompt, side) for side in (first, second))
     for alone, chosen, rejected in zip(prompts, *sides, strict=True):
         border = sum(1 for _ in takewhile(_alike, zip(alone, chosen, rejected, strict=False)))
         yield {
@@ -268,15 +271,15 @@ def _split(
         }
 
 
-def _whole(
+def _tokenize_for_reward(
     tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array, limit: int | None
 ) -> Iterator[dict[str, TokenIds]]:
-    sides = (_sides(tokenizer, prompt, side) for side in (first, second))
+    sides = (_tokenize_with_prompt(tokenizer, prompt, side) for side in (first, second))
     for chosen, rejected in zip(*sides, strict=True):
         yield {"chosen_ids": chosen[:limit], "rejected_ids": rejected[:limit]}
 
 
-def _sides(tokenizer: Any, prompt: pa.Array, response: pa.Array) -> list[TokenIds]:
+def _tokenize_with_prompt(tokenizer: Any, prompt: pa.Array, response: pa.Array) -> list[TokenIds]:
     together = zip(prompt.to_pylist(), response.to_pylist(), strict=True)
     if not pa.types.is_large_string(prompt.type):
         return _token_ids(tokenizer, [question + answer for question, answer in together])

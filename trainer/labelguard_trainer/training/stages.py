@@ -24,7 +24,7 @@ from labelguard.storage import arrays
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.reporting import silence_libraries
 from labelguard_trainer.training.runs import last_checkpoint, mark_complete
 from labelguard_trainer.training.stage_training import Floats, Rows, StageTraining
 
@@ -77,9 +77,9 @@ class StageLearner:
             self._progress("scoring all pairs by the base model", None)
             every = self.training.rows(np.arange(len(self.training.tokens)))
             trainer = self.training.trainer(self.directory, self.training.example)
-            with quiet():
+            with silence_libraries():
                 known = trainer.log_probs(every)
-            with guard.saving(path):
+            with guard.explain_failed_write(path):
                 write_atomically(path, arrays.pack({"log_probs": known}))
         return arrays.load(path)["log_probs"]
 
@@ -99,14 +99,14 @@ class StageLearner:
         if len(pairs):
             trainer.add_callback(_StageCallback(f"stage {model.stage}", self._progress))
             checkpoint = last_checkpoint(work)
-            with quiet():
+            with silence_libraries():
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        with guard.saving(self.directory), quiet():
+        with guard.explain_failed_write(self.directory), silence_libraries():
             finished = fresh_directory(work / "finished", mode=0o700)
             trainer.model.save_pretrained(finished)
             publish_directory(finished, model.path)
         shutil.rmtree(work)
-        model.take(trainer)
+        model.reuse_trainer(trainer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ class StageModel:
         comparable = np.isin(pairs, learner.training.comparable_pairs)
         if comparable.any():
             learner._progress(f"scoring by the model of stage {self.stage}", None)
-            with quiet():
+            with silence_libraries():
                 rows = learner.training.rows(pairs[comparable], learner.reference)
                 margins[comparable] = self._trainer.margins(rows)
         return margins
@@ -138,7 +138,7 @@ class StageModel:
         """Return where it is kept; `digest` is of all that it learned from."""
         return {"stage": np.array(self.stage), "digest": np.frombuffer(self.digest, np.uint8)}
 
-    def take(self, trainer: Any) -> None:
+    def reuse_trainer(self, trainer: Any) -> None:
         """Score by this trainer, which has the model in memory already."""
         self.__dict__["_trainer"] = trainer
 

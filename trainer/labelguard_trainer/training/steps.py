@@ -22,7 +22,7 @@ from labelguard.configuration.loader import SettingsTable, setting
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.processes import require_one_process
-from labelguard.release.model_card import base_of
+from labelguard.release.model_card import find_learned_releases
 from labelguard.release.pairs_file import PAIRS
 from labelguard.storage.files import sha256
 from labelguard.text import no_progress
@@ -79,7 +79,7 @@ class _TrainStep:
         """The extra, the configuration, and where its base model comes from."""
         extras.require("train", f"train.step: {self.kind}")
         require_one_process(f"train.step: {self.kind}")
-        base_of(self._model, private=True)
+        find_learned_releases(self._model_path_or_id, private=True)
         self._config()
         if self.options.lora is not None:
             parse_lora(self.options.lora)
@@ -92,8 +92,8 @@ class _TrainStep:
         from labelguard_trainer.training import models
 
         name = self.options.model
-        if Path(self._model).is_dir():
-            models.load_config(self._model)
+        if Path(self._model_path_or_id).is_dir():
+            models.load_config(self._model_path_or_id)
             return
         if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no id of a hub is like this
             raise LabelguardError(f"train.options.model: there is no directory {self._base / name}")
@@ -114,7 +114,10 @@ class _TrainStep:
         from labelguard_trainer.training import models
 
         path = self._config_file
-        files = {"model": models.identity(self._model), "train_config": path and sha256(path)}
+        files = {
+            "model": models.identity(self._model_path_or_id),
+            "train_config": path and sha256(path),
+        }
         return self.options.model_dump() | files
 
     def train(self, task: TrainingTask) -> TrainedModel:
@@ -126,7 +129,7 @@ class _TrainStep:
             train(
                 self.kind,
                 task.release,
-                self._model,
+                self._model_path_or_id,
                 output=task.output,
                 config=self._config_file,
                 lora=self.options.lora,
@@ -140,15 +143,15 @@ class _TrainStep:
             {name: line[name] for name in _CURVE if line.get(name) is not None} for line in metrics
         ]
         steps = max((int(line["step"]) for line in metrics), default=0)
-        return TrainedModel({"base": Path(self._model).name, "steps": steps}, curve)
+        return TrainedModel({"base": Path(self._model_path_or_id).name, "steps": steps}, curve)
 
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
         """As the trainer's own; 0 where both sides are equal within `max_length`."""
-        from labelguard_trainer.training.reporting import quiet
+        from labelguard_trainer.training.reporting import silence_libraries
 
         training, reference = self._prepare_scoring(pairs)
         margins = np.zeros(pairs.num_rows)
-        with tempfile.TemporaryDirectory() as directory, quiet():
+        with tempfile.TemporaryDirectory() as directory, silence_libraries():
             whole = Path(directory, "whole")
             if (model / "adapter_config.json").exists():
                 training.merge_adapters(model).save_pretrained(whole)
@@ -169,23 +172,23 @@ class _TrainStep:
         if self._scoring is None or self._scoring[0] is not pairs:
             from labelguard_trainer.training.stages import StageLearner
 
-            training = self._open(pairs)
+            training = self._load_for_scoring(pairs)
             with tempfile.TemporaryDirectory() as directory:
                 reference = StageLearner(training, Path(directory), no_progress).reference
             self._scoring = (pairs, training, reference)
         return self._scoring[1:]
 
-    def _open(self, pairs: pa.Table) -> StageTraining:
+    def _load_for_scoring(self, pairs: pa.Table) -> StageTraining:
         from labelguard_trainer.training import models
         from labelguard_trainer.training.stage_training import StageTraining
 
         scoring = {name: value for name, value in self._config().items() if name in _SCORING}
-        base, settings = models.fix_version(self._model, scoring)
+        base, settings = models.identify_and_pin(self._model_path_or_id, scoring)
         sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
-        return StageTraining.of(self.kind, self._model, base, None, settings, sides)
+        return StageTraining.of(self.kind, self._model_path_or_id, base, None, settings, sides)
 
     @property
-    def _model(self) -> str:
+    def _model_path_or_id(self) -> str:
         """A directory, if there is one of that name, or the id of a hub."""
         path = self._base / self.options.model
         return str(path) if path.is_dir() else self.options.model

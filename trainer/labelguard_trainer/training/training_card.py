@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.errors import LabelguardError
-from labelguard.release.card import guarantee, words
-from labelguard.release.model_card import RAW, front_matter, read_card_matter, releases_of_card
+from labelguard.release.card import fill_block, guarantee
+from labelguard.release.model_card import RAW, front_matter, read_front_matter, releases_of_card
 from labelguard.release.writer import read_sums
 from labelguard.storage.destinations import PublicFile, send_files
 from labelguard.storage.files import SUMS, find_changed_file, sums_text, write_atomically
@@ -74,7 +74,7 @@ def to_markdown(
             "LoRA": request.lora,
         },
         trained=trained,
-        why=words("training", train_with=trained.loss),
+        why=fill_block("training", train_with=trained.loss),
     )
 
 
@@ -84,25 +84,25 @@ def results(evaluation: ModelEvaluation) -> Iterator[str]:
         doubt = "; it tells nothing: too few rows for their noise" if flipped.uninformative else ""
         yield (
             f"accuracy {format_accuracy(flipped)} on {pluralize(flipped.rows, 'row')} kept aside, "
-            f"corrected for their flips{doubt}{_beside(flipped.baselines)}"
+            f"corrected for their flips{doubt}{_format_baselines(flipped.baselines)}"
         )
     if taught := evaluation.teacher:
         yield (
             f"log loss {taught.log_loss:.3f} to the teacher's probabilities (theirs: "
             f"{taught.least_log_loss:.3f}), agreement {taught.agreement:.3f}, on "
             f"{pluralize(taught.rows, 'row')} kept aside; with the teacher, not with people"
-            f"{_beside(taught.baselines)}"
+            f"{_format_baselines(taught.baselines)}"
         )
     if plain := evaluation.labels:
         yield (
             f"agreement {plain.agreement:.3f} ± {plain.standard_error:.3f} with the labels of "
             f"{pluralize(plain.rows, 'row')} kept aside, as they were given, whatever is wrong in "
-            f"them{_beside(plain.baselines)}"
+            f"them{_format_baselines(plain.baselines)}"
         )
     if probed := evaluation.probes:
         yield (
             f"accuracy {format_accuracy(probed)} on {pluralize(probed.rows, 'pair')} that the user "
-            f"declared public{_beside(probed.baselines)}"
+            f"declared public{_format_baselines(probed.baselines)}"
         )
     if evaluation.left_out:
         yield (
@@ -118,7 +118,7 @@ def format_accuracy(measured: Accuracy) -> str:
     return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _beside(baselines: Mapping[str, float]) -> str:
+def _format_baselines(baselines: Mapping[str, float]) -> str:
     """Return what says as much without training."""
     values = (
         f"{name.replace('_', ' ')} {min(max(value, 0.0), 1.0):.3f}"
@@ -133,7 +133,7 @@ _PANELS = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
 _PARTS = (("", "training", "#0b6e4f"), ("eval_", "held out", "#c1440e"))
 
 
-def draw(lines: Lines, directory: Path, panels: Sequence[tuple[str, str]] = _PANELS) -> None:
+def draw_curves(lines: Lines, directory: Path, panels: Sequence[tuple[str, str]] = _PANELS) -> None:
     """Write `curves.svg` and `curves.png`; the same lines, the same bytes.
 
     `lines` are those of `metrics.jsonl`: `step`, and any of the names in `panels`, which go with
@@ -146,7 +146,7 @@ def draw(lines: Lines, directory: Path, panels: Sequence[tuple[str, str]] = _PAN
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (name, title) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        _panel(axes, lines, name)
+        _draw_panel(axes, lines, name)
         axes.set(xlabel="step", title=title)
     # A hash with a salt of its own, and no date: else each picture would be another file.
     with rc_context({"svg.hashsalt": "labelguard", "svg.fonttype": "none"}):
@@ -156,7 +156,7 @@ def draw(lines: Lines, directory: Path, panels: Sequence[tuple[str, str]] = _PAN
             write_atomically(directory / f"curves.{kind}", buffer.getvalue())
 
 
-def _panel(axes: Axes, lines: Lines, name: str) -> None:
+def _draw_panel(axes: Axes, lines: Lines, name: str) -> None:
     for prefix, label, color in _PARTS:
         entries = [line for line in lines if line.get(prefix + name) is not None]
         if entries:
@@ -204,7 +204,7 @@ def publish_model(
     expected = read_sums(directory, (_CARD,), "only what labelguard train wrote is published")
     if broken := find_changed_file(directory, expected):
         raise LabelguardError(f"{broken}; nothing was published")
-    matter = read_card_matter(directory / _CARD)
+    matter = read_front_matter(directory / _CARD)
     if matter is None or (matter["labelguard"]["learned_from"] == RAW and not non_private):
         raise RawLabels(
             f"{directory} was trained on raw labels: what people said may be read from it; to "
@@ -218,16 +218,18 @@ def publish_model(
     files = {name: PublicFile(directory / name, digest) for name, digest in expected.items()}
     with TemporaryDirectory(prefix="labelguard-") as scratch:
         if base is not None:
-            files |= _on_base(directory, base, Path(scratch), adapter=_ADAPTER in expected)
+            files |= _rename_base_model(
+                directory, base, Path(scratch), adapter=_ADAPTER in expected
+            )
         text = sums_text({name: file.sha256 for name, file in files.items()}).encode("ascii")
-        files[SUMS] = _write(Path(scratch) / SUMS, text)
+        files[SUMS] = _write_public_file(Path(scratch) / SUMS, text)
         files["README.md"] = files[_CARD]
-        title = f"Model of {', '.join(_releases(matter)) or 'public texts'}"
+        title = f"Model of {', '.join(_list_learned_releases(matter)) or 'public texts'}"
         where = send_files(files, str(to), "model", title=title, public=public, progress=progress)
     return PublishedModel(str(directory), where)
 
 
-def _on_base(
+def _rename_base_model(
     directory: Path, base: str, scratch: Path, *, adapter: bool
 ) -> Mapping[str, PublicFile]:
     """Return the files that name the base model, written anew with the id that others have."""
@@ -236,20 +238,20 @@ def _on_base(
     card = (directory / _CARD).read_text(encoding="utf-8").removeprefix("---\n")
     lines = [line for line in card.splitlines(keepends=True) if not line.startswith("base_model:")]
     text = f"---\nbase_model: {json.dumps(base)}\n{''.join(lines)}"
-    files = {_CARD: _write(scratch / _CARD, text.encode())}
+    files = {_CARD: _write_public_file(scratch / _CARD, text.encode())}
     if adapter:
         config = json.loads((directory / _ADAPTER).read_bytes())
         content = json.dumps({**config, _BASE: base}, indent=2).encode()
-        files[_ADAPTER] = _write(scratch / _ADAPTER, content)
+        files[_ADAPTER] = _write_public_file(scratch / _ADAPTER, content)
     return files
 
 
-def _write(path: Path, content: bytes) -> PublicFile:
+def _write_public_file(path: Path, content: bytes) -> PublicFile:
     path.write_bytes(content)
     return PublicFile(path, hashlib.sha256(content).hexdigest())
 
 
-def _releases(matter: Mapping[str, Any]) -> list[str]:
+def _list_learned_releases(matter: Mapping[str, Any]) -> list[str]:
     """Return the releases that a model is a function of, or that it is one of raw labels."""
     learned = matter["labelguard"]["learned_from"]
     return [RAW] if learned == RAW else [str(entry.release) for entry in learned]
