@@ -38,7 +38,7 @@ from labelguard.release.pairs_file import (
     same_unit_share,
     usable_agreement,
 )
-from labelguard.release.rows import rows_path
+from labelguard.release.rows import escape_file_names, rows_path
 from labelguard.release.writer import Release, directory_of, read_card, split_by_preference
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_new_output_file
@@ -79,7 +79,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     by_gold = None
     if gold is not None:
         item, side = items_and_sides(data, by_question=has_question_column(data))
-        flips = pl.read_parquet(data)["flip_probability"].to_numpy()
+        flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
         blocks = card["flip_probability"].get("blocks", ())
         at, answer = _match_gold_labels(gold, data, item)
         by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)

@@ -38,7 +38,7 @@ from labelguard.release.pairs_file import (
     length_margins,
     read_preference_pairs,
 )
-from labelguard.release.rows import rows_path
+from labelguard.release.rows import escape_file_names, rows_path
 from labelguard.release.writer import read_card
 from labelguard.text import Progress
 
@@ -267,7 +267,7 @@ def _measure_by_released(
 ) -> _Measurement:
     file = rows_path(release)
     items = item_keys(file)
-    rows = pl.read_parquet(file, columns=[*PAIRS, "flip_probability"])
+    rows = pl.read_parquet(escape_file_names(file), columns=[*PAIRS, "flip_probability"])
     is_out = hold_out(items, unlearned) & rows["flip_probability"].is_not_null().to_numpy()
     if not is_out.any():
         raise LabelguardError(

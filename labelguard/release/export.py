@@ -29,7 +29,7 @@ from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import PAIRS
-from labelguard.release.rows import list_files, rows_path
+from labelguard.release.rows import escape_file_names, list_files, rows_path
 from labelguard.release.writer import PROBABILITIES, Release, read_card, verified_release_directory
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_output_directory, new_directory
@@ -168,7 +168,7 @@ class ReleaseRows:
         if copies < 1:
             raise LabelguardError(f"copies must be at least 1, found {copies}")
         with duckdb.connect() as connection:
-            release = connection.read_parquet(str(path))
+            release = connection.read_parquet(escape_file_names(path))
             types = dict(zip(release.columns, release.types, strict=True))
             content = canonical.content_of_types(types[name] for name in PAIRS)
             has = "flip_probability IS NULL AND label_probability"

@@ -24,7 +24,7 @@ from labelguard.learning.columns import content_column, plain_text
 from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, within_items
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.project.opening import OpenProject
-from labelguard.release.rows import rows_path
+from labelguard.release.rows import escape_file_names, rows_path
 from labelguard.release.writer import read_card
 
 PAIRS = ("prompt", "chosen", "rejected")
@@ -65,7 +65,8 @@ def length_margins(pairs: pa.Table) -> NDArray[np.float64]:
 def scan_pairs(file: Path) -> pl.LazyFrame:
     """Return the columns of a Parquet or JSON lines file; raise `LabelguardError` otherwise."""
     try:
-        frame = pl.scan_parquet(file) if file.suffix == ".parquet" else pl.scan_ndjson(file)
+        scan = pl.scan_parquet if file.suffix == ".parquet" else pl.scan_ndjson
+        frame = scan(escape_file_names(file))
         frame.collect_schema()
     except (PolarsError, OSError):
         raise LabelguardError(f"{file} cannot be read as Parquet or JSON lines") from None
@@ -94,9 +95,9 @@ def item_keys_and_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool
     """
     with duckdb.connect() as connection:
         rows = (
-            connection.read_parquet(str(file))
+            connection.read_parquet(escape_file_names(file))
             if file.suffix == ".parquet"
-            else connection.from_arrow(pl.read_ndjson(file).to_arrow())
+            else connection.from_arrow(pl.read_ndjson(escape_file_names(file)).to_arrow())
         )
         types = dict(zip(rows.columns, rows.types, strict=True))
         try:
@@ -156,7 +157,7 @@ def agreement_from_releases(opened: OpenProject) -> float | None:
 def estimate_agreement(data: Path, card: Mapping[str, Any]) -> AgreementEstimate | None:
     """Estimate how often two labels of one item agree, from the rows of a release and its card."""
     item, side = items_and_sides(data, by_question=has_question_column(data))
-    flips = pl.read_parquet(data)["flip_probability"].to_numpy()
+    flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
     # The labels of an item that is the unit were flipped together.
     compare = within_items if card["privacy"]["unit"] == "item" else between_labelers
     return compare(item, side, flips, card["flip_probability"].get("blocks", ()))

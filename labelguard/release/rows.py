@@ -7,6 +7,7 @@ are follows from the number of buckets, which rows are in which from their items
 
 from __future__ import annotations
 
+import glob
 import re
 from pathlib import Path
 
@@ -24,27 +25,36 @@ def part_name(number: int, count: int) -> str:
 
 
 def rows_path(directory: Path) -> Path:
-    """Return the file of a release's rows, or the pattern of its parts, which DuckDB and Polars
-    read as one file.
+    """Return the file of a release's rows, or the pattern of its parts, for `list_files`.
 
-    Raises `ProjectError` where there are none, or where a part is missing.
+    Raises `ProjectError` where there are none, where a part is missing, or where those of another
+    release lie among them, as where two were copied into one directory.
     """
+    parts = map(_PART.fullmatch, (path.name for path in directory.glob("data-*.parquet")))
+    counts = {int(part["count"]) for part in parts if part}
     path = directory / ROWS
-    if path.is_file():
-        return path
-    for part in map(_PART.fullmatch, (path.name for path in directory.glob("data-*.parquet"))):
-        if part is None:
-            continue
-        count = int(part["count"])
-        for number in range(count):
-            if not (directory / part_name(number, count)).is_file():
-                raise ProjectError(
-                    f"{directory / part_name(number, count)} is missing; copy the release again"
-                )
-        return directory / f"data-?????-of-{count:05d}.parquet"
-    raise ProjectError(f"{directory} holds no labelguard release (no {ROWS})")
+    if len(counts) + path.is_file() > 1:
+        raise ProjectError(
+            f"{directory} holds rows of several releases; copy each into a directory of its own"
+        )
+    if not counts:
+        if path.is_file():
+            return path
+        raise ProjectError(f"{directory} holds no labelguard release (no {ROWS})")
+    [count] = counts
+    for number in range(count):
+        if not (directory / part_name(number, count)).is_file():
+            raise ProjectError(
+                f"{directory / part_name(number, count)} is missing; copy the release again"
+            )
+    return directory / f"data-?????-of-{count:05d}.parquet"
 
 
 def list_files(path: Path) -> list[Path]:
     """Return the files that a path of rows stands for (`rows_path`), in the order of the rows."""
     return [path] if path.is_file() else sorted(path.parent.glob(path.name))
+
+
+def escape_file_names(path: Path) -> list[str]:
+    """Return these files for Polars, DuckDB and `datasets`, which take `run[1]` for `run1`."""
+    return [glob.escape(str(file)) for file in list_files(path) or [path]]

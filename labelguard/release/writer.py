@@ -30,7 +30,7 @@ from labelguard.notebook import card, group_facts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
 from labelguard.release import card as cards
-from labelguard.release.rows import ROWS, list_files, rows_path
+from labelguard.release.rows import ROWS, escape_file_names, list_files, rows_path
 from labelguard.spelling import suggest, suggest_misspelled_keywords
 from labelguard.storage.buckets import check_seen
 from labelguard.storage.files import (
@@ -303,14 +303,14 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
 
 
 _KINDS: Mapping[str, Callable[[Path], Any]] = {
-    "polars": lambda path: import_module("polars").read_parquet(path),
+    "polars": lambda path: import_module("polars").read_parquet(escape_file_names(path)),
     # Partitioning: directories on the way to several files may be called `name=value`.
     "arrow": lambda path: pq.read_table(list_files(path), partitioning=None),
     "pandas": lambda path: import_module("pandas").read_parquet(
         list_files(path), engine="pyarrow", partitioning=None
     ),
     "datasets": lambda path: import_module("datasets").Dataset.from_parquet(
-        [str(file) for file in list_files(path)]
+        escape_file_names(path)
     ),
 }
 

@@ -41,7 +41,8 @@ def release(where: Path, patch: pytest.MonkeyPatch, **options: Any) -> Any:
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory):
     """The same release in parts and in one file."""
-    base = tmp_path_factory.mktemp("key=value")  # as directories of partitioned data are called
+    # As directories of partitioned data are called, and a pattern that does not match itself.
+    base = tmp_path_factory.mktemp("key=value[1]")
     with pytest.MonkeyPatch.context() as patch:
         return [release(base / str(n), patch, **RR, buckets=n).path for n in (COUNT, 64)]
 
@@ -56,8 +57,8 @@ def test_parts_behind_one_another_are_the_rows_of_the_one_file(releases):
     parts, whole = releases
     assert sorted(path.name for path in parts.glob("data*")) == NAMES
     assert [path.name for path in whole.glob("data*")] == [ROWS]
-    read = [pl.read_parquet(path) for path in map(parts.joinpath, NAMES)]
-    assert pl.concat(read).equals(pl.read_parquet(whole / ROWS))
+    read = [pl.read_parquet(path.read_bytes()) for path in map(parts.joinpath, NAMES)]
+    assert pl.concat(read).equals(pl.read_parquet((whole / ROWS).read_bytes()))
     assert len({len(frame) for frame in read}) > 1 and not min(map(len, read))
     assert (parts / "card.json").read_bytes() == (whole / "card.json").read_bytes()
     assert (parts / SUMS).read_text() == sums_text(
@@ -115,6 +116,15 @@ def test_a_part_that_is_missing_altered_or_added_is_noticed(copy, releases):
     shutil.copy2(copy / NAMES[0], copy / "data-00128-of-00128.parquet")
     with pytest.raises(ProjectError, match=r"data-00128-of-00128\.parquet was added"):
         verified_release_directory(copy)
+
+
+def test_rows_of_two_releases_in_one_directory_are_not_read(copy, releases):
+    shutil.copy2(releases[1] / ROWS, copy)
+    with pytest.raises(ProjectError, match="rows of several releases"):
+        lg.load(copy)
+    (copy / ROWS).rename(copy / "data-00000-of-00001.parquet")
+    with pytest.raises(ProjectError, match="rows of several releases"):
+        lg.load(copy)
 
 
 def test_sums_that_name_no_part_are_those_of_no_release(copy):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
-from labelguard.release.rows import list_files
+from labelguard.release.rows import escape_file_names
 from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
@@ -188,7 +188,7 @@ def _build_trainer(
 
 def _read_dataset(file: Path, cache: Path) -> Dataset:
     read = Dataset.from_parquet if file.suffix == ".parquet" else Dataset.from_json
-    return read([str(part) for part in list_files(file)], cache_dir=str(cache))
+    return read(escape_file_names(file), cache_dir=str(cache))
 
 
 def _evaluate(
