@@ -241,15 +241,15 @@ def settings(quick: bool, judges: int | None = None) -> Iterator[tuple[int, int,
             yield from ((*size, family, epsilon) for epsilon in (3.0, 1.0) for family in FAMILIES)
 
 
-def _means(pool: ProcessPoolExecutor, setting: tuple[Any, ...], worlds: int) -> list[float]:
-    results = list(pool.map(_run, [(*setting, seed) for seed in range(worlds)]))
+def _means(pool: ProcessPoolExecutor, setting: tuple[Any, ...], seeds: range) -> list[float]:
+    results = list(pool.map(_run, [(*setting, seed) for seed in seeds]))
     means = {name: float(np.mean([one[name] for one in results])) for name in MEASURES}
     means["error"] **= 0.5
     return [round(value, 3) for value in means.values()]
 
 
 def _compare(
-    chosen: list[tuple[int, int, str, float]], repetitions: int, earlier: Path | None
+    chosen: list[tuple[int, int, str, float]], repetitions: int, first: int, earlier: Path | None
 ) -> None:
     """Report these settings, of this version and beside it of an earlier one."""
     paths = {"new": [*sys.path]} | ({"earlier": [str(earlier), *sys.path]} if earlier else {})
@@ -258,9 +258,10 @@ def _compare(
     rows: list[list[Any]] = []
     for setting in chosen:
         worlds = max(repetitions // (1 if setting[1] <= 100 else 3), 2)
+        seeds = range(first, first + worlds)
         for version, pool in pools.items():
             sys.path[:] = paths[version]  # a process that begins now loads this version
-            rows.append([*setting, worlds, version, *_means(pool, setting, worlds)])
+            rows.append([*setting, worlds, version, *_means(pool, setting, seeds)])
             print(rows[-1], flush=True)
     for pool in pools.values():
         pool.shutdown()
@@ -321,13 +322,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="directory of the real data sets")
     parser.add_argument("--quick", action="store_true", help="few repetitions, ε = 1 alone")
     parser.add_argument("--repetitions", type=int, default=36)
+    parser.add_argument("--first-seed", type=int, default=0, help="other worlds than the usual")
     parser.add_argument("--judges", type=int, help="worlds of so many judges alone")
     parser.add_argument("--earlier", type=Path, help="directory of an earlier version")
     parser.add_argument("--only-data", action="store_true", help="no simulation")
     options = parser.parse_args()
     if not options.only_data:
         chosen = list(settings(options.quick, options.judges))
-        _compare(chosen, 4 if options.quick else options.repetitions, options.earlier)
+        repetitions = 4 if options.quick else options.repetitions
+        _compare(chosen, repetitions, options.first_seed, options.earlier)
     if options.data:
         with ProcessPoolExecutor(os.cpu_count()) as pool:
             rows: list[list[Any]] = []
