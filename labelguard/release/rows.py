@@ -30,10 +30,10 @@ def rows_path(directory: Path) -> Path:
     Raises `ProjectError` where there are none, where a part is missing, or where those of another
     release lie among them, as where two were copied into one directory.
     """
-    parts = map(_PART.fullmatch, (path.name for path in directory.glob("data-*.parquet")))
-    counts = {int(part["count"]) for part in parts if part}
+    names = (_PART.fullmatch(path.name) for path in directory.glob("data-*.parquet"))
+    counts = [int(part["count"]) for part in names if part]
     path = directory / ROWS
-    if len(counts) + path.is_file() > 1:
+    if len({*counts}) + path.is_file() > 1 or len(counts) > max(counts, default=0):
         raise ProjectError(
             f"{directory} holds rows of several releases; copy each into a directory of its own"
         )
@@ -41,7 +41,7 @@ def rows_path(directory: Path) -> Path:
         if path.is_file():
             return path
         raise ProjectError(f"{directory} holds no labelguard release (no {ROWS})")
-    [count] = counts
+    count = counts[0]
     for number in range(count):
         if not (directory / part_name(number, count)).is_file():
             raise ProjectError(

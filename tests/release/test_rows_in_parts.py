@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
 from labelguard_trainer.alignment.contents import read_prompts
+from labelguard_trainer.training import fitting
 from labelguard_trainer.training.request import open_release, read_noise_and_sides
 from support import world
 from support.preferences import STATISTIC, TABLE, files
@@ -21,6 +22,7 @@ import labelguard as lg
 from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release import drawn, publication
+from labelguard.release.pairs_file import item_keys, read_preference_pairs
 from labelguard.release.rows import ROWS, list_files, rows_path
 from labelguard.release.writer import verified_release_directory
 from labelguard.report import overview
@@ -118,15 +120,6 @@ def test_a_part_that_is_missing_altered_or_added_is_noticed(copy, releases):
         verified_release_directory(copy)
 
 
-def test_rows_of_two_releases_in_one_directory_are_not_read(copy, releases):
-    shutil.copy2(releases[1] / ROWS, copy)
-    with pytest.raises(ProjectError, match="rows of several releases"):
-        lg.load(copy)
-    (copy / ROWS).rename(copy / "data-00000-of-00001.parquet")
-    with pytest.raises(ProjectError, match="rows of several releases"):
-        lg.load(copy)
-
-
 def test_sums_that_name_no_part_are_those_of_no_release(copy):
     sums = [line for line in (copy / SUMS).read_text().splitlines() if NAMES[-1] not in line]
     (copy / SUMS).write_text("\n".join(sums) + "\n")
@@ -144,6 +137,39 @@ def test_what_is_published_of_either_is_a_release(releases, tmp_path, monkeypatc
         assert open_release(str(published), None).file == rows_path(published)
     names = {path.name for path in list_files(rows_path(tmp_path / str(COUNT)))}
     assert names == set(NAMES) and len(list_files(rows_path(tmp_path / "64"))) > 1
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["parts", "one file"])
+def test_a_directory_whose_name_reads_as_a_pattern_is_read_itself(number, releases, tmp_path):
+    release = shutil.copytree(releases[number], tmp_path / "run[1]")
+    decoy = shutil.copytree(releases[number], tmp_path / "run1")
+    for path in decoy.glob("data*.parquet"):
+        rows = pl.read_parquet(path)
+        rows.with_columns(pl.col("prompt") + " of another").write_parquet(path)
+    expected, prompts = lg.load(releases[number]), lg.load(releases[number])["prompt"]
+    assert not {*lg.load(decoy)["prompt"]} & {*prompts}  # the decoy has other rows
+    for kind in ("polars", "arrow", "pandas"):
+        assert pl.DataFrame(_columns(lg.load(release, kind)))["prompt"].equals(prompts)
+    rows = fitting._read_dataset(rows_path(release), tmp_path / "cache")
+    assert rows["prompt"][:] == prompts.to_list()
+    assert item_keys(rows_path(release)).tolist() == item_keys(rows_path(releases[number])).tolist()
+    assert agreement(release) == agreement(releases[number])
+    assert set(read_prompts(release)) == set(prompts)
+    for path, other in ((tmp_path / "p[1].jsonl", expected), (tmp_path / "p1.jsonl", expected[:1])):
+        other.write_ndjson(path)
+    assert len(item_keys(tmp_path / "p[1].jsonl")) == len(expected)
+    assert read_preference_pairs(tmp_path / "p[1].jsonl")["prompt"].to_pylist() == prompts.to_list()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [ROWS, *(f"data-00000-of-{n:05d}.parquet" for n in (0, 1)), NAMES[0].replace("00000", "00128")],
+)
+def test_rows_of_two_releases_in_one_directory_are_not_read(name, copy, releases):
+    assert len(lg.load(copy)) == len(TABLE)
+    shutil.copy2(releases[1] / ROWS, copy / name)
+    with pytest.raises(ProjectError, match="holds rows of several releases"):
+        lg.load(copy)
 
 
 # Workers.
