@@ -38,7 +38,7 @@ BLOCK = 2
 LABELS = opinions(LABELERS * ITEMS, 1).reshape(LABELERS, ITEMS, -1)
 MOMENTS = {
     "charged": (Ledger, "charge"),
-    "started": (Ledger, "start"),
+    "started": (Ledger, "mark_reading"),
     "drawn": (Run, "draw"),
     "published": (DrawnRelease, "finish_and_write"),
 }
