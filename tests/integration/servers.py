@@ -21,7 +21,10 @@ def installed(name, program, *requirements):
         if not (environment / "bin" / program).exists():
             subprocess.run([sys.executable, "-m", "venv", environment], check=True)
             pip = [environment / "bin/python", "-m", "pip", "install", "--quiet"]
-            subprocess.run([*pip, "--disable-pip-version-check", *requirements], check=True)
+            pip.append("--disable-pip-version-check")
+            # A Python's own pip may be too old to build what comes without a wheel.
+            subprocess.run([*pip, "pip>=25.1", "wheel"], check=True)
+            subprocess.run([*pip, *requirements], check=True)
     return environment / "bin"
 
 

@@ -190,5 +190,5 @@ def test_all_extras_resolve_together(installed):
                 asked.setdefault(extra, set()).add(one)
     engines = asked.pop("ray") | asked.pop("spark")  # which hold back what others need
     assert len(asked) > 5 and set.union(*asked.values()) == asked["all"]
-    assert {name for name, _ in engines} == {"ray", "pyspark"}
+    assert {name for name, _ in engines} == {"pandas", "pyspark", "ray"}
     pip(installed, "install", "--dry-run", f"labelguard[all] @ {WHEEL.as_uri()}")
