@@ -50,7 +50,7 @@ def test_a_run_that_ends_well_is_a_success(execute, tmp_path):
 
 
 def test_an_exhausted_budget_is_no_failure_and_is_said(execute, tmp_path):
-    desk = new_desk(tmp_path / "desk", allow=("rr:labels=6",))
+    desk = new_desk(tmp_path / "desk", allow=("rr:uses=6,block=1",))
     retrain(desk.job, project=desk.path)
     desk.label(2)
     code, log = execute(desk)
