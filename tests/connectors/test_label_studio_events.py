@@ -118,6 +118,21 @@ def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else():
     }
 
 
+@pytest.mark.parametrize("objects", [["answer1", "answer2"], ["answer2", "answer1"]])
+def test_a_pairwise_region_that_names_its_own_tag_is_about_the_left_object(objects):
+    # Label Studio's page writes it so; who writes by REST names one of the objects.
+    event = copy.deepcopy(next(one for one in TELLING if one["action"] == "ANNOTATION_CREATED"))
+    event["project"]["parsed_label_config"]["better"]["to_name"] = objects
+    region = {"from_name": "better", "to_name": "better", "type": "pairwise"}
+    region |= {"value": {"selected": "left"}}
+    never_asked = region | {"from_name": "mine", "to_name": "mine"}
+    as_choices = region | {"from_name": "safer", "to_name": "safer", "type": "choices"}
+    event["annotation"]["result"] = [never_asked, as_choices, region]
+    (answer,) = hearing().parse_event(event)
+    [stored] = json.loads(answer.body)["annotations"][0]["result"]
+    assert stored == region | {"to_name": objects[0]}
+
+
 def test_regions_of_free_text_and_tokens_stay_behind():
     (created, *_) = (event for event in TELLING if event["action"] == "ANNOTATION_CREATED")
     assert "sister" in json.dumps(created) and "TOKEN" in json.dumps(created)

@@ -24,8 +24,9 @@ from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference,
 
 # By the type of a region: the member of its value that is the labeler's answer.
 LABEL_OF = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
-# What a project asks for: by the name of a control tag, its type and the objects it is about.
-Interface: TypeAlias = Mapping[str, tuple[str, frozenset[str]]]
+# What a project asks for: by the name of a control tag, its type and the objects it is about, of a
+# <Pairwise> the left one first.
+Interface: TypeAlias = Mapping[str, tuple[str, tuple[str, ...]]]
 
 
 class TaskData(Payload):
@@ -57,7 +58,7 @@ def read_interface(project: Any) -> Interface | None:
     for name, tag in tags.items():
         objects = tag.get("to_name") if isinstance(tag, dict) else None
         if isinstance(objects, list) and all(isinstance(item, str) for item in objects):
-            interface[name] = (str(tag.get("type")).lower(), frozenset(objects))
+            interface[name] = (str(tag.get("type")).lower(), tuple(objects))
     return interface
 
 
@@ -79,7 +80,7 @@ def to_answer(
         public["interface"] = [
             {"from_name": name, "to_name": item, "type": kind}
             for name, (kind, objects) in sorted(interface.items())
-            for item in sorted(objects)
+            for item in sorted({*objects})
             if kind in LABEL_OF
         ]
     answer = {
@@ -127,7 +128,9 @@ def _select_members(
     if kind not in LABEL_OF or not payloads.is_writable_json(public):
         return None
     if interface is not None:
-        kind_of_tag, objects = interface.get(tag, ("", frozenset[str]()))
+        kind_of_tag, objects = interface.get(tag, ("", ()))
+        if kind == "pairwise" and item == tag:  # as the page writes it
+            public["to_name"] = item = next(iter(objects), "")
         if kind != kind_of_tag or item not in objects:
             return None
     value, name = region.get("value"), LABEL_OF[kind]
