@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Policy
 from labelguard.errors import KeyProblem, LedgerError, PolicyError
+from labelguard.keys.keyring import random_bytes
 from labelguard.ledger import (
     charges,
     database,
@@ -96,7 +97,9 @@ class Ledger:
         """Make the tables, unless they exist, and the witnesses."""
         with database.begin_writing(journal.add_signer(database.connect(url), keys)) as connection:
             if schema.create(connection, keys):
-                body = ceiling.to_journal() | {"schema": schema.VERSION}
+                # The nonce tells anchors of projects apart that were made in the same second.
+                nonce = random_bytes(16).hex()
+                body = ceiling.to_journal() | {"schema": schema.VERSION, "nonce": nonce}
                 journal.append(connection, "created", body)
         try:
             number, digest = cls(url, keys).head()

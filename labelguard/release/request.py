@@ -207,10 +207,12 @@ class Intake(ReadingOptions):
         if staged.given_ids:
             refuse_conflicting_ids(staged, self.columns.get("item_id", "item_id"))
         if staged.rows == staged.withdrawn:
+            skipped, same = staged.skipped + staged.withdrawn, staged.identical_sides
+            ties = staged.rows_read - staged.fault_count - skipped - same
             raise InvalidLabels(
                 f"no usable row in the input: of {pluralize(staged.rows_read, 'row')} "
-                f"{staged.fault_count:,} cannot be used, {staged.skipped + staged.withdrawn:,} "
-                f"are skipped, and {staged.identical_sides:,} have identical sides"
+                f"{staged.fault_count:,} cannot be used, {skipped:,} are skipped, {same:,} have "
+                f"identical sides, and {ties:,} are ties, which --ties drop leaves out"
             )
 
 
