@@ -39,7 +39,9 @@ class ObjectStore:
     def _filesystem(self) -> S3FileSystem:
         from pyarrow.fs import FileSystem
 
-        filesystem, _ = FileSystem.from_uri(SCHEME + self._base.partition("/")[0])
+        filesystem, _ = FileSystem.from_uri(
+            f"{SCHEME}{self._base.partition('/')[0]}?allow_delayed_open=true"
+        )
         return filesystem
 
     def uri(self, name: str) -> str:
