@@ -176,7 +176,7 @@ class ProjectStore:
 
         folder = self._map_folder(release_id, digest)
         whole = begin_directory(self._home.private_maps / release_id, mode=0o700)
-        _do_at_once(fetch, self._objects.list(folder))
+        _do_at_once(fetch, sorted(self._objects.list(folder)))
         try:
             self._maps.put(release_id, digest, whole)
         except ProjectError as error:
