@@ -90,19 +90,20 @@ class OpenProject:
         Raises `NoProject`, `ProjectError`, `KeyProblem` or `LedgerError` for one that cannot be
         opened, `ProjectBusy` for one that lacks something while a job runs.
         """
-        home = locate_project(where)
+        opened = cls._connect(locate_project(where))
+        if opened.store and opened.store.lacks_files():
+            with opened.project.lock():
+                opened.store.fetch_missing(replace=False)
+        return opened
+
+    @classmethod
+    def _connect(cls, home: Project) -> Self:
+        """Open a project as its disk is."""
         keys, remote = open_keys(home)
         # A job asks the store; who looks is content with files, if there are any.
         is_asked = home.job or not any(path.exists() for path in home.witnesses)
         ledger = Ledger(home.ledger_url, keys, home.witnesses, remote if is_asked else None)
-        if remote is None:
-            return cls(home, keys, ledger)
-        store = ProjectStore(remote.objects, home, keys, ledger)
-        replace = bool(home.job)
-        if next(store.find_missing(replace=replace), None):
-            with contextlib.nullcontext() if home.job else home.lock():
-                for fetch in store.find_missing(replace=replace):
-                    fetch()
+        store = ProjectStore(remote.objects, home, keys, ledger) if remote else None
         return cls(home, keys, ledger, store)
 
     @classmethod
@@ -123,8 +124,10 @@ class OpenProject:
         """Lock the project; return it opened, and the stack that unlocks it."""
         with contextlib.ExitStack() as stack:
             locked = stack.enter_context(home.lock())
-            opened = cls.open(locked)  # as the job before left it
+            opened = cls._connect(locked)  # as the job before left it
             stack.enter_context(opened.ledger.exclusive())
+            if opened.store:
+                opened.store.fetch_missing(replace=True)
             return opened, stack.pop_all()
 
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:

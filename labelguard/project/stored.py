@@ -103,7 +103,7 @@ class StoredWitness:
         )
 
 
-class _Kept(NamedTuple):
+class _CountedObjects(NamedTuple):
     """Objects that count: how their names go on after `folder`, their sizes, what uploads them."""
 
     folder: str
@@ -146,12 +146,22 @@ class ProjectStore:
         """Upload the file of a segment."""
         self._objects.write(f"labels/{name}/{self._tag(digest)}", data)
 
-    def find_missing(self, *, replace: bool) -> Iterator[Callable[[], None]]:
-        """Yield what fetches each thing that the ledger counts and the disk lacks.
+    def lacks_files(self) -> bool:
+        """Return whether the disk lacks anything that the ledger counts."""
+        return next(self._find_missing(replace=False), None) is not None
+
+    def fetch_missing(self, *, replace: bool) -> None:
+        """Fetch what the ledger counts and the disk lacks; only for who holds the project.
 
         With `replace` also what is private and not as the ledger says: another machine took
-        somebody out who left, for example. That is for who holds the project.
+        somebody out who left, for example. Raises `ProjectError` for an object that is missing or
+        not as the ledger says.
         """
+        for fetch in self._find_missing(replace=replace):
+            fetch()
+
+    def _find_missing(self, *, replace: bool) -> Iterator[Callable[[], None]]:
+        """Yield what fetches each thing that is missing."""
         for record in self._ledger.releases.all():
             at = self._home.private_maps / record.id
             if record.map and (
@@ -214,14 +224,14 @@ class ProjectStore:
         Only for who holds the project, in the `epoch` of their job.
         """
         present = self._objects.list()
-        for kept in self._list_kept():
-            names = {f"{kept.folder}{name}": size for name, size in kept.sizes.items()}
+        for counted in self._list_counted():
+            names = {f"{counted.folder}{name}": size for name, size in counted.sizes.items()}
             if any(present.get(name) != size for name, size in names.items()):
-                kept.upload()
+                counted.upload()
         # Who was overtaken may know an older ledger: nothing that came since is listed here.
         with self._ledger.transaction(epoch):
             present = self._objects.list()
-            folders = {kept.folder for kept in self._list_kept()}
+            folders = {counted.folder for counted in self._list_counted()}
             self._objects.delete(
                 name
                 for name in present
@@ -229,7 +239,7 @@ class ProjectStore:
                 and "/".join(name.split("/")[:3]) not in folders
             )
 
-    def _list_kept(self) -> Iterator[_Kept]:
+    def _list_counted(self) -> Iterator[_CountedObjects]:
         for record in self._ledger.releases.all():
             if record.map:
                 files = self._maps.files(record.id)
@@ -238,17 +248,17 @@ class ProjectStore:
                     for name, path in files.items()
                 }
                 upload = partial(self._keep_counted_map, record.id, record.map)
-                yield _Kept(self._map_folder(record.id, record.map), sizes, upload)
+                yield _CountedObjects(self._map_folder(record.id, record.map), sizes, upload)
             if record.state == "committed":
                 at = self._home.releases / record.id
                 paths = {f"/{n}": at / n for n in (*record.files, SUMS) if (at / n).is_file()}
                 sizes = {name: path.stat().st_size for name, path in paths.items()}
                 upload = partial(self.keep_release, record.id, record.files)
-                yield _Kept(_release_folder(record.id, record.files), sizes, upload)
+                yield _CountedObjects(_release_folder(record.id, record.files), sizes, upload)
         for segment in self._ledger.read(sources.read_segments):
             folder = f"labels/{segment.name}/{self._tag(segment.digest)}"
             upload = partial(self._keep_counted_segment, segment)
-            yield _Kept(folder, {"": len(self._segments.read_file(segment))}, upload)
+            yield _CountedObjects(folder, {"": len(self._segments.read_file(segment))}, upload)
 
     def _keep_counted_map(self, release_id: str, digest: str) -> None:
         """Upload a map, unless it is not in place yet as the ledger says (`finish_rewriting`)."""

@@ -103,7 +103,7 @@ def test_killed_twice_on_disks_that_are_lost_it_ends_as_if_nothing_had_happened(
     total = steps_of(job | {"project": str(trial.state.parent)}, trial.state.parent, job["ledger"])
     assert total > 60
     rng = random.Random(20260101)
-    for step in some(range(1, total + 1), 15):
+    for step in some(range(1, total + 1), 25):
         home, job, store = rounds.copy(f"killed-at-{step}")
         killed(job | {"project": str(home.state.parent), "kill_at": step})
         second = lose_disk(home, "second", monkeypatch)
