@@ -87,6 +87,9 @@ keep = "90d"
 [hook.release]
 when = "daily"
 mechanism = "rr"
+
+[storage]
+url = "s3://annotations/survey"
 ```
 """
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,8 @@ SCHEMA = pa.schema(
     ]
 )
 Table: TypeAlias = pa.Table
+# Keeps a segment elsewhere too, given its name, its digest and the bytes of its file.
+KeepSegment: TypeAlias = Callable[[str, str, bytes], None]
 _HEADER = b"labelguard segment v1\n"
 _LENGTHS = struct.Struct(f"<{BUCKETS + 1}Q")
 # The place of deletions, beside those of the buckets.
@@ -119,17 +121,40 @@ class AnswerRows:
 
 
 class Segments:
-    """The segments of a project, in one directory."""
+    """The segments of a project, in one directory.
 
-    def __init__(self, directory: Path, keys: KeyRing) -> None:
-        self._directory, self._keys = directory, keys
+    Where there is a `keep`, it has a segment before the ledger may list it.
+    """
+
+    def __init__(self, directory: Path, keys: KeyRing, keep: KeepSegment | None = None) -> None:
+        self._directory, self._keys, self._keep = directory, keys, keep
 
     def write(self, name: str, tables: dict[int, pa.Table]) -> str:
         """Write a segment's file, flushed to disk; its digest."""
+        return self._write(name, "", self._pack(name, tables))
+
+    def put(self, segment: Segment, data: bytes) -> None:
+        """Write the file of a segment that lacks it. Raises `ProjectError` if it is another."""
+        if self._digest(segment.name, data) != segment.digest:
+            raise ProjectError(f"segment {segment.name} is not the one that the ledger lists")
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        data = self._pack(name, tables)
-        write_atomically(self._path(name), data, mode=0o600)
-        return self._digest(name, data)
+        write_atomically(self._path(segment.name), data, mode=0o600)
+
+    def lacks(self, segment: Segment) -> bool:
+        """Return whether there is no file of a segment."""
+        return not any(self._path(segment.name, end).exists() for end in ("", _REWRITTEN))
+
+    def read_file(self, segment: Segment) -> bytes:
+        """Return the bytes of a segment's file, as the ledger lists it; else `ProjectError`."""
+        return self._read_verified_bytes(segment)
+
+    def _write(self, name: str, end: str, data: bytes) -> str:
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(self._path(name, end), data, mode=0o600)
+        digest = self._digest(name, data)
+        if self._keep:
+            self._keep(name, digest, data)
+        return digest
 
     def read(
         self,
@@ -159,9 +184,8 @@ class Segments:
         them.
         """
         tables = {p: table for p, table in (self.read(segment) | changed).items() if len(table)}
-        data = self._pack(segment.name, tables)
-        write_atomically(self._path(segment.name, _REWRITTEN), data, mode=0o600)
-        return self._digest(segment.name, data), sum(map(len, tables.values()))
+        digest = self._write(segment.name, _REWRITTEN, self._pack(segment.name, tables))
+        return digest, sum(map(len, tables.values()))
 
     def settle(self, counted: Sequence[Segment]) -> None:
         """Complete what crashes left: files change places with those that were rewritten, as the
@@ -218,28 +242,36 @@ class Segments:
             return b""
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
-        data = _pad(sink.getvalue().to_pybytes())
+        data = pad(sink.getvalue().to_pybytes())
         return self._keys.seal(_PURPOSE, data, _seal_context(name, place))
 
     def _open_table(
         self, name: str, place: int, sealed: bytes, columns: Sequence[str] | None
     ) -> pa.Table:
         data = self._keys.unseal(_PURPOSE, sealed, _seal_context(name, place))
-        length = int.from_bytes(data[:8], "little")
         wanted = list(columns) if columns and place != DELETED else None
         # On this thread alone: one of Arrow's that lets go of Python's bytes while the interpreter
         # ends aborts the process.
-        with pq.ParquetFile(pa.BufferReader(data[8 : 8 + length]), pre_buffer=False) as file:
+        with pq.ParquetFile(pa.BufferReader(unpad(data)), pre_buffer=False) as file:
             return file.read(wanted, use_threads=False)
 
 
-def _pad(data: bytes) -> bytes:
+def pad(data: bytes) -> bytes:
     """Return the data behind its length, filled up with zeros: how well labels compress is nobody's
     business, and sizes are all that a sealed file shows.
     """
-    whole = len(data).to_bytes(8, "little") + data
-    step = max(_PAGE, 1 << (len(whole).bit_length() - 5))
-    return whole + bytes(-len(whole) % step)
+    return (len(data).to_bytes(8, "little") + data).ljust(padded_size(len(data)), b"\0")
+
+
+def padded_size(size: int) -> int:
+    """Return how long so many bytes are once they were filled up."""
+    step = max(_PAGE, 1 << ((size + 8).bit_length() - 5))
+    return size + 8 + -(size + 8) % step
+
+
+def unpad(data: bytes) -> bytes:
+    """Return the data that `pad` filled up."""
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
 def _seal_context(name: str, place: int) -> bytes:

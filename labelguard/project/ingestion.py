@@ -265,6 +265,7 @@ class _Ingestion:
         if not is_due and retention.parse_retention_period(self.opened.project.ingest) is None:
             return result
         count = retention.forget(self.opened, self._epoch)
+        self.opened.synchronize(self._epoch)
         return replace(result, forgotten=result.forgotten + count)
 
     def cursor(self, connector: str) -> str:

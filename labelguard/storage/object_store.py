@@ -1,0 +1,113 @@
+"""Objects below one address of S3 or of a store that speaks its protocol, by their names there.
+
+An object is written whole or not at all, under a name of its own: nothing is renamed, and nothing
+depends on who writes first. Credentials, region and endpoint are those of AWS's own variables and
+files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from labelguard.errors import ProjectError
+from labelguard.storage.files import SCHEME
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+
+_BLOCK = 8 << 20
+
+
+class ObjectStore:
+    """The objects below `address`, s3://BUCKET/PREFIX.
+
+    What the store refuses is a `ProjectError` that names the object.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._base = address.removeprefix(SCHEME)
+
+    @cached_property
+    def _filesystem(self) -> S3FileSystem:
+        from pyarrow.fs import FileSystem
+
+        filesystem, _ = FileSystem.from_uri(
+            f"{SCHEME}{self._base.partition('/')[0]}?allow_delayed_open=true"
+        )
+        return filesystem
+
+    def uri(self, name: str) -> str:
+        """Return the address of an object."""
+        return f"{self.address}/{name}"
+
+    def list(self, folder: str = "") -> dict[str, int]:
+        """Return the size of every object whose name begins with `folder/`, by its name."""
+        from pyarrow.fs import FileSelector, FileType
+
+        place = f"{self._base}/{folder}".rstrip("/")
+        selector = FileSelector(place, allow_not_found=True, recursive=True)
+        with self._translate_errors(folder):
+            infos = self._filesystem.get_file_info(selector)
+        return {
+            info.path.removeprefix(f"{self._base}/"): info.size
+            for info in infos
+            if info.type == FileType.File
+        }
+
+    def read(self, name: str) -> bytes:
+        """Return the content of an object."""
+        with (
+            self._translate_errors(name),
+            self._filesystem.open_input_stream(f"{self._base}/{name}") as stream,
+        ):
+            data: bytes = stream.read()
+            return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object, in place of one of that name."""
+        with (
+            self._translate_errors(name),
+            self._filesystem.open_output_stream(f"{self._base}/{name}") as stream,
+        ):
+            stream.write(data)
+
+    def upload(self, name: str, path: Path) -> None:
+        """Write a file as an object; one that was cut off has another size, and is sent again."""
+        with (
+            path.open("rb") as file,
+            self._translate_errors(name),
+            self._filesystem.open_output_stream(f"{self._base}/{name}") as stream,
+        ):
+            shutil.copyfileobj(file, stream, _BLOCK)
+
+    def download(self, name: str, path: Path) -> None:
+        """Write an object into a new file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            self._translate_errors(name),
+            self._filesystem.open_input_stream(f"{self._base}/{name}") as stream,
+            path.open("xb") as file,
+        ):
+            shutil.copyfileobj(stream, file, _BLOCK)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects."""
+        for name in names:
+            with self._translate_errors(name):
+                self._filesystem.delete_file(f"{self._base}/{name}")
+
+    @contextmanager
+    def _translate_errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            first = str(error).partition("\n")[0]
+            raise ProjectError(f"{self.uri(name)}: {first}") from None
