@@ -62,7 +62,8 @@ def reserve(
     body |= {"policy": policy_id, "event": charge.event}
     body |= {"request": request_digest(charge.idempotency_key, settings)}
     body |= {"labels": record["charged"], "labelers": int((charge.charged > 0).sum())}
-    journal.append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
+    body |= {"charges": digest, "prices": dict(prices)}
+    journal.append(connection, "charged", body, record["created_at"])
     return str(record["id"])
 
 

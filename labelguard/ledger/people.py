@@ -236,7 +236,7 @@ def add_tombstone(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> 
     values = {"labeler": key, "kind": kind, "at": clock.now()}
     connection.execute(sa.insert(schema.tombstones).values(values))
     body = {"labeler": key.hex(), "tombstones": tombstones_digest(connection)}
-    journal.append(connection, kind, body)
+    journal.append(connection, kind, body, values["at"])
 
 
 @dataclass(frozen=True)
