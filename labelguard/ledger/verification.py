@@ -186,7 +186,7 @@ def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
 
 def _date_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
     """Return what is dated otherwise than the entry of the journal that tells of it, or None."""
-    told = {
+    dates = {
         (what, str(json.loads(entry.body)[what])): entry.at
         for entry in entries
         if (what := _DATED.get(entry.kind))
@@ -199,6 +199,6 @@ def _date_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> 
     ):
         for key, date in connection.execute(sa.select(name, at).order_by(name)):
             text = bytes(key).hex() if what == "labeler" else str(key)
-            if told.get((what, text)) != date:
+            if dates.get((what, text)) != date:
                 return f"{what} {text} is dated {date}, and otherwise in the journal"
     return None

@@ -412,13 +412,12 @@ _JSON = ("settings", "quote", "columns", "files", "body", "price")
 def export(output: Path, project: Where = None) -> Exported:
     """Write every table of the ledger to a JSON file, of one moment: an object a line.
 
-    Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
-    `output` exists or cannot be made.
+    Pseudonyms are hexadecimal; only the file's owner may read it. Returns how many rows each table
+    has. Raises `LabelguardError` if `output` exists or cannot be made.
     """
     check_new_output_file(output, "ledger.json")
     ledger = OpenProject.open(project).ledger
     counts: dict[str, int] = {}
-    # Pseudonyms are for its owner alone.
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with ledger.snapshot() as connection, os.fdopen(descriptor, "w", encoding="utf-8") as file:
         for table in _EXPORTED:

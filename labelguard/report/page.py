@@ -122,7 +122,7 @@ def _build_sections(
     """Yield every section in its order, None for one that has nothing to say."""
     if not verification.ok:
         yield section("fault", verification=verification)
-    yield sections.describe_release_card(facts)
+    yield sections.describe_release_card(facts, verification)
     if facts.chosen:
         yield from _describe_mechanisms(facts)
     yield sections.describe_to_do(facts, verification)

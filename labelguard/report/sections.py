@@ -73,7 +73,7 @@ def _count_exhausted(facts: ReportFacts) -> dict[str, int]:
     }
 
 
-def describe_release_card(facts: ReportFacts) -> Section | None:
+def describe_release_card(facts: ReportFacts, verification: Verification) -> Section | None:
     """Return the card of the release that the report is about."""
     if facts.chosen is None:
         return None
@@ -84,6 +84,7 @@ def describe_release_card(facts: ReportFacts) -> Section | None:
     training = _strip_markdown_marks(cards.fill_block("training", train_with=card["train_with"]))
     part = section(
         "release",
+        verification=verification,
         card=card,
         privacy=privacy,
         span=cards.describe_covered_releases(privacy),
