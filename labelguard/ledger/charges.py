@@ -46,13 +46,14 @@ def reserve(
         )
     number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
     settings = json.dumps(dict(charge.settings), sort_keys=True)
+    at = clock.now()
     record = {
         "id": f"r{number:04d}-{charge.idempotency_key[:8]}",
         "number": number,
         "idempotency_key": charge.idempotency_key,
         "allowance_id": allowance_id,
         "state": "reserved",
-        "created_at": clock.now(),
+        "created_at": at,
         "settings": settings,
         "charged": int(charge.charged.sum()),
     }
@@ -63,7 +64,7 @@ def reserve(
     body |= {"request": request_digest(charge.idempotency_key, settings)}
     body |= {"labels": record["charged"], "labelers": int((charge.charged > 0).sum())}
     body |= {"charges": digest, "prices": dict(prices)}
-    journal.append(connection, "charged", body, record["created_at"])
+    journal.append(connection, "charged", body, at)
     return str(record["id"])
 
 
