@@ -1,8 +1,6 @@
 """Recompute the ε of a release from its card, without labelguard: python docs/verify.py CARD.json
 
-Exit codes: 0 it holds, 1 it does not, 2 no readable card, 3 it cannot be checked here. Needs mpmath
-alone; docs/proofs has the formulas. Believed: the sensitivity of a statistic, that all policies are
-listed, and that the release was drawn as its card says. Not checked: `two_units`.
+Exit codes: 0 it holds, 1 it does not, 2 no readable card, 3 not checked here. Formulas: proofs/.
 """
 
 import json
@@ -15,26 +13,12 @@ mp.dps = 30
 EVENTS = {"rr": "rr", "props": "rr", "statistic": "statistic", "evaluation": "statistic"}
 VERDICTS = ("HOLDS", "DOES NOT HOLD", "NO READABLE CARD", "CANNOT BE CHECKED")
 CLOSE = mpf("1e-9")
+BELIEVED = "not checked: unit, two_units, sensitivity, other counts, omitted policies, what ran"
 
 
 def require(holds, message, code=1):
     if not holds:
-        print(f"{VERDICTS[code]}: {message}")
-        sys.exit(code)
-
-
-def coins(threshold, count):
-    """Return (loss, probability) of `count` blocks, which cost what as many coins do."""
-    flip = mpf(threshold) / 2**64
-    each = mp.log((1 - flip) / flip)
-    ways = [mp.binomial(count, j) * flip**j * (1 - flip) ** (count - j) for j in range(count + 1)]
-    return [((count - 2 * j) * each, likely) for j, likely in enumerate(ways)]
-
-
-def normal(scale, releases):
-    """Return δ(x) of so many Gaussian releases: of two normals, `mu` deviations apart."""
-    mu = mp.sqrt(releases) / scale
-    return lambda x: mp.ncdf(mu / 2 - x / mu) - mp.exp(x) * mp.ncdf(-mu / 2 - x / mu)
+        sys.exit(print(f"{VERDICTS[code]}: {message}") or code)
 
 
 def ball(scale, d):
@@ -46,12 +30,12 @@ def ball(scale, d):
     peak = mp.acos((mp.sqrt(mpf(d - 2) ** 2 + 4 * a * a) - (d - 2)) / (2 * a)) if d > 2 else mpf(1)
     ends = [peak + step / mp.sqrt(d + a) for step in (-20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)]
 
-    def integral(x, end):
-        def density(t):
-            bulk = (mp.sin(t) / mp.sin(peak)) ** (d - 2) * mp.exp(a * (mp.cos(t) - mp.cos(peak)))
-            return -mp.expm1(x - most * mp.cos(t)) * bulk * (ratio + mp.sin(t) ** 2)
+    def density(x, t):
+        bulk = (mp.sin(t) / mp.sin(peak)) ** (d - 2) * mp.exp(a * (mp.cos(t) - mp.cos(peak)))
+        return -mp.expm1(x - most * mp.cos(t)) * bulk * (ratio + mp.sin(t) ** 2)
 
-        return mp.quad(density, [0, *(at for at in ends if 0 < at < end), end])
+    def integral(x, end):
+        return mp.quad(lambda t: density(x, t), [0, *(at for at in ends if 0 < at < end), end])
 
     def delta(x):
         if x < 0:  # the two means exchanged
@@ -68,12 +52,16 @@ def epsilon_of(policy):
     losses, drawn, noise = [(mpf(0), mpf(1))], 0, lambda x: -mp.expm1(min(x, 0))
     if one := allowances.get("rr"):
         require(0 < int(one["threshold"]) <= 2**63 and one["allowed"] > 0, "no such blocks")
-        losses = coins(int(one["threshold"]), one["allowed"])
+        flip, k = mpf(one["threshold"]) / 2**64, one["allowed"]  # blocks cost as many coins do
+        each = mp.log((1 - flip) / flip)
+        ways = [mp.binomial(k, j) * flip**j * (1 - flip) ** (k - j) for j in range(k + 1)]
+        losses = [((k - 2 * j) * each, likely) for j, likely in enumerate(ways)]
     if one := allowances.get("statistic"):
         drawn, scale = one["allowed"], mpf(one.get("scale") or one["noise_multiplier"])
         require(drawn == 1 or (drawn > 1 and "scale" not in one), "no such releases")
-        d = max(1, int(one.get("components", 1)))
-        noise = ball(scale, d) if "scale" in one else normal(scale, drawn)
+        mu = mp.sqrt(drawn) / scale  # of Gaussian releases: how far apart two normals are
+        noise = lambda x: mp.ncdf(mu / 2 - x / mu) - mp.exp(x) * mp.ncdf(-mu / 2 - x / mu)  # noqa: E731 it is read beside its formula
+        noise = ball(scale, max(1, int(one.get("components", 1)))) if "scale" in one else noise
     delta -= drawn * (1 + mp.exp(policy["epsilon"])) / mpf(2) ** 100  # noise is of 256-bit numbers
     if not delta > 0:
         return mp.inf if drawn else losses[0][0]
@@ -100,8 +88,12 @@ def check_noise(card, event, prices):
     """Refuse a release whose noise is not that which its policies pay for."""
     if event == "rr" and card["counts"]["rows"]:
         laws, thresholds = card["flip_probability"]["blocks"], [one["threshold"] for one in prices]
-        least = min(law["flip_probability"] for law in laws)
-        require(card["flip_probability"]["min"] == least, "the least flip is that of no block")
+        each = sorted(law["flip_probability"] for law in laws for _ in range(law["rows"]))
+        require(len(each) == card["counts"]["rows"], f"the blocks hold {len(each)} labels")
+        middle, stated = len(each) // 2, card["flip_probability"]
+        spread = {"min": each[0], "median": (each[~middle] + each[middle]) / 2, "max": each[-1]}
+        fits = all(abs(stated[name] - flip) < CLOSE for name, flip in spread.items())
+        require(fits, f"the flips of these blocks are {spread}")
         for law in laws:
             size, flip = (law["labels"], law.get("letters", 2)), law["flip_probability"]
             fits = any(abs(flip - flip_of(int(one), *size)) < CLOSE for one in thresholds)
@@ -126,8 +118,13 @@ def verify(card):
     require(privacy["adjacency"] == "replace_labels", "adjacency is not replace_labels")
     if event:
         prices = [one["allowances"][event] for one in policies if event in one["allowances"]]
-        most = card["budget"]["allowed"].get("max", 0)
-        require(most <= policies[-1]["allowances"][event]["allowed"], f"{most} uses are allowed")
+        uses = [card["budget"][name].get("max", 0) for name in ("used", "allowed")]
+        uses.append(policies[-1]["allowances"][event]["allowed"])
+        require(uses == sorted(uses), f"used, allowed and paid for are {uses}")
+        said = privacy["accounting"].partition("priced together with ")[2].split(" and ")
+        beside = [str(a["allowed"]) for n, a in policies[-1]["allowances"].items() if n != event]
+        require([part.split()[0] for part in said if part] == beside, "more was priced")
+        require(("unit_pairs" in card["counts"]) == (privacy["unit"] != "item"), "another unit")
         check_noise(card, event, prices)
     values, newly = [*map(epsilon_of, policies)], privacy.get("newly_charged", policies[-1])
     values += [values[-1], mp.fsum(values)]
@@ -138,6 +135,8 @@ def verify(card):
         require(value <= mpf(claim["epsilon"]) * (1 + CLOSE), "this ε is larger than claimed")
     total = mp.fsum(mpf(policy["delta"]) for policy in policies)
     require(total <= mpf(privacy["delta"]) * (1 + CLOSE), f"δ of all policies is {total}")
+    passed = [name for name, most in privacy["ceiling"].items() if privacy[name] > most]
+    require(not passed, f"the ceiling is passed: {passed}")
 
 
 if __name__ == "__main__":
@@ -147,4 +146,4 @@ if __name__ == "__main__":
         verify(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     except Exception as error:
         require(False, repr(error), 2)
-    print(VERDICTS[0])
+    print(BELIEVED, VERDICTS[0], sep="\n")

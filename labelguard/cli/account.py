@@ -173,13 +173,16 @@ def audit() -> None:
 
 
 def _print_audit(result: AuditResult) -> None:
-    by = f", by {', '.join(result.violated_checks)}" if result.violated_checks else ""
+    verdict = f"violated, by {', '.join(result.violated_checks)}"
+    if result.holds:
+        verdict = f"not refuted: no attack exceeded ε = {result.claim_epsilon:g}; it says nothing "
+        verdict += "about labels of a project"
     print_facts(
         [
             ("mechanism", result.mechanism),
             ("claim", f"ε = {result.claim_epsilon:g}, δ = {result.delta:g} for each labeler"),
             ("lower bound", f"ε ≥ {result.lower_bound:.4f}, wrong in one of a million at most"),
-            ("verdict", result.verdict + by),
+            ("verdict", verdict),
         ]
     )
     echo()

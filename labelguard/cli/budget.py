@@ -140,7 +140,7 @@ def _print_spending_across_projects(value: PersonSpending) -> None:
     if value.total is None:
         echo("There is no sum: the projects protect different things, or contents.")
     else:
-        echo(f"All of it together may have told of the person: {format_budget(value.total)}.")
+        echo(f"Total privacy loss across these projects: at most {format_budget(value.total)}.")
 
 
 @budget.command("across", short_help="What one person has spent in several projects.")
@@ -218,7 +218,8 @@ def print_verification(value: Verification | FilesVerification) -> None:
         return
     nouns = (("journal_entries", "journal entry"), ("releases", "release"))
     counts = [pluralize(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
-    echo(f"No faults found: {', '.join(counts)}.")
+    where = "" if hasattr(value, "journal_entries") else " in files"
+    echo(f"No faults found{where}: {', '.join(counts)}.")
     if backwards := getattr(value, "backwards", None):
         echo(f"labelguard: note: {backwards}", err=True)
 

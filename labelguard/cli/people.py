@@ -223,7 +223,8 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         yield "one person with", f"{pseudonym}, who is still active: name that id too"
     if value.rows_remembered:
         rows = pluralize(value.rows_remembered, "row")
-        yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
+        forgotten = "forgotten" if done else "to be forgotten"
+        yield "private maps", f"{rows} of theirs {forgotten}: one for each answer and release"
     erased = value.kind == "erased"
     becomes = "kept" if not erased else "removed" if done else "to be removed"
     if quarantined := value.rows_set_aside - value.stored_answers:

@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from labelguard.errors import LabelguardError
+from labelguard.spelling import suggest
 
 if TYPE_CHECKING:
     import yaml
@@ -187,13 +189,13 @@ def check_model(kind: type[T], content: Any) -> T:
     try:
         return TypeAdapter(kind).validate_json(json.dumps(content, allow_nan=False))
     except ValidationError as error:
-        raise _first_fault(error) from None
+        raise _first_fault(error, kind) from None
     except (TypeError, ValueError):
         only = "only texts, finite numbers, true and false, lists and tables belong here"
         raise InvalidSetting((), only) from None
 
 
-def _first_fault(error: ValidationError) -> InvalidSetting:
+def _first_fault(error: ValidationError, kind: Any) -> InvalidSetting:
     """Return the first setting that is wrong, in pydantic's words, which repeat no value."""
     details = error.errors(include_url=False, include_input=False)
     # A misspelled name tells more than the one that is missing instead.
@@ -202,7 +204,19 @@ def _first_fault(error: ValidationError) -> InvalidSetting:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InvalidSetting):
         path += cause.path
+    if first["type"] in _UNKNOWN_NAME and path:
+        return InvalidSetting(path, f"unknown key{suggest(str(path[-1]), _names_at(kind, path))}")
     return InvalidSetting(path, first["msg"].removeprefix("Value error, "))
+
+
+def _names_at(kind: Any, path: Sequence[str | int]) -> list[str]:
+    """Return the names that belong where the last part of a path stands; none if that is open."""
+    for part in path[:-1]:
+        field = getattr(kind, "model_fields", {}).get(part)
+        kind = getattr(field, "annotation", None)
+    if is_dataclass(kind):
+        return [field.name for field in fields(kind)]
+    return field_names(kind) if hasattr(kind, "model_fields") else []
 
 
 def field_names(kind: type[BaseModel]) -> list[str]:

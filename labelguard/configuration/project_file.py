@@ -33,6 +33,8 @@ def _make_pattern_validator(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+# What is blank is not stated.
+Statement = Annotated[str, Field(max_length=1024)]
 Days = Annotated[
     str, _make_pattern_validator(r"(0|[1-9][0-9]{0,4})d", 'a number of days, like "90d"')
 ]
@@ -65,16 +67,18 @@ class AboutTable(SettingsTable):
 class OrganisationTable(SettingsTable):
     """The organisation that processes labels: for the record in the report, and for letters."""
 
-    controller: Text | None = setting("who decides what the labels are for: a name, an address")
-    contact: Text | None = setting("whom labelers write to; else that of `project`")
-    purpose: Text | None = setting("what the labels are used for")
-    legal_basis: Text | None = setting("what permits it: consent, a contract, a law")
-    recipients: Text | None = setting("who is given releases and models")
-    transfers: Text | None = setting(
+    controller: Statement | None = setting(
+        "who decides what the labels are for: a name, an address"
+    )
+    contact: Statement | None = setting("whom labelers write to; else that of `project`")
+    purpose: Statement | None = setting("what the labels are used for")
+    legal_basis: Statement | None = setting("what permits it: consent, a contract, a law")
+    recipients: Statement | None = setting("who is given releases and models")
+    transfers: Statement | None = setting(
         "other countries that they go to, and what protects them there"
     )
-    retention: Text | None = setting("how long raw labels, releases and models are kept")
-    measures: Text | None = setting("what else protects labels: access, ciphers, training")
+    retention: Statement | None = setting("how long raw labels, releases and models are kept")
+    measures: Statement | None = setting("what else protects labels: access, ciphers, training")
 
 
 class InputTable(SettingsTable):

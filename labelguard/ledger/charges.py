@@ -46,13 +46,14 @@ def reserve(
         )
     number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
     settings = json.dumps(dict(charge.settings), sort_keys=True)
+    at = clock.now()
     record = {
         "id": f"r{number:04d}-{charge.idempotency_key[:8]}",
         "number": number,
         "idempotency_key": charge.idempotency_key,
         "allowance_id": allowance_id,
         "state": "reserved",
-        "created_at": clock.now(),
+        "created_at": at,
         "settings": settings,
         "charged": int(charge.charged.sum()),
     }
@@ -62,7 +63,8 @@ def reserve(
     body |= {"policy": policy_id, "event": charge.event}
     body |= {"request": request_digest(charge.idempotency_key, settings)}
     body |= {"labels": record["charged"], "labelers": int((charge.charged > 0).sum())}
-    journal.append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
+    body |= {"charges": digest, "prices": dict(prices)}
+    journal.append(connection, "charged", body, at)
     return str(record["id"])
 
 

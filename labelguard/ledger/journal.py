@@ -128,10 +128,12 @@ def mac(connection: sa.Connection) -> Mac:
     return sign
 
 
-def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
-    """Add an entry to the journal's chain."""
+def append(
+    connection: sa.Connection, kind: str, body: Mapping[str, Any], at: str | None = None
+) -> None:
+    """Add an entry to the journal's chain, dated now, or `at` the date of the row that it tells."""
     number, previous = head(connection)
-    written = entry(number + 1, clock.now(), kind, body, previous, mac(connection))
+    written = entry(number + 1, at or clock.now(), kind, body, previous, mac(connection))
     connection.execute(sa.insert(schema.journal).values(vars(written)))
 
 

@@ -233,10 +233,11 @@ def add_tombstone(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> 
     if before in (kind, "erased"):
         return
     connection.execute(sa.delete(schema.tombstones).where(own.labeler == key))
-    values = {"labeler": key, "kind": kind, "at": clock.now()}
+    at = clock.now()
+    values = {"labeler": key, "kind": kind, "at": at}
     connection.execute(sa.insert(schema.tombstones).values(values))
     body = {"labeler": key.hex(), "tombstones": tombstones_digest(connection)}
-    journal.append(connection, kind, body)
+    journal.append(connection, kind, body, at)
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,14 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str = "draf
             "give the new one a name of its own"
         )
     quote, prices = pricing.quote(policy)
+    at = clock.now()
     number = 1 + (connection.scalar(sa.select(sa.func.max(schema.policies.c.id))) or 0)
     body = {"policy": number, "name": name, "settings": json.loads(policy.to_json())}
     connection.execute(
         sa.insert(schema.policies).values(
             id=number,
             name=name,
-            created_at=clock.now(),
+            created_at=at,
             settings=policy.to_json(),
             quote=json.dumps(quote, sort_keys=True),
             state=state,
@@ -117,7 +118,8 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str = "draf
         stored[allowance.event] = store_prices(
             connection, identity, prices.get(allowance.event, {})
         )
-    journal.append(connection, "policy", body | {"quote": quote, "prices": stored, "state": state})
+    body |= {"quote": quote, "prices": stored, "state": state}
+    journal.append(connection, "policy", body, at)
     return next(record for record in read(connection) if record.id == number)
 
 

@@ -19,6 +19,8 @@ _STATES = {"charged": "reserved"} | {
     state: state for state in ("computing", "drawn", "committed", "refunded", "abandoned")
 }
 _POLICY_STATES = {"activated": "active", "closed": "closed"}
+# What an entry of each kind tells the date of.
+_DATED = {"policy": "policy", "charged": "release", "retired": "labeler", "erased": "labeler"}
 _POLICY_FACTS = ("name", "settings", "quote", "state")
 _Entries = Sequence[tuple[str, Mapping[str, Any]]]
 
@@ -33,6 +35,7 @@ def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> 
         _sum_fault(connection)
         or _release_fault(connection, read)
         or _people_fault(connection, read)
+        or _date_fault(connection, entries)
     )
 
 
@@ -178,4 +181,24 @@ def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     miscounted = sa.select(own.release).where(own.labelers * 32 != sa.func.length(own.met))
     if people.identities_digests(connection) != met or connection.scalar(miscounted.limit(1)):
         return "the identities are not those in the journal"
+    return None
+
+
+def _date_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
+    """Return what is dated otherwise than the entry of the journal that tells of it, or None."""
+    dates = {
+        (what, str(json.loads(entry.body)[what])): entry.at
+        for entry in entries
+        if (what := _DATED.get(entry.kind))
+    }
+    policies, releases, left = schema.policies.c, schema.releases.c, schema.tombstones.c
+    for what, name, at in (
+        ("policy", policies.id, policies.created_at),
+        ("release", releases.id, releases.created_at),
+        ("labeler", left.labeler, left.at),
+    ):
+        for key, date in connection.execute(sa.select(name, at).order_by(name)):
+            text = bytes(key).hex() if what == "labeler" else str(key)
+            if dates.get((what, text)) != date:
+                return f"{what} {text} is dated {date}, and otherwise in the journal"
     return None

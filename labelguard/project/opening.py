@@ -49,6 +49,17 @@ source = "files"
 [input.columns]
 # The names your files use, for example:
 # labeler_id = "worker"
+
+# For the record of processing and for letters to labelers (docs/privacy-officer.md):
+# [organisation]
+# controller = "who decides what the labels are for: a name, an address"
+# contact = "whom labelers write to"
+# purpose = "what the labels are used for"
+# legal_basis = "what permits it"
+# recipients = "who is given releases and models"
+# transfers = "other countries that they go to, and what protects them there; or none"
+# retention = "how long raw labels, releases and models are kept"
+# measures = "what else protects labels"
 """
 
 

@@ -24,7 +24,8 @@ from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
 from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Admission, LabelerTable, UnitGroups
+from labelguard.ledger.people import Departure
+from labelguard.ledger.records import Admission, LabelerTable, ReleaseRecord, UnitGroups
 from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.planner import advice
 from labelguard.planner.outcomes import Interval
@@ -204,6 +205,22 @@ EARLIER_LEFT_OUT = (
     "this input alone; for the rows of all labels so far give all files in one command: what was "
     "released before costs nothing"
 )
+
+
+def describe_leavers(
+    earlier: Sequence[ReleaseRecord], departures: Sequence[Departure]
+) -> Iterator[str]:
+    """Yield a note on who left since the first of the `earlier` releases: a public count."""
+    for first in earlier[:1]:
+        left = sum((one.retired_at or one.at) >= first.created_at for one in departures)
+        if not left:
+            return
+        yield (
+            f"{pluralize(left, 'labeler')} left since release {first.id}: whoever compares it with "
+            "this one may tell which of its rows were theirs; what these say is within the promise"
+        )
+
+
 # Expected label error above which a release says that there may be better.
 TOO_MUCH = 0.4
 _BLOCK = ("block", "letters")

@@ -60,6 +60,7 @@ from labelguard.release.plan import (
     check_price,
     check_source,
     check_staged,
+    describe_leavers,
     preview_release,
 )
 from labelguard.release.protocol import Mechanism, Prepared, ReleaseContext
@@ -332,6 +333,8 @@ class Run:
         is_known = part == "training" and any(released.part == part for released in earlier)
         if is_known and 0 < rows.drawn == rows.rows and not (drawn or self.request.again):
             self.notes.append(EARLIER_LEFT_OUT)
+        if events.kind(event).keeps_values:
+            self.notes += describe_leavers(earlier, self.ledger.people.departures())
         prices = self._prices()
         if record is None:
             self.mechanism.check(self.context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -411,13 +412,14 @@ _JSON = ("settings", "quote", "columns", "files", "body", "price")
 def export(output: Path, project: Where = None) -> Exported:
     """Write every table of the ledger to a JSON file, of one moment: an object a line.
 
-    Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
-    `output` exists or cannot be made.
+    Pseudonyms are hexadecimal; only the file's owner may read it. Returns how many rows each table
+    has. Raises `LabelguardError` if `output` exists or cannot be made.
     """
     check_new_output_file(output, "ledger.json")
     ledger = OpenProject.open(project).ledger
     counts: dict[str, int] = {}
-    with ledger.snapshot() as connection, output.open("x", encoding="utf-8") as file:
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with ledger.snapshot() as connection, os.fdopen(descriptor, "w", encoding="utf-8") as file:
         for table in _EXPORTED:
             file.write(f"{',' if counts else '{'}\n{json.dumps(table)}: [")
             counts[table] = 0

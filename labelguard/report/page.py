@@ -59,16 +59,23 @@ def write(
 ) -> Reported:
     """Write the report to a file, which is replaced; by its name it is Markdown, JSON or HTML.
 
+    Its owner alone may read it, for it has pseudonyms. Raises `LabelguardError` for another ending.
+
     The journal must still hold the entry of `anchor`, a line that was kept, or there is a fault.
     """
     ending = output.suffix.removeprefix(".")
-    form = format or (ending if ending in FORMS else "html")
+    if not format and ending not in ("", *FORMS):
+        names = ", .".join(FORMS)
+        raise LabelguardError(
+            f"a report is .{names}; found {output.name}: print the page to a PDF from a browser"
+        )
+    form = format or ending or "html"
     check_output_file(output, "report.html")
     expected = Anchor.parse(anchor) if anchor else None
     document, verification = _verify_and_build_report(
         ReportFacts.collect(release_id, project), expected
     )
-    write_atomically(output, FORMS[form](document).encode())
+    write_atomically(output, FORMS[form](document).encode(), mode=0o600)
     return Reported(str(output), form, verification.ok, verification.fault)
 
 
@@ -97,6 +104,7 @@ def _summarize(facts: ReportFacts, verification: Verification) -> Iterator[tuple
     yield "protected as a whole", f"each {facts.unit}"
     budget = facts.budget
     cost = format_budget(vars(budget.lifetime)) if facts.committed_releases else "nothing"
+    cost = cost if verification.ok else "cannot be stated"
     yield "promised so far", cost
     yield "ceiling", format_budget(vars(budget.ceiling))
     for usage in budget.allowances:
@@ -114,14 +122,14 @@ def _build_sections(
     """Yield every section in its order, None for one that has nothing to say."""
     if not verification.ok:
         yield section("fault", verification=verification)
-    yield sections.describe_release_card(facts)
+    yield sections.describe_release_card(facts, verification)
     if facts.chosen:
         yield from _describe_mechanisms(facts)
     yield sections.describe_to_do(facts, verification)
-    yield sections.describe_guarantee(facts)
+    yield sections.describe_guarantee(facts, verification)
     yield sections.describe_not_protected(facts)
-    yield sections.describe_data_processing(facts)
-    yield sections.describe_policies(facts)
+    yield sections.describe_data_processing(facts, verification)
+    yield sections.describe_policies(facts, verification)
     yield from figures.describe_usage(facts)
     yield sections.describe_dropped_labels(facts)
     yield sections.describe_departures_and_links(facts)

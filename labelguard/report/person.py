@@ -25,7 +25,17 @@ from labelguard.report.sections import NOT_STATED, read_organisation_statements
 from labelguard.storage import blocks
 from labelguard.storage.files import write_atomically
 
-_CONTACTS = ("controller", "contact", "purpose", "legal basis", "recipients", "retention")
+_PARTS = ("used", "meaning", "remains", "contact", "rights")
+_BLOCKS = ("letter", *(f"letter_{of}" for of in _PARTS))
+_CONTACTS = (
+    "controller",
+    "contact",
+    "purpose",
+    "legal basis",
+    "recipients",
+    "transfers",
+    "retention",
+)
 # Of the names of files that a letter is written to.
 _ENDINGS = ("", ".md", ".txt", ".html")
 
@@ -67,6 +77,11 @@ def write_letter(
             "or the pseudonym"
         )
     opened = OpenProject.open(project)
+    if fault := opened.ledger.fault():
+        raise LedgerError(
+            f"the ledger does not hold, so that a letter could be untrue: {fault}; put a true copy "
+            "back"
+        )
     stated = read_organisation_statements(opened.project)
     used = Counter[str]()
     for release in report.releases:
@@ -83,6 +98,8 @@ def write_letter(
     ]
     shown: dict[str, Any] = {
         "report": report,
+        "tools": bool(opened.project.connectors)
+        or any(one.kind == "ingested" for one in opened.ledger.journal()),
         "replaced": _count_randomized_answers(opened, report.labeler),
         "again": again,
         "of_contents": any(one.unit == "item" for one in opened.ledger.policies.history()),
@@ -92,9 +109,8 @@ def write_letter(
         "right": format_best_guess_accuracy(report.epsilon, report.delta),
         "stated": {name: stated[name] for name in _CONTACTS},
     }
-    blocks = ("letter", "letter_used", "letter_meaning", "letter_remains", "letter_contact")
     parts = tuple(
-        section(block, rows=rows if block == "letter_used" else (), **shown) for block in blocks
+        section(block, rows=rows if block == "letter_used" else (), **shown) for block in _BLOCKS
     )
     name = opened.project.about.get("name", "this project")
     summary = (("to labeler", labeler_id), ("known here as", report.labeler))

@@ -32,6 +32,11 @@ from labelguard.text import DEFAULT_AGREEMENT, pluralize
 _RELEASES = 60
 _FORECASTS = 24
 _LEFT = 25
+_LEAVERS = (
+    "which released rows are those of somebody who left: whoever compares releases from before and "
+    "after, sees a flip probability that only one person has, or knows who was asked what, may "
+    "tell; what these rows say is within the promise"
+)
 
 
 def describe_to_do(facts: ReportFacts, verification: Verification) -> Section:
@@ -43,12 +48,32 @@ def describe_to_do(facts: ReportFacts, verification: Verification) -> Section:
     stated = read_organisation_statements(facts.opened.project)
     missing = [name for name, value in stated.items() if value == NOT_STATED]
     shown: dict[str, Any] = {"facts": facts, "verification": verification, "troubles": troubles}
-    begun = facts.committed_releases or len(missing) < len(stated)
-    part = section("to_do", missing=missing if begun else [], **shown)
+    part = section("to_do", missing=missing, exhausted=_count_exhausted(facts), **shown)
     return part if part.points else replace(part, text=("Nothing to do.",))
 
 
-def describe_release_card(facts: ReportFacts) -> Section | None:
+def _count_exhausted(facts: ReportFacts) -> dict[str, int]:
+    """Return for each allowance how many units have nothing left and did not leave.
+
+    None of contents, which are labelled once.
+    """
+    ledger = facts.opened.ledger
+    gone = {one.pseudonym for one in ledger.people.departures()}
+    members: dict[str, set[str]] = {}
+    labelers, units = ledger.people.members()
+    for labeler, unit in zip(labelers, units, strict=True):
+        members.setdefault(blocks.to_hex(unit), set()).add(blocks.to_hex(labeler))
+    return {
+        use.event: sum(
+            not members.get(unit, {unit}) <= gone
+            for unit, _, _ in ledger.releases.heavy_users(use.event, 100, use.exhausted_labelers)
+        )
+        for use in facts.budget.allowances
+        if use.exhausted_labelers and facts.unit != "item"
+    }
+
+
+def describe_release_card(facts: ReportFacts, verification: Verification) -> Section | None:
     """Return the card of the release that the report is about."""
     if facts.chosen is None:
         return None
@@ -59,6 +84,7 @@ def describe_release_card(facts: ReportFacts) -> Section | None:
     training = _strip_markdown_marks(cards.fill_block("training", train_with=card["train_with"]))
     part = section(
         "release",
+        verification=verification,
         card=card,
         privacy=privacy,
         span=cards.describe_covered_releases(privacy),
@@ -67,7 +93,7 @@ def describe_release_card(facts: ReportFacts) -> Section | None:
     return replace(part, facts=tuple((name.strip(), value) for name, value in cards.facts(card)))
 
 
-def describe_guarantee(facts: ReportFacts) -> Section:
+def describe_guarantee(facts: ReportFacts, verification: Verification) -> Section:
     """Return what the project promises, and how much of its ceiling that takes."""
     cost = facts.budget.lifetime
     reactive = any(record.policy.assignment_reactive for record in facts.policies)
@@ -77,6 +103,7 @@ def describe_guarantee(facts: ReportFacts) -> Section:
     return section(
         "guarantee",
         facts=facts,
+        verification=verification,
         promised=any(record.state != "draft" for record in facts.policies),
         conditions=" ".join(map(_strip_markdown_marks, conditions)),
         factor=format_odds_factor(cost.epsilon),
@@ -94,19 +121,21 @@ def describe_not_protected(facts: ReportFacts) -> Section:
     record = facts.newest_policy
     lines = list(cards.not_protected(record.policy) if record else cards.NOT_PROTECTED)
     lines += [line for card in facts.read_cards_per_mechanism() for line in card["not_protected"]]
+    lines.append(_LEAVERS)
     return section("not_protected", lines=dict.fromkeys(lines))
 
 
-def describe_data_processing(facts: ReportFacts) -> Section:
+def describe_data_processing(facts: ReportFacts, verification: Verification) -> Section:
     """Return what the organisation states of itself, the risk that is left, and room to sign."""
     cost = facts.budget.lifetime
     return section(
         "processing",
         facts=facts,
+        verification=verification,
         stated=read_organisation_statements(facts.opened.project),
         promised=any(record.state != "draft" for record in facts.policies),
         right=format_best_guess_accuracy(cost.epsilon, cost.delta),
-        people=max((one.labelers for one in facts.budget.allowances), default=0),
+        people=len(facts.opened.ledger.releases.charged_units()),
         keep=facts.opened.project.ingest.get("keep"),
     )
 
@@ -116,14 +145,15 @@ NOT_STATED = "not stated"
 
 def read_organisation_statements(project: Project) -> dict[str, str]:
     """Return what `[organisation]` says, in its order; "not stated" where it says nothing."""
-    stated = {"contact": project.about.get("contact")} | dict(project.organisation)
+    words = {name: " ".join(value.split()) for name, value in project.organisation.items()}
+    stated = {"contact": project.about.get("contact", "")} | {n: w for n, w in words.items() if w}
     return {
-        name.replace("_", " "): " ".join((stated.get(name) or NOT_STATED).split())
+        name.replace("_", " "): " ".join(stated.get(name, "").split()) or NOT_STATED
         for name in OrganisationTable.model_fields
     }
 
 
-def describe_policies(facts: ReportFacts) -> Section:
+def describe_policies(facts: ReportFacts, verification: Verification) -> Section:
     """Return what every policy allows and costs, and the ceiling, of which the journal knows
     raises.
     """
@@ -142,7 +172,8 @@ def describe_policies(facts: ReportFacts) -> Section:
         )
         for record in facts.policies
     )
-    return section("policies", facts=facts, raised=_describe_ceiling_raises(facts), rows=rows)
+    raised = _describe_ceiling_raises(facts)
+    return section("policies", facts=facts, verification=verification, raised=raised, rows=rows)
 
 
 def _describe_tie_protection(policy: Policy) -> str:

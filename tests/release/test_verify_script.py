@@ -1,6 +1,7 @@
 """`docs/verify.py`: what a card claims, recomputed without labelguard."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,7 +102,10 @@ def test_the_price_of_a_release_follows_from_its_card(name, cards, tmp_path):
     card = cards(name)
     code, said = verify(card, tmp_path)
     assert code == HOLDS, said
-    claimed, recomputed = card["privacy"]["epsilon"], float(said.split()[-2])
+    claimed, recomputed = (
+        card["privacy"]["epsilon"],
+        float(re.findall(r"recomputed ε = (\S+)", said)[-1]),
+    )
     assert 0.98 * claimed <= recomputed <= claimed * (1 + 1e-9)
     assert f"claimed ε = {claimed}" in said and said.endswith("HOLDS\n")
 
@@ -128,6 +132,13 @@ def change(*path, to=None, by=None):
     return doctor
 
 
+def _forget(card, event):
+    """Leave an allowance out, and claim what the others cost alone."""
+    policy = card["privacy"]["policies"][0]
+    del policy["allowances"][event]
+    policy["epsilon"] = card["privacy"]["epsilon"] = 2.9
+
+
 POLICY = ("privacy", "policies", 0)
 RR, SUM = (*POLICY, "allowances", "rr"), (*POLICY, "allowances", "statistic")
 FIRST_BLOCK = ("flip_probability", "blocks", 0, "flip_probability")
@@ -140,6 +151,13 @@ DOCTORED = {
     "more uses than are paid for": ("rr for a year", change(*RR, "allowed", to=51)),
     "no use": ("rr", change(*RR, "allowed", to=0)),
     "less than no use": ("rr", change(*RR, "allowed", to=-1)),
+    "a greater flip at the median": ("rr", change("flip_probability", "median", to=0.499)),
+    "a greater flip at most": ("rr", change("flip_probability", "max", to=0.499)),
+    "a block left out": ("rr of choices", lambda card: card["flip_probability"]["blocks"].pop()),
+    "another unit": ("rr", change("privacy", "unit", to="item")),
+    "a ceiling that was passed": ("rr", change("privacy", "ceiling", "epsilon", to=1)),
+    "an allowance left out": ("rr beside ball", lambda card: _forget(card, "statistic")),
+    "more used than allowed": ("rr", change("budget", "used", "max", to=99)),
     "another adjacency": ("rr", change("privacy", "adjacency", to="zero_out")),
     "choices of fewer": ("rr of choices", change("flip_probability", "blocks", 0, "letters", to=9)),
     "more releases": ("Gaussian", change(*SUM, "allowed", to=5)),
@@ -236,7 +254,7 @@ def test_an_auditor_reads_the_command_and_what_it_prints(cards, tmp_path):
     page = (SCRIPT.parent / "privacy-officer.md").read_text(encoding="utf-8")
     shown = page.partition("python docs/verify.py release/card.json\n```\n\n```text\n")[2]
     _, said = verify(cards("rr, label by label"), tmp_path)
-    for line, expected in zip(said.splitlines(), shown.splitlines()[:4], strict=True):
+    for line, expected in zip(said.splitlines(), shown.splitlines()[:5], strict=True):
         assert line.startswith(expected)
     assert said.splitlines()[-1] == "HOLDS"
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,14 +41,16 @@ def test_a_letter_says_what_was_used_and_what_that_means(released):
     letter = write_letter(WHO, project=state(released, STATED))
     text = letter.text
     assert letter.labeler == pseudonym(released) and letter.path is None
-    for part in (WHO, letter.labeler, "12 answers of yours are known", "1 randomized block.", "rr"):
+    for part in (WHO, letter.labeler, "For 12 answers of yours", "1 randomized block.", "rr"):
         assert part in text
     assert "a factor of 20.1" in text and "95.3%" in text and "r0001" in text
     assert "| controller | Clinic |" in text and "| contact | not stated |" in text
     assert "| purpose | training an assistant |" in text
-    assert letter.not_stated == ["contact", "legal basis", "recipients", "retention"]
+    assert letter.not_stated == [
+        *("contact", "legal basis", "recipients", "transfers", "retention")
+    ]
     assert "Each statistic release" not in text and "training run" not in text
-    note = 'says "not stated" of contact, legal basis, recipients, retention'
+    note = 'says "not stated" of contact, legal basis, recipients, transfers, retention'
     assert note in run("labeler", "letter", WHO, project=released).stderr
     assert write_letter(letter.labeler, project=released).text.count(WHO) == 0
 
@@ -55,15 +58,18 @@ def test_a_letter_says_what_was_used_and_what_that_means(released):
 @pytest.mark.parametrize(
     ("leave", "words"),
     [
-        ("retired", "nothing tells any more which"),
-        ("erased", "raw answers of yours that the project held were removed"),
+        ("retired", "sees a flip probability that nobody else has"),
+        ("erased", "read answers from files and kept none"),
     ],
 )
 def test_who_left_is_told_what_became_of_their_answers(leave, words, released):
     erasure.remove_labeler(WHO, leave, released)
     text = write_letter(WHO, project=released).text
+    text = " ".join(text.split())
     assert words in text and "You left. This stays:" in text
-    assert "are known to be yours" not in text and "1 randomized block." in text
+    assert "which published answers are yours were removed" in text
+    assert ("input files, and exports of your answers, deleted on" in text) == (leave == "erased")
+    assert "of yours are in private files" not in text and "1 randomized block." in text
 
 
 def test_a_letter_explains_the_releases_there_were_and_has_addresses_as_they_are(project):
@@ -88,14 +94,14 @@ def test_an_answer_that_a_sum_used_as_well_counts_once_and_every_release_with_it
     policies.activate("both", project)
     sums = {"mechanism": "statistic", "features": "length", "project": project}
     first = lg.privatize(labels_table(), **sums)
-    assert "are known to be yours" not in write_letter(WHO, project=project).text
+    assert "what was published in place" not in write_letter(WHO, project=project).text
     for mechanism in ("rr", "props"):
         lg.privatize(labels_table(), mechanism=mechanism, project=project)
     text = write_letter(WHO, project=project).text
-    assert "12 answers of yours are known" in text
+    assert "For 12 answers of yours" in text
     uses = [line.split(" | ")[2:4] for line in text.splitlines() if line.startswith("| r0")]
     assert uses == [["statistic", "1"], ["rr", "1"], ["props", "0"]]
-    assert "Where 0 uses stand" in text and first.id in text
+    assert "0 means that answers already published" in text and first.id in text
 
 
 def test_a_release_after_they_left_that_repeats_labels_of_others_is_none_of_theirs(released):
@@ -103,7 +109,7 @@ def test_a_release_after_they_left_that_repeats_labels_of_others_is_none_of_thei
     with clock.simulate_time(datetime(2040, 1, 1, tzinfo=UTC)):
         lg.privatize(labels_table(), project=released, mechanism="props")
     text = write_letter(WHO, project=released).text
-    assert "props" not in text and "Where 0 uses stand" not in text
+    assert "props" not in text and "0 means" not in text
 
 
 def test_a_letter_is_a_page_or_markdown_as_the_name_of_the_file_says(released, tmp_path):
@@ -143,7 +149,7 @@ def test_an_id_that_is_markdown_is_a_word_in_a_letter(project):
     text = write_letter(who, project=project).text
     assert not re.search(r"(?<!\\)<|(?<!\\)\]\(|\x1b|\u202e|(?<!\\)`|(?m:^# \])", text)
     headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert len(headings) == 6
+    assert len(headings) == 7
     assert all(line.count(" | ") == 1 for line in text.splitlines() if "to labeler" in line)
 
 
@@ -193,3 +199,47 @@ def test_who_left_under_one_of_two_ids_is_told_which_one_is_still_active(release
     [other] = erasure.remove_labeler(WHO, "erased", released).linked
     text = write_letter(WHO, project=released).text
     assert "no new answers under this id" in text and f"same budget: {other}." in text
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\\n"])
+def test_a_blank_statement_is_not_stated(blank, released):
+    document = report(project=state(released, f'retention = "{blank}"\n'))
+    assert dict(section(document, "processing").facts)["retention"] == "not stated"
+
+
+def test_a_misspelled_statement_is_told_with_the_right_name(released):
+    with pytest.raises(ProjectError, match=r"transfer: unknown key \(did you mean 'transfers'\?\)"):
+        state(released, 'transfer = "none"\n')
+
+
+def test_a_letter_says_whom_to_ask_and_of_which_rights_after_that(released):
+    text = write_letter(WHO, project=state(released, 'transfers = "none"\n')).text
+    assert "| transfers | none |" in text
+    rights = text.partition("Whom to write to")[2]
+    for word in ("contact", "a copy", "corrected", "restrict", "object", "complain"):
+        assert word in rights
+
+
+def test_no_letter_is_written_from_a_ledger_that_does_not_hold(released):
+    with sqlite3.connect(released.state / "ledger.sqlite3") as ledger:
+        ledger.execute("UPDATE counters SET used = used - 1")
+    with pytest.raises(LedgerError, match="a letter could be untrue"):
+        write_letter(WHO, project=released)
+
+
+def test_rows_that_leave_are_those_that_the_letter_counts(project):
+    policies.new("both", allow=["rr:uses=1", "statistic:releases=2"], project=project, **COST)
+    policies.activate("both", project)
+    lg.privatize(labels_table(), mechanism="statistic", features="length", project=project)
+    lg.privatize(labels_table(), mechanism="rr", project=project)
+    text = write_letter(WHO, project=project).text
+    rows = erasure.preview_removal(WHO, "erased", project).rows_remembered
+    assert f"{rows} rows of yours are in private files" in text and rows == 24
+
+
+def test_who_compares_releases_around_a_departure_is_told_of(released):
+    erasure.remove_labeler(WHO, "erased", released)
+    again = lg.privatize(labels_table(), project=released, mechanism="rr")
+    assert any("1 labeler left since release r0001" in note for note in again.notes)
+    text = " ".join(section(report(project=released), "not-protected").points)
+    assert "whoever compares releases from before and after" in text

@@ -22,7 +22,8 @@ import labelguard as lg
 from labelguard import clock
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
-from labelguard.errors import LedgerError
+from labelguard.configuration.project_file import OrganisationTable
+from labelguard.errors import LabelguardError, LedgerError
 from labelguard.project import erasure, linking, policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
@@ -35,6 +36,7 @@ from labelguard.report.page import report, write
 from labelguard.report.render import Report, html, json_text, markdown
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
+STATEMENTS = list(OrganisationTable.model_fields)
 RENDERERS = (html, markdown, json_text)
 # Templates that have the columns of the report's tables, and a line of them that is of a letter.
 WORDS = [
@@ -86,12 +88,20 @@ def test_an_empty_project_promises_nothing_yet(project):
 def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(project):
     document = report(project=project)
     assert document.sections[0] == section(document, "to-do")
-    assert document.sections[0].text == ("Nothing to do.",)
+    assert "not stated in labelguard.toml: controller" in document.sections[0].points[0]
+    with (project.state / "labelguard.toml").open("a") as file:
+        file.write("\n[organisation]\n" + "".join(f'{n} = "x"\n' for n in STATEMENTS))
+    project = find(project.state)
+    assert section(report(project=project), "to-do").text == ("Nothing to do.",)
     lg.privatize(TABLE, project=project, **BUDGET)
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=9,block=1"], project=project)
     said = " ".join(section(report(project=project), "to-do").points)
-    assert "have no randomized blocks left: a new policy is due" in said
+    everybody = len(set(TABLE["labeler_id"].to_pylist()))
+    assert f"{everybody} labelers have no randomized blocks left: their new labels" in said
     assert "next is a draft" in said
+    erasure.remove_labeler("worker 1", "retired", project)
+    said = " ".join(section(report(project=project), "to-do").points)
+    assert f"{everybody - 1} labelers have no randomized blocks left" in said
     policies.close(project)
     assert "No policy is in force" in " ".join(section(report(project=project), "to-do").points)
 
@@ -129,6 +139,8 @@ def test_the_promise_of_several_policies_is_their_sum(project):
     promise = " ".join(section(document, "guarantee").text)
     assert "ε = 5, δ = 2e-5" in promise and "at most 149 times as likely" in promise
     assert "right in at most 99.34% of cases" in promise
+    who = len(set(TABLE["labeler_id"].to_pylist()))
+    assert f"{who} labelers charged so far" in str(section(document, "processing").facts)
     assert len(section(document, "policies").table.rows) == 2  # type: ignore[union-attr]
 
 
@@ -268,6 +280,8 @@ def test_a_fault_is_told_first_and_the_report_is_made(project, name, tmp_path):
     assert re.search(r'<p class="alert">FAULT: release r0001.* was altered', page)
     assert "<dt>verification</dt><dd>FAULT</dd>" in page and str(tmp_path) not in page
     assert "labelguard-anchor:" not in page and "Keep the last anchor" in page
+    promised = page.partition("What is promised</h2>")[2].partition("</section>")[0]
+    assert "cannot be stated" in promised and "95.3%" not in page and "signature" not in page
     document = report(release.id, project)
     assert not document.ok and document.sections[0].id == "fault"
     if name == "card.json":  # what somebody else wrote into it is repeated nowhere
@@ -365,6 +379,11 @@ def test_the_name_of_the_file_says_the_format(project, tmp_path):
     assert write(tmp_path / "a.json", project=project).format == "json"
     assert write(tmp_path / "a", project=project).format == "html"
     assert write(tmp_path / "b.md", project=project, format="json").format == "json"
+    with pytest.raises(LabelguardError, match=r"found m\.pdf: print the page to a PDF"):
+        write(tmp_path / "m.pdf", project=project)
+    overview.export(tmp_path / "ledger.json", project)
+    for name in ("a.md", "a", "ledger.json"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     assert find(tmp_path).state == project.state
 
 

@@ -14,7 +14,7 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ledger import charges
-from labelguard.project import policies
+from labelguard.project import erasure, policies
 from labelguard.report import overview
 from labelguard.storage import blocks
 
@@ -103,3 +103,23 @@ def test_edited_terms_are_noticed_before_a_charge(edit, project):
     with pytest.raises(LedgerError, match="does not hold"):
         lg.privatize(TABLE, project=project, **budget)
     assert len(list(project.releases.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "fault"),
+    [
+        ("UPDATE releases SET created_at = '2025-01-01T00:00:00Z'", "is dated 2025-01-01"),
+        ("UPDATE policies SET created_at = '2025-01-01T00:00:00Z'", "policy 1 is dated 2025-01-01"),
+        ("UPDATE tombstones SET at = '2025-01-01T00:00:00Z'", "is dated 2025-01-01"),
+        ("UPDATE charges SET labels = labels + 1", "the charges do not add up"),
+        ("UPDATE releases SET charged = 1", "is not what the journal says of it"),
+    ],
+)
+def test_dates_and_counts_are_those_of_the_journal(edit, fault, project):
+    lg.privatize(TABLE, **PRICE, project=project)
+    erasure.remove_labeler("worker 1", "retired", project)
+    assert verify(project).exit_code == 0
+    with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:
+        ledger.execute(edit)
+    result = verify(project)
+    assert result.exit_code == 1 and fault in result.stderr
