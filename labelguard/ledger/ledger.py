@@ -20,7 +20,6 @@ import sqlalchemy as sa
 from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Policy
 from labelguard.errors import KeyProblem, LedgerError, PolicyError
-from labelguard.keys.keyring import random_bytes
 from labelguard.ledger import (
     charges,
     database,
@@ -103,9 +102,9 @@ class Ledger:
         """Make the tables, unless they exist, and the witnesses."""
         with database.begin_writing(journal.add_signer(database.connect(url), keys)) as connection:
             if schema.create(connection, keys):
-                # The nonce tells anchors of projects apart that were made in the same second.
-                nonce = random_bytes(16).hex()
-                body = ceiling.to_journal() | {"schema": schema.VERSION, "nonce": nonce}
+                # A name that only this project has: anchors of two never agree.
+                name = keys.mac("journal", b"project").hex()[:32]
+                body = ceiling.to_journal() | {"schema": schema.VERSION, "project": name}
                 journal.append(connection, "created", body)
         try:
             number, digest = cls(url, keys).head()
