@@ -193,12 +193,12 @@ def read_pairs(
     """Read an input without its private columns (`PRIVATE_ROLES`), which are dropped at the door.
 
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
-    labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
-    needed. One labeler's repeated comparisons of one pair count once. `question` is what all rows
-    were asked; `format`, `split` and `public_columns` are those of `Reading`. `skip_bad` leaves
-    unusable rows out, and `skipped` counts them. `first`: it is the first input of a project, which
-    has all columns that are declared public. What is read lies in a directory of its own in
-    `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
+    labeler, item, or none where nobody will be charged; with item no labeler_id is needed, with
+    none it is not read. One labeler's repeated comparisons of one pair count once. `question` is
+    what all rows were asked; `format`, `split` and `public_columns` are those of `Reading`.
+    `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
+    of a project, which has all columns that are declared public. What is read lies in a directory
+    of its own in `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
 
     Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_public_columns`.
     """
@@ -207,6 +207,7 @@ def read_pairs(
         unit,
         parse_feature_columns(features),
         labelled=False,
+        has_labelers=unit != "none",
         question=question,
         format=format,
         split=split,

@@ -274,6 +274,7 @@ class Keywords(TypedDict, total=False):
     public_columns: Sequence[str] | None
     # how the input is read
     columns: Mapping[str, str] | None
+    labeler_column: str | None
     format: str | None
     split: str | None
     question: str | None
