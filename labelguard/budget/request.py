@@ -164,8 +164,8 @@ class PolicyRequest:
         most = math.inf if self.epsilon is None else self.epsilon
         most_delta = 1.0 if self.delta is None else self.delta
         if epsilon > most or delta > most_delta:
-            asked = {"ε": ("--epsilon", self.epsilon), "δ": ("--delta", self.delta)}
-            limits = {f"{n} = {v:g}": name for n, (name, v) in asked.items() if v is not None}
+            requested = {"ε": ("--epsilon", self.epsilon), "δ": ("--delta", self.delta)}
+            limits = {f"{n} = {v:g}": name for n, (name, v) in requested.items() if v is not None}
             raise PolicyError(
                 f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, fixed with its "
                 f"policies; the stricter {', '.join(limits)} cannot be had: omit "
