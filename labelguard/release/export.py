@@ -108,11 +108,11 @@ def export(
     rows = ReleaseRows.read(rows_path(directory), copies, framework)
     mode = _choose_noise_mode(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
-    kept = "hard" if rows.copies == 1 and mode in _WEIGHTED else mode
-    command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, kept, framework))
+    shown = "hard" if rows.copies == 1 and mode in _WEIGHTED else mode
+    command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, shown, framework))
     guarantee = _describe_guarantee(directory, scorer)
     texts = {
-        "README.md": _readme(guarantee, kept, rate, rows, framework, command, notes),
+        "README.md": _readme(guarantee, shown, rate, rows, framework, command, notes),
         "CARD.md": (directory / "CARD.md").read_text(encoding="utf-8"),
         **framework.files(rows.is_chat, rate),
     }
@@ -127,7 +127,7 @@ def export(
                 (temporary / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ProjectError(f"{target} cannot be written: {error.strerror}") from None
-    return ExportResult(str(target), written, kept, rate, command, guarantee, notes)
+    return ExportResult(str(target), written, shown, rate, command, guarantee, notes)
 
 
 class ReleasedHead:

@@ -183,7 +183,7 @@ def test_one_release_is_recommended_with_its_command_or_one_at_every_epsilon(sou
     found = call(source, "--features", "length", "--epsilons", "8,30")
     [command] = re.findall(r"labelguard privatize (.*)", found.stdout)
     assert "--epsilon 8 " in command and "--once" in command  # 30 gains next to nothing
-    assert len(found.stdout.splitlines()) == 4 and not found.stderr
+    assert len(found.stdout.splitlines()) == 5 and not found.stderr
     assert re.search(r"beats a coin from ε = [\d.]+ on", found.stdout)
 
 
