@@ -18,6 +18,12 @@ AGREEMENT_HELP = (
     "(arguments), .80 (translations)"
 )
 DEFAULT_FEATURES = "length+style+minilm"
+# What a forecast of accuracy cannot know, said beside each.
+FORECAST_ASSUMPTION = (
+    "the forecast assumes that preferences depend on these features, as on the public sets it was "
+    "calibrated on; no label was read. If they do not, expect 50 of 100: public labels, or "
+    "an evaluation (--mechanism evaluation), tell"
+)
 
 AUTO_FORMAT = "auto"
 # The formats of inputs that have a name (`labelguard.inputs.formats`).

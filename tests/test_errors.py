@@ -10,23 +10,31 @@ from click.testing import CliRunner
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
+from labelguard.errors import BudgetExceeded, InvalidLabels, LabelguardError, PolicyError
 
 
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [
-        ({"epsilom": 3}, "--epsilon"),
-        ({"mechanism": "rr", "max_label_per_labeler": 3}, "--max-labels-per-labeler"),
-        ({"mechanism": "rr", "labeler_column": "who"}, "--labeler-column NAME"),
+        ({"epsilom": 3}, "epsilon"),
+        ({"mechanism": "rr", "max_label_per_labeler": 3}, "max_labels_per_labeler"),
+        ({"mechanism": "rr", "labeler_colum": "who"}, "labeler_column"),
     ],
 )
 def test_a_misspelled_option_is_refused_before_a_project_is_looked_for(
     asked, meant, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PolicyError, match=f"does not go with.*{meant}|^{meant} does not go"):
+    with pytest.raises(PolicyError, match=f"unknown option .*did you mean '{meant}'"):
         lg.privatize("nowhere.parquet", project=tmp_path / "none", **asked)
+
+
+def test_the_column_of_labelers_is_named_in_python_as_it_is_typed():
+    rows = [{"prompt": "p", "response_a": "a", "response_b": "b", "label": "a", "who": "u"}]
+    found = lg.inspect(rows, labeler_column="who")
+    assert found.labelers is not None and not found.problems
+    with pytest.raises(InvalidLabels, match="and so does --labeler-column"):
+        lg.inspect(rows, columns={"labeler_id": "who"}, labeler_column="who")
 
 
 def test_an_abbreviated_option_is_told_in_full():

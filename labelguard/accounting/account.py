@@ -129,7 +129,7 @@ class RunNoise:
 
 
 @suggest_misspelled_keywords
-def rr(epsilon: float, delta: float, labels: int = 1, uses: int = 1) -> LabelNoise:
+def rr(epsilon: float, delta: float = 0.0, labels: int = 1, uses: int = 1) -> LabelNoise:
     """Return ε0 and flip probability of `labels` of a labeler, randomized together `uses` times.
 
     Each by itself, 50 labels are 50 uses of one label. Raises `PolicyError` for values that are no

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
+from labelguard.inputs.columns import name_labelers
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
@@ -137,6 +138,7 @@ def score(
     source: Input,
     *,
     columns: Mapping[str, str] | None = None,
+    labeler_column: str | None = None,
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
@@ -168,7 +170,7 @@ def score(
         )
     pairs = read_pairs(
         source,
-        columns=columns,
+        columns=name_labelers(columns, labeler_column),
         features=head.features,
         unit="none",
         question=question,

@@ -125,6 +125,18 @@ class Leaderboard:
         sizes = f"{pluralize(len(rows), 'source')} on {pluralize(len(self.boards), 'board')}"
         return f"Leaderboard({sizes}: {', '.join([*first, *more])})"
 
+    def __str__(self) -> str:
+        lines = []
+        for board in self.boards:
+            cells = [COLUMNS, *(tuple(map(escape_controls, row)) for row in rows(board))]
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            lines += [f"{escape_controls(f'{board.title}: {board.words}')}", ""]
+            for row in cells:
+                padded = map(str.ljust, row, widths)
+                lines.append("  ".join(padded).rstrip())
+            lines.append("")
+        return "\n".join([*lines, *(f"- {escape_controls(note)}" for note in self.notes)])
+
     def _repr_html_(self) -> str:
         results = [f"{board.title}: {board.words}" for board in self.boards]
         facts = [("features", self.features), *group_facts("found", results)]
@@ -360,9 +372,9 @@ def _explain_scores(head: Head, summary: HeadSummary, groups: list[Group]) -> It
         yield unknown_sources_note(summary.unknown)
     if any(_has_unreleased_differences(head, summary, group) for group in groups):
         yield (
-            f"only {head.basis.projection.shape[1]} components were released: what lies outside is "
-            "held at 0, and intervals are wider for it: they take strengths along it to be spread "
-            "as along those released, of which few say little; ask for more --components"
+            f"only {head.basis.projection.shape[1]} components were released: scores are 0 along "
+            "the directions outside; intervals include these, assumed to vary like the released "
+            "ones, which is rough with few: ask for more --components"
         )
 
 

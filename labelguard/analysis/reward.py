@@ -35,7 +35,7 @@ from labelguard.release.pairs_file import PAIRS, scan_pairs
 from labelguard.release.rows import rows_path
 from labelguard.release.writer import Release, directory_of, read_card, verified_release_directory
 from labelguard.storage.files import SUMS, sha256
-from labelguard.text import no_progress
+from labelguard.text import no_progress, pluralize
 
 Floats: TypeAlias = NDArray[np.float64]
 # Public: (prompts, responses) → one number each.
@@ -173,6 +173,11 @@ class ReleaseReward:
         self._scorers = scorers
         self._labeled = labeled
         self._known: dict[bytes, float] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"ReleaseReward({self.__name__!r}, of {pluralize(len(self.learned_from), 'release')})"
+        )
 
     def __call__(
         self,

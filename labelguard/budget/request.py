@@ -164,12 +164,12 @@ class PolicyRequest:
         most = math.inf if self.epsilon is None else self.epsilon
         most_delta = 1.0 if self.delta is None else self.delta
         if epsilon > most or delta > most_delta:
-            limits = [f"ε = {self.epsilon:g}"] if self.epsilon is not None else []
-            limits += [f"δ = {self.delta:g}"] if self.delta is not None else []
+            requested = {"ε": ("--epsilon", self.epsilon), "δ": ("--delta", self.delta)}
+            limits = {f"{n} = {v:g}": name for n, (name, v) in requested.items() if v is not None}
             raise PolicyError(
-                f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, so nothing in "
-                f"it can be had at the stricter {', '.join(limits)}; leave them out, or use "
-                "another project"
+                f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, fixed with its "
+                f"policies; the stricter {', '.join(limits)} cannot be had: omit "
+                f"{' and '.join(limits.values())}, or use another project"
             )
 
 

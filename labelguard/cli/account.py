@@ -32,7 +32,7 @@ def _print_label_noise(value: LabelNoise) -> None:
             ("budget", f"{format_budget(value)} for {pluralize(value.uses, 'use')} of one labeler"),
             ("one use", f"{labels}, ε = {value.epsilon0:.6f} by itself"),
             ("flip probability", f"{value.flip_probability:.6f}"),
-            ("loss grows by", f"{value.loss_multiplier:.1f}"),
+            ("debiased loss grows by", f"{value.loss_multiplier:.1f}"),
             ("information", f"as much as {value.information:.3f} labels without noise"),
         ]
     )
@@ -40,7 +40,7 @@ def _print_label_noise(value: LabelNoise) -> None:
 
 @account.command("rr", short_help="Noise of randomized labels, priced together.")
 @epsilon_option
-@delta_option
+@click.option("--delta", type=float, default=0.0, help="δ of a labeler; a block needs none.")
 @click.option("--labels", default=1, help="Labels of one labeler, randomized together.")
 @click.option("--uses", default=1, help="How often, over the labeler's life.")
 @prints(_print_label_noise)

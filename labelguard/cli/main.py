@@ -147,7 +147,7 @@ class CreatedProject:
 def _print_project(value: CreatedProject) -> None:
     echo(f"Project made in {value.project}")
     ceiling = f"ε = {value.max_epsilon:g}, δ = {value.max_delta:g}"
-    echo(f"Its policies together will cost at most {ceiling}.")
+    echo(f"Its policies together will cost at most {ceiling}: each release's ε counts toward it.")
     echo(f"Keys are in {value.keys}: back them up apart from the data; never share them.")
 
 

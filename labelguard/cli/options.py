@@ -187,11 +187,11 @@ def _parse_columns(context: click.Context, option: click.Parameter, text: str | 
         if role in columns:
             raise InvalidLabels(f"--columns names {role} twice")
         columns[role] = name
-    if labelers := context.meta.get(_LABELERS):
-        if "labeler_id" in columns:
-            raise InvalidLabels("--columns names labeler_id, and so does --labeler-column")
-        columns["labeler_id"] = labelers
-    return columns
+    if not (labelers := context.meta.get(_LABELERS)):
+        return columns
+    from labelguard.inputs.columns import name_labelers
+
+    return name_labelers(columns, labelers)
 
 
 public_columns_option = declared_options(PolicyRequest, "public_columns")

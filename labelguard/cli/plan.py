@@ -248,7 +248,7 @@ def plan(
         raise PolicyError("give one of --uses and --recurring")
     periods = horizon.releases if horizon else 1 if uses is None else uses
     budgets = _parse_epsilons(epsilons)
-    options |= {"periods": periods}
+    options |= {"uses": periods}
     with progress() as report:
         if inputs:
             result = run(list(inputs), budgets, progress=report, **options)

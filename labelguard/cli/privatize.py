@@ -38,7 +38,7 @@ from labelguard.cli.terminal import (
 from labelguard.errors import NoProject, NotAgreed, PolicyError
 from labelguard.options import RunOptions, option_declarations
 from labelguard.release.mechanisms import AUTO, collect_options, list_mechanisms
-from labelguard.text import AGREEMENT_HELP, format_budget, pluralize
+from labelguard.text import AGREEMENT_HELP, FORECAST_ASSUMPTION, format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.project import Project
@@ -151,7 +151,7 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
         held = f"up to {preview.block:,} new labels of a {preview.unit} in one release"
         yield "", f"  a block holds {held if preview.block > 1 else 'a single label'}"
     if preview.first and preview.allowed == 1:
-        yield "", "  this one: labels that come later need another policy, paid on top"
+        yield "", "  only this release is paid for; later labels need a new policy"
     if run := preview.sampling:
         who, most = f"each {preview.unit}", ""
         if run.records:
@@ -160,7 +160,7 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
         steps = pluralize(run.steps, "step")
         yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
     if preview.ball:
-        yield "", f"  with ball noise, which is for {pluralize(preview.ball, 'component')} or more"
+        yield "", f"  ball noise, priced for {pluralize(preview.ball, 'component')} or more"
     yield (
         "this release",
         (
@@ -181,15 +181,16 @@ def _describe_expected_quality(preview: Preview) -> Iterator[tuple[str, str]]:
             _round_to_percent(preview.label_error),
             _round_to_percent(preview.disagreement),
         )
-        option = " (--agreement)" if preview.features else ""
+        option = " (change with --agreement)" if preview.features else ""
         yield (
             "to expect",
-            f"about {wrong} of 100 released labels will differ from what the labeler said; two "
-            f"people are assumed to differ on {differ}{option}",
+            f"about {wrong} of 100 released labels will differ from what the labeler said, "
+            f"assuming two people disagree on {differ}% of strict labels{option}",
         )
     if preview.accuracy is not None:
         right = _round_to_percent(preview.accuracy.mean)
-        yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
+        yield "", f"a model that learns from it agrees with about {right} of 100 new labels;"
+        yield "", FORECAST_ASSUMPTION
 
 
 _SIGNS = {"epsilon": "ε", "delta": "δ"}
@@ -199,17 +200,17 @@ def _round_to_percent(share: float) -> int:
     return math.floor(100 * share + 0.5)
 
 
-def make_first_release_review(
-    report: Reporter, *, yes: bool, accepted: bool
+def make_release_review(
+    report: Reporter, *, yes: bool, accepted: bool, again: bool
 ) -> Callable[[Preview], None]:
-    """Show a first release and ask; others need no question, having a policy already.
+    """Show a first release and ask; others need no question, unless they draw labels `again`.
 
     `yes` does for one that is recommended, or `accepted` though it is of little use. Raises
     `NotAgreed` where nobody can be asked or says no.
     """
 
     def review(preview: Preview) -> None:
-        if not preview.first:
+        if not (preview.first or (again and preview.charged)):
             return
         with report.pause():
             poor = None if accepted else preview.discouraged
@@ -282,14 +283,19 @@ def print_release_summary(made: ReleaseSummary) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
     facts = [*card_facts(made.card), ("where", relative_path(made.path))]
     if made.reused:
-        facts = [(name, value) for name, value in facts if name.strip() != "newly charged"]
+        facts = [
+            (f"{name} then" if name.startswith("allowance") else name, value)
+            for name, value in facts
+            if name.strip() != "newly charged"
+        ]
     print_facts(facts)
     for note in made.notes:
         echo(f"labelguard: note: {escape_controls(note)}", err=True)
     if made.reused:
         echo(
             "This release was made before: no label was read, nothing was charged.\n"
-            "To draw the labels anew, at a new charge: --again"
+            "To draw the labels anew, at a new charge: --again\n"
+            "Allowances now: labelguard budget show"
         )
     echo("Next: " + "\n      ".join(_make_runnable_here(step) for step in made.next))
 
@@ -349,7 +355,9 @@ def _build_mechanism_options(own: list[click.Parameter]) -> Iterator[click.Optio
 @source_option
 @declared_options(RunOptions, without=["output"])
 @click.option("--dry-run", is_flag=True, help="Show what would be released and charged, and stop.")
-@click.option("--yes", is_flag=True, help="Do not ask before the first release of a project.")
+@click.option(
+    "--yes", is_flag=True, help="Do not ask before a project's first release, or --again."
+)
 @click.option(
     "--accept-little-use",
     is_flag=True,
@@ -403,7 +411,9 @@ def privatize(
             source,
             project=home,
             progress=report,
-            review=make_first_release_review(report, yes=yes, accepted=accept_little_use),
+            review=make_release_review(
+                report, yes=yes, accepted=accept_little_use, again=options["again"]
+            ),
             **options,
         )
     return ReleaseSummary.of(release, tuple(_suggest_next_commands(release, project)))

@@ -409,7 +409,8 @@ def _print_demonstration(demo: Demonstration) -> None:
     names = ("mechanism", "labels", "label error", "accuracy")
     print_table(names, rows, right=names[1:])
     echo(
-        "\nlabel error: share of released labels that differ from what the labeler said\n"
+        "\nlabel error: share of released labels that differ from what the labeler said; without "
+        "privacy, of the labels that its head gives\n"
         f"accuracy: share of {demo.fresh_labels:,} labels of other labelers that a model trained "
         "on it gets right"
     )

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,19 +309,41 @@ def retrain(
         return run(job, project=project, progress=report)
 
 
+class _Trainer(click.Choice):  # type: ignore[type-arg]
+    """Names of trainers; of one that reads no rows, what it takes instead."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "verl":
+            self.fail("for verl: labelguard reward verl RELEASE -o reward.py", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _print_exported(value: ExportResult) -> None:
     rate = "" if value.rate is None else f" at the rate {value.rate:.6g}"
     written = f"{pluralize(value.rows, 'pair')} written to {relative_path(value.path)}"
-    echo(f"{written}; noise: {value.noise}{rate}")
+    hard = ": probabilities are dropped; --copies 10 keeps them" if value.noise == "hard" else ""
+    echo(f"{written}; noise: {value.noise}{rate}{hard}")
+    echo(f"{value.guarantee[0].upper()}{value.guarantee[1:]}")
     echo(f"Train: {value.command}")
+    if hard:
+        echo(f"To keep probabilities: {_with_copies(click.get_current_context().params)}")
     print_notes(value.notes)
+
+
+def _with_copies(given: Mapping[str, Any]) -> str:
+    """Return the command of an export, as given, with copies and into another directory."""
+    words = ["labelguard", "release", "export", given["release"], "--to", given["to"]]
+    words += ["--copies", "10", "-o", f"{given['output']}-copies"]
+    for name, usual in (("noise", "auto"), ("teacher", None), ("project", None)):
+        words += [] if given[name] in (usual, None) else [f"--{name}", str(given[name])]
+    return shlex.join(words)
 
 
 @click.command("export", short_help="Write a release for another trainer.")
 @click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
 @click.option(
     "--to",
-    type=click.Choice(get_args(FrameworkName)),
+    type=_Trainer(get_args(FrameworkName)),
     required=True,
     help="The trainer that reads it; jsonl is for a script of your own.",
 )
@@ -330,7 +353,7 @@ def _print_exported(value: ExportResult) -> None:
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Write each pair N times, as often turned around as its probability says.",
+    help="Write each pair N times, with sides swapped in proportion to its probability.",
 )
 @click.option(
     "--noise",

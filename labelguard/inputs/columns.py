@@ -64,7 +64,8 @@ class Reading:
     compared, whoever compares it) or `none`: nobody is charged. `features` are public properties of
     responses that are carried along with their side (see `learning.columns`), of columns that are
     declared by `public_columns` (see `budget.label_values`). Unless `labelled`, the columns of
-    labels are dropped at the door: every row reads like a tie, whatever it says. `question` is what
+    labels are dropped at the door: every row reads like a tie, whatever it says. Unless it
+    `has_labelers`, who gave them is not read. `question` is what
     all rows were asked about their pair, where no column tells it. `values` is the domain of
     labels, `skips` what becomes of blank ones. `format` is one of `labelguard.inputs.formats`, and
     `split` the one to read of a dataset that has several.
@@ -74,6 +75,7 @@ class Reading:
     unit: str = "labeler"
     features: tuple[FeatureColumn, ...] = ()
     labelled: bool = True
+    has_labelers: bool = True
     question: str | None = None
     values: LabelValues = DEFAULT
     skips: Skips = "public"
@@ -107,6 +109,22 @@ class Reading:
     def is_declared_public(self, column: str) -> bool:
         """Return whether a column was declared public, by its name or that of both sides."""
         return not set(declaring_names(column)).isdisjoint(self.public_columns)
+
+
+def name_labelers(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:
+    """Return `columns` with the column of `--labeler-column`; `InvalidLabels` if they have one."""
+    named = dict(columns or {})
+    if labelers and "labeler_id" in named:
+        raise InvalidLabels("--columns names labeler_id, and so does --labeler-column")
+    return {**named, "labeler_id": labelers} if labelers else named
+
+
+def merge_labeler_column(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with `labeler_column`, if there is one, among their `columns`."""
+    others = dict(options)
+    if labelers := others.pop("labeler_column", None):
+        others["columns"] = name_labelers(others.get("columns"), labelers)
+    return others
 
 
 @dataclass(frozen=True)

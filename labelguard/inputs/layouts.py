@@ -112,6 +112,8 @@ def find_layout(
                 f"({', '.join(layouts[kind])})"
             )
     columns = {role: column for role, column in columns.items() if role in used}
+    if not reading.has_labelers:
+        columns.pop("labeler_id", None)
     if "labeler_id" not in columns and reading.unit in _BY_LABELER:
         raise _missing_labeler(schema, labelers, listed or schema.shown_columns, columns.values())
     _refuse_role_conflicts(schema, columns, kind)
@@ -229,9 +231,9 @@ def _missing_labeler(
     return schema.error(
         f"no column labeler_id{near}; name the one that says who gave each label: "
         f"--labeler-column NAME. {export}Without one, --unit item protects each pair that was "
-        "compared instead of each person: whoever gave several labels is protected for each alone, "
-        "and all of them together may tell about that person. Choose it only if nobody gave more "
-        f"than one label, or if that is enough; found: {', '.join(listed)}"
+        "compared instead of each person: whoever gave several labels is protected for each alone; "
+        "together, one person's labels may still reveal their preferences. Choose it only if "
+        f"nobody gave more than one label, or if that is enough; found: {', '.join(listed)}"
     )
 
 

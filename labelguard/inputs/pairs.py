@@ -28,7 +28,7 @@ from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
+from labelguard.text import AUTO_FORMAT, Progress, escape_controls, no_progress, pluralize
 
 TEXTS = ("prompt", "first", "second")
 
@@ -193,12 +193,12 @@ def read_pairs(
     """Read an input without its private columns (`PRIVATE_ROLES`), which are dropped at the door.
 
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
-    labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
-    needed. One labeler's repeated comparisons of one pair count once. `question` is what all rows
-    were asked; `format`, `split` and `public_columns` are those of `Reading`. `skip_bad` leaves
-    unusable rows out, and `skipped` counts them. `first`: it is the first input of a project, which
-    has all columns that are declared public. What is read lies in a directory of its own in
-    `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
+    labeler, item, or none where nobody will be charged; with item no labeler_id is needed, with
+    none it is not read. One labeler's repeated comparisons of one pair count once. `question` is
+    what all rows were asked; `format`, `split` and `public_columns` are those of `Reading`.
+    `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
+    of a project, which has all columns that are declared public. What is read lies in a directory
+    of its own in `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
 
     Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_public_columns`.
     """
@@ -207,6 +207,7 @@ def read_pairs(
         unit,
         parse_feature_columns(features),
         labelled=False,
+        has_labelers=unit != "none",
         question=question,
         format=format,
         split=split,
@@ -301,11 +302,15 @@ def refuse_conflicting_features(
     for name in carried:
         if name.startswith("source_"):
             stem = name.removesuffix(_FIRST)
-            if stem != name and _has_conflicting_sources(table, stem):
+            if stem != name and (conflict := _find_conflicting_sources(table, stem)):
+                prompt, response, names, count = conflict
+                names = [escape_controls(name) for name in names]
                 raise InvalidLabels(
                     f"source {stem.removeprefix('source_')}: one response to one prompt has several"
-                    " sources in the input, and is to have one: write A+B for what both A and B "
-                    "said. A column that says what people preferred is no source"
+                    " sources in the input, and is to have one. Responses with several: "
+                    f"{count:,}, such as {response} to {prompt}, of {' and of '.join(names)}: "
+                    f"write {'+'.join(names)} in all its rows, or leave them out. A column that "
+                    "says what people preferred is no source"
                 )
         elif _has_conflicting_values(table[name], contents, number):
             kind, _, rest = name.partition("_")
@@ -323,19 +328,31 @@ def _has_conflicting_values(
     return bool(distinct.select("hi", "lo", "number").is_duplicated().any())
 
 
-def _has_conflicting_sources(table: pa.Table, stem: str) -> bool:
+def _find_conflicting_sources(
+    table: pa.Table, stem: str
+) -> tuple[str, str, Sequence[str], int] | None:
+    """Return a response with several sources: its prompt, itself, these, how many there are.
+
+    All of it is public, and which one is shown follows from contents alone.
+    """
     sides = (
-        f"SELECT {_response_key_sql(side)} AS response, {identifier(stem + end)} AS source "
-        "FROM pairs"
+        f"SELECT {_response_key_sql(side)} AS response, "
+        f"coalesce({identifier(stem + end)}::VARCHAR, 'none') AS source, "
+        f"{_beginning_sql('prompt')} AS prompt, {_beginning_sql(side)} AS text FROM pairs"
         for side, end in (("first", _FIRST), ("second", _SECOND))
     )
     query = (
-        f"SELECT 1 FROM (SELECT DISTINCT * FROM ({' UNION ALL '.join(sides)})) "
-        "GROUP BY response HAVING count(*) > 1 LIMIT 1"
+        "SELECT min(prompt), min(text), list_sort(list(source)), count(*) OVER () "
+        f"FROM (SELECT DISTINCT * FROM ({' UNION ALL '.join(sides)})) "
+        "GROUP BY response HAVING count(*) > 1 ORDER BY response LIMIT 1"
     )
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.register("pairs", table)
-        return connection.execute(query).fetchone() is not None
+        return connection.execute(query).fetchone()
+
+
+def _beginning_sql(content: str) -> str:
+    return f"left(to_json({content})::VARCHAR, 60)"
 
 
 def _response_key_sql(side: str) -> str:

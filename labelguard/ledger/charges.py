@@ -315,8 +315,7 @@ class ReleaseRepository(Repository):
         done = [record for record in matches if record.state == "committed"]
         if len(done) != 1:
             state = f" (it is {matches[0].state})" if len(matches) == 1 else ""
-            raise LedgerError(
-                f"{release_id!a} names {len(done)} committed releases{state}; "
-                "see: labelguard release list"
-            )
+            many = f"{release_id!a} names {len(done)} committed releases"
+            none = f"no committed release {release_id!a}{state}"
+            raise LedgerError(f"{many if done else none}; see: labelguard release list")
         return done[0]

@@ -11,7 +11,7 @@ from importlib.resources import files
 from labelguard.budget.label_values import parse_public_columns, public_column_options
 from labelguard.budget.policy import USUAL_EPSILON
 from labelguard.planner.outcomes import Forecast, Sizing, learned_share
-from labelguard.text import AUTO_FORMAT, pluralize, read_template
+from labelguard.text import AUTO_FORMAT, FORECAST_ASSUMPTION, pluralize, read_template
 
 # With fewer labelers than this nothing is recommended.
 FEWEST = 20
@@ -162,8 +162,8 @@ def suggest_improvements(
 def _describe_expectation(forecast: Forecast, plain: Forecast | None, unit: str) -> str:
     words = NAMES[forecast.mechanism]
     if plain:
-        share = _describe_share(forecast, plain)
-        words += f"; a model gains over a coin about {share} without privacy"
+        share = _percent(learned_share(forecast, plain))
+        words += f"; keeps about {share} of the non-private improvement over chance"
     differ = _hundredths(forecast.label_error.mean)
     words += f"; about {differ} released labels differ from what labelers said"
     if forecast.released < 1:
@@ -188,9 +188,9 @@ def explain_refusal(forecast: Forecast | None, units: int, unit: str) -> str | N
     )
 
 
-def _describe_share(forecast: Forecast, plain: Forecast) -> str:
-    share = learned_share(forecast, plain)
-    return "as much as" if share > 0.995 else f"{_hundredths(share)} of what it would"
+def _percent(share: float) -> str:
+    """`87%`, or `less than 1%`."""
+    return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def _count_units(units: int, unit: str) -> str:
@@ -318,17 +318,19 @@ def describe_input(plan: Planned) -> str:
     )
 
 
-def summarize(plan: Planned) -> tuple[str, str]:
-    """Say one recommendation, and from where on a release is worth it at all."""
+def summarize(plan: Planned) -> tuple[str, ...]:
+    """Say one recommendation, from where on a release is worth it at all, and what is assumed."""
     choice = plan.choice
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
     words = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]
     if choice and choice is not last and plan.features:
         accuracy = {_forecast_key(one): one.accuracy.mean for one in plan.forecasts}
         more = accuracy[_forecast_key(last)] - accuracy[_forecast_key(choice)]
-        gain = f"about {100 * more:.0f}" if more > GAIN else "less than 1"
-        words += f"; ε = {last.epsilon:g} would gain {gain} of 100 answers"
-    return _sentence(words), f"Worth it at all? {_sentence(plan.worth.words)}"
+        gain = f"about {pluralize(round(100 * more), 'percentage point')}"
+        gain = gain if more > GAIN else "less than 1 percentage point"
+        words += f"; ε = {last.epsilon:g} would add {gain} of accuracy"
+    assumed = (_sentence(FORECAST_ASSUMPTION),) if plan.features else ()
+    return _sentence(words), f"Worth it at all? {_sentence(plan.worth.words)}", *assumed
 
 
 def _forecast_key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.inputs.columns import name_labelers
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.learning.features import (
@@ -34,6 +35,7 @@ from labelguard.planner.advice import (
     Worth,
     describe_input,
     draw_accuracy,
+    forecast_table_rows,
     summarize,
 )
 from labelguard.planner.outcomes import Forecast, Sizing, best, best_including_training
@@ -57,6 +59,13 @@ class PlanResult(Planned):
         size = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
         return f"PlanResult({size}; δ = {self.delta:g}; {', '.join(best)})"
 
+    def __str__(self) -> str:
+        lines = [f"{describe_input(self)}; no label was read, nothing was charged"]
+        for cells, is_automatic in forecast_table_rows(self):
+            if is_automatic and self.features:
+                lines.append(f"ε = {cells[0]}: {cells[1]}, accuracy {cells[2]} ({cells[3]})")
+        return "\n".join([*lines, *summarize(self)])
+
     def _repr_html_(self) -> str:
         words = [one.words for one in self.recommended]
         commands = [one.command for one in self.recommended if one.command]
@@ -78,6 +87,7 @@ def plan(
     agreement: float | None = None,
     unit: Literal["labeler", "item"] = "labeler",
     columns: Mapping[str, str] | None = None,
+    labeler_column: str | None = None,
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
@@ -85,19 +95,20 @@ def plan(
     max_labels_per_labeler: int | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
     max_input_bytes: int | None = None,
-    periods: int = 1,
+    uses: int = 1,
     progress: Progress = no_progress,
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
-    `source`, `columns`, `question`, `format`, `split`, `public_columns` and `max_input_bytes` are
-    those of `privatize`; columns of labels may be missing, and may be named: they are not read.
+    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns` and
+    `max_input_bytes` are those of `privatize`; columns of labels may be missing, and may be named:
+    they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
     tell no pair's sides apart: where none does, randomized response alone is planned. `agreement`
     is how often two labelers agree on a strict label, in [0.55, 0.9]; without it a range is
     simulated.
-    The budget is for `periods` releases, which each bring as many new labels of each labeler as the
+    The budget is for `uses` releases, which each bring as many new labels of each labeler as the
     input holds.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
     `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
@@ -109,6 +120,7 @@ def plan(
         >>> lg.plan("labels.parquet", epsilons=[3], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
     """
+    columns, periods = name_labelers(columns, labeler_column), uses
     several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
@@ -212,10 +224,10 @@ def _check_options(unit: str, bound: int | None, bad_rows: str, periods: int) ->
     if bound is not None and bound < 1:
         raise PolicyError(f"--max-labels-per-labeler must be at least 1, found {bound}")
     if periods < 1:
-        raise PolicyError(f"periods must be at least 1, found {periods}")
+        raise PolicyError(f"uses must be at least 1, found {periods}")
     if periods > 1 and unit == "item":
         raise PolicyError(
-            "a content is labeled in one period, so nothing recurs for it: leave the periods out, "
+            "a content is labeled in one period, so nothing recurs for it: leave uses out, "
             "or plan for labelers"
         )
 

@@ -21,7 +21,13 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.release import sections
 from labelguard.release.sections import format_min_median_max
 from labelguard.release.selection import PlannedRows
-from labelguard.text import escape_controls, format_budget, pluralize, read_template
+from labelguard.text import (
+    FORECAST_ASSUMPTION,
+    escape_controls,
+    format_budget,
+    pluralize,
+    read_template,
+)
 
 if TYPE_CHECKING:
     import jinja2
@@ -250,7 +256,7 @@ def forecast_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "forecast",
             f"about {100 * wrong:.0f} of 100 labels differ from what the labeler said; a model "
             f"that learns from them agrees with about {100 * right:.0f} of 100 new labels; "
-            "simulated before any label was read",
+            f"simulated before any label was read: {FORECAST_ASSUMPTION}",
         )
 
 

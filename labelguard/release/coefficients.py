@@ -335,7 +335,7 @@ def _notes(head: Head, summary: HeadSummary) -> Iterator[str]:
         yield (
             "intervals hold the noise and the scatter of labels around what the fit, which "
             "shrinks toward 0, gives on average; each holds by itself, not all of them at once; "
-            "the sentence on preferences holds as a whole"
+            "the summary above holds jointly"
         )
     if summary.unknown:
         yield unknown_sources_note(summary.unknown)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import duckdb
 import numpy as np
@@ -47,12 +47,15 @@ class ExportResult:
     path: str
     # pairs in its file, copies counted
     rows: int
-    # how labels are taken: plain, robust, soft, posterior, or columns of noise beside them
+    # how labels are taken: plain, robust, soft, posterior, hard (of a probability its likelier side
+    # alone), or columns of noise beside them
     noise: str
     # the rate of the robust loss; null without one
     rate: float | None
     # the command that trains on it, with names in capitals to fill in
     command: str
+    # what was promised of the release, and of the teacher's
+    guarantee: str
     # what else to know
     notes: tuple[str, ...]
 
@@ -74,7 +77,7 @@ def export(
     `release` and `teacher` are ids in `project`, what `privatize` returned, or directories. Beside
     the rows are the file by which the trainer finds them, README.md with its command, and the card.
     Of rows with a probability (`label_probability`, or the head of `teacher`) each pair is written
-    `copies` times, as often turned around as it says. `noise` is for flipped labels:
+    `copies` times, with sides swapped in proportion to it. `noise` is for flipped labels:
 
     - `plain`: as they are; a model learns the flips;
     - `robust`: as they are, and the one rate of all rows, where the trainer's loss is unbiased;
@@ -105,9 +108,11 @@ def export(
     rows = ReleaseRows.read(rows_path(directory), copies, framework)
     mode = _choose_noise_mode(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
-    command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, mode, framework))
+    shown = "hard" if rows.copies == 1 and mode in _WEIGHTED else mode
+    command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, shown, framework))
+    guarantee = _describe_guarantee(directory, scorer)
     texts = {
-        "README.md": _readme(read_card(directory), mode, rate, rows, framework, command, notes),
+        "README.md": _readme(guarantee, shown, rate, rows, framework, command, notes),
         "CARD.md": (directory / "CARD.md").read_text(encoding="utf-8"),
         **framework.files(rows.is_chat, rate),
     }
@@ -122,7 +127,7 @@ def export(
                 (temporary / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ProjectError(f"{target} cannot be written: {error.strerror}") from None
-    return ExportResult(str(target), written, mode, rate, command, notes)
+    return ExportResult(str(target), written, shown, rate, command, guarantee, notes)
 
 
 class ReleasedHead:
@@ -329,15 +334,33 @@ _MEANINGS: Mapping[str, str] = {
     "columns": "each row says its own noise: label_probability, flip_probability",
     "plain": "each label is taken as it is",
     "robust": "each label is taken as it is, by an unbiased loss at the rate {rate:.6g}",
-    "soft": "each pair stands {copies} times, as often turned around as its probability says",
-    "posterior": "each pair stands {copies} times, as often turned around as the head of another "
-    "release, joined with the label, says",
-    "once": "each pair is written once, by its likelier side",
+    "soft": "each pair stands {copies} times, with sides swapped in proportion to its probability",
+    "posterior": "each pair stands {copies} times, with sides swapped in proportion to what the "
+    "head of another release, joined with the label, says",
+    "hard": "each pair is written once, by its likelier side",
 }
 
 
+def _describe_guarantee(directory: Path, scorer: ReleasedHead | None) -> str:
+    """Return what was promised of the releases that rows come of."""
+
+    def describe(path: Path, file: str) -> str:
+        card = read_card(path)
+        privacy = card["privacy"]
+        price = f"{format_budget(privacy)} for each {privacy['unit']}"
+        return f"{card['release']}: {price} ({file})"
+
+    first = describe(directory, "CARD.md")
+    if scorer is None:
+        return f"release {first}"
+    return (
+        f"these rows come of two releases, {first} and {describe(scorer.path, 'TEACHER.md')}; for "
+        "people who are in both their prices add, unless one policy of one project pays for both"
+    )
+
+
 def _readme(
-    card: Mapping[str, Any],
+    guarantee: str,
     mode: str,
     rate: float | None,
     rows: ReleaseRows,
@@ -346,13 +369,10 @@ def _readme(
     notes: Sequence[str],
 ) -> str:
     """Return three lines: what it is, what labels are, and the command; then what else to know."""
-    privacy = card["privacy"]
-    meaning = "once" if rows.copies == 1 and mode in _WEIGHTED else mode
     where = "with DIR for this directory" if "DIR" in command else "in this directory"
     return (
-        f"Release {card['release']} for {framework.title}: {format_budget(privacy)} for each "
-        f"{privacy['unit']} (CARD.md).\n"
-        f"Labels: {_MEANINGS[meaning].format(rate=rate, copies=rows.copies)}.\n"
+        f"For {framework.title}: {guarantee}.\n"
+        f"Labels: {_MEANINGS[mode].format(rate=rate, copies=rows.copies)}.\n"
         f"Train, {where}: `{command}`\n" + "".join(f"\n{note}\n" for note in notes)
     )
 
@@ -368,9 +388,9 @@ def _notes(rows: ReleaseRows, mode: str, framework: Framework) -> Iterator[str]:
             "learns the flips too. Label smoothing would shrink its targets a second time. "
             "labelguard_trainer, or --teacher RELEASE --copies 10, does better"
         )
-    if mode in _WEIGHTED and rows.copies == 1:
+    if mode == "hard":
         yield (
-            "probabilities are lost, as each pair is written once, by its likelier side: "
+            "probabilities are dropped, as each pair is written once, by its likelier side: "
             "--copies 10 keeps them to within 0.05"
         )
     elif rows.copies > 1:

@@ -117,7 +117,7 @@ def _axolotl_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
     section: dict[str, object] = {"rl": "dpo"}
     if rate is not None:
         section |= {"dpo_loss_type": ["robust"], "dpo_label_smoothing": rate}
-    # Copies of a pair are as often turned around as its probability says: none is a duplicate.
+    # Copies of a pair have sides swapped in proportion to its probability: none is a duplicate.
     section |= {"datasets": [dataset | more], "dataset_exact_deduplication": False}
     # What axolotl does not start without, to be changed.
     section |= {"micro_batch_size": 1, "gradient_accumulation_steps": 8, "num_epochs": 1}

@@ -193,9 +193,14 @@ def _large_delta_message(people: int, policy: Policy) -> str:
 def _describe_shortage(plan: PlannedRows, unit: str, noun: str) -> str:
     """Return the message on units that lack allowance, and how much of it."""
     lacking, everybody = pluralize(int(plan.short.sum()), noun), pluralize(len(plan.units), unit)
+    few = plan.short > 0
+    verb = "has" if np.count_nonzero(few) == 1 else "have"
+    left = f"not enough allowance left for {lacking}"
+    if not plan.charged[few].any() and (plan.short[few] == 1).all():
+        left = f"no {noun}s left"
     return (
-        f"{np.count_nonzero(plan.short):,} of {everybody} lack allowance for {lacking} (labelguard "
-        "budget show); nothing was charged or released"
+        f"{np.count_nonzero(few):,} of {everybody} {verb} {left} (labelguard budget show); nothing "
+        "was charged or released"
     )
 
 

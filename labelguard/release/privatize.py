@@ -35,6 +35,7 @@ from labelguard.budget import events, pricing
 from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
+from labelguard.inputs.columns import merge_labeler_column
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staging import check_public_columns
 from labelguard.ledger.ledger import Grant
@@ -125,10 +126,11 @@ def privatize(
         >>> lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study).reused
         True
     """
-    check_option_names(mechanism, options)
+    named = merge_labeler_column(options)
+    check_option_names(mechanism, named)
     home = locate_project(project)
     with attempts.record_attempt(home), explain_full_disk(home), contextlib.ExitStack() as claims:
-        source, home, settings = resolve_source(source, home, namespace, options)
+        source, home, settings = resolve_source(source, home, namespace, named)
         request = request_release(home, mechanism, settings)
         check_output(request.output)
         with OpenProject.hold_for_job(home) as opened:
@@ -158,6 +160,7 @@ def plan(
     project, it is the plan of one that would be made. Its rows are in a directory that the next
     command clears.
     """
+    options = merge_labeler_column(options)
     check_option_names(mechanism, options)
     with _project_or_temporary(project) as home, explain_full_disk(home):
         source, home, settings = resolve_source(source, home, namespace, options)

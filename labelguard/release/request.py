@@ -274,6 +274,7 @@ class Keywords(TypedDict, total=False):
     public_columns: Sequence[str] | None
     # how the input is read
     columns: Mapping[str, str] | None
+    labeler_column: str | None
     format: str | None
     split: str | None
     question: str | None
@@ -427,7 +428,7 @@ def check_option_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
     shared = (*_TERMS, *_RUN, *_INTAKE)
     others = [name for name, value in options.items() if name not in shared and value is not None]
-    check_options(mechanism, others, beside=shared)
+    check_options(mechanism, others, beside=(*shared, "labeler_column"))
 
 
 def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -> ReleaseRequest:

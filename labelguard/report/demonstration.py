@@ -49,7 +49,7 @@ _LEARNER = HeadLearner(ridge=3.0)
 Features: TypeAlias = NDArray[np.float32]
 Scorer: TypeAlias = Callable[[Features], NDArray[np.float64]]
 
-_PRIVATIZE = f"labelguard privatize FILE --epsilon {EPSILON:g}"
+_PRIVATIZE = f"labelguard privatize FILE --epsilon {EPSILON:g} --once"
 _CONTENT = ("prompt", "response_a", "response_b")
 
 
@@ -63,7 +63,8 @@ class Outcome:
     max_labels_per_labeler: int | None
     # labels released
     released: int
-    # share of released labels that differ from what the labeler said, ties aside
+    # share of released labels that differ from what the labeler said, ties aside; without privacy
+    # of those that its head gives
     label_error: float
     # share of fresh labelers' strict labels that a head trained on the release gets right
     accuracy: float
@@ -127,7 +128,7 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
         len(demo.fresh_label),
         tuple(outcomes),
         str(chart),
-        ("labelguard inspect FILE", "labelguard plan FILE", _PRIVATIZE),
+        ("labelguard inspect FILE", "labelguard plan FILE", "labelguard init", _PRIVATIZE),
     )
 
 
@@ -193,9 +194,11 @@ class _Trials:
         """Return a head of the raw labels."""
         strict = self.labels.filter(pl.col("label").is_not_null())
         label = strict["label"].to_numpy()
-        head = _LEARNER.fit(self.x[strict["row"].to_numpy()], label, 0 * label, None)
+        x = self.x[strict["row"].to_numpy()]
+        head = _LEARNER.fit(x, label, 0 * label, None)
+        error = 1 - heads.accuracy(head(x), label)  # people differ: no head agrees with all
         return Outcome(
-            "non-private", None, len(self.labels), 0.0, self._measure_accuracy(head), None
+            "non-private", None, len(self.labels), error, self._measure_accuracy(head), None
         )
 
     def release_and_measure(self, project: Path, options: dict[str, Any]) -> Outcome:

@@ -71,11 +71,12 @@ def examine(project: Where) -> list[Finding]:
 
 
 def _release_failures(project: Where) -> list[Finding]:
-    """Return a finding where releases fail; none where they do not."""
+    """Return a finding where releases fail, a notice where the input is why; else none."""
     with contextlib.suppress(ProjectError):  # which a check below tells
         state = attempts.read(locate_project(project))
         if state.failing:
-            return [Finding("releases", False, f"{state.failing}: {state.message}")]
+            detail, by_input = f"{state.failing}: {state.message}", state.reason == "input"
+            return [Finding("releases", by_input, detail, notice=by_input)]
     return []
 
 

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs import formats, readers
-from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, Reading, TableSchema
+from labelguard.inputs.columns import (
+    LAYOUTS,
+    PRIVATE_ROLES,
+    Reading,
+    TableSchema,
+    name_labelers,
+)
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons, read_texts
 from labelguard.inputs.readers import InputFile
@@ -183,6 +189,7 @@ def inspect(
     source: Input,
     *,
     columns: Mapping[str, str] | None = None,
+    labeler_column: str | None = None,
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
@@ -193,10 +200,10 @@ def inspect(
     """Return what `privatize` would understand of `source`: columns, people, pairs, what to watch
     out for.
 
-    `source`, `columns`, `question`, `format`, `split`, `public_columns` and `max_input_bytes` are
-    those of `privatize`. Needs no project, charges nothing, and leaves nothing behind. Columns of
-    labels are dropped at the door, and the order of rows is forgotten: whatever labels are, the
-    answer is the same. A missing labeler id is among the `problems`.
+    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns` and
+    `max_input_bytes` are those of `privatize`. Needs no project, charges nothing, and leaves
+    nothing behind. Columns of labels are dropped at the door, and the order of rows is forgotten:
+    whatever labels are, the answer is the same. A missing labeler id is among the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -209,7 +216,7 @@ def inspect(
         '2 + 2?'
     """
     reading = Reading(
-        columns or {},
+        name_labelers(columns, labeler_column),
         "none",
         labelled=False,
         question=question,

@@ -1,6 +1,7 @@
 """Rewards of single responses: what a release's head gives, and how far from labels one is."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.preferred_words import head, table
 
@@ -22,6 +23,12 @@ def test_the_difference_of_two_rewards_is_the_log_odds_of_the_pair(release):
     ]
     odds = np.log(scored["label_probability"] / (1 - scored["label_probability"]))
     np.testing.assert_allclose(sides[0] - sides[1], odds, atol=1e-4)
+
+
+def test_scores_do_not_read_who_labeled(release):
+    given = table().drop_columns("labeler_id")
+    nobody = given.append_column("labeler_id", pa.nulls(len(given), pa.string()))
+    assert lg.score(release, nobody).equals(lg.score(release, table()))
 
 
 def test_a_reward_is_called_as_trl_calls_it(release):

@@ -68,6 +68,26 @@ def test_without_a_terminal_and_without_yes_nothing_is_charged():
     assert releases() == 1
 
 
+def test_labels_drawn_again_are_charged_after_a_question_as_the_first_were():
+    lg.init(Path())
+    for uses in ("--uses", "3"), ("--uses", "3", "--again"):
+        asked = (*ASKED, *uses, "--accept-little-use")
+        before = releases()
+        result = run(*asked)
+        assert result.exit_code == 2 and releases() == before
+        assert "charges" in result.stderr and "left for later files" in result.stderr
+        assert run(*asked, "--yes").exit_code == 0
+        assert releases() == before + 1
+    assert "allowance left then" in run(*ASKED, "--uses", "3", "--accept-little-use").stdout
+
+
+def test_an_input_that_cannot_be_read_is_a_notice_of_doctor():
+    lg.init(Path())
+    assert run(*ASKED, *FIRST, "--yes", "--columns", "prompt=nowhere").exit_code == 1
+    result = run("doctor")
+    assert result.exit_code == 0 and "no release succeeded" in result.stdout
+
+
 def test_a_first_release_says_how_often_or_is_refused():
     lg.init(Path())
     result = run(*ASKED, "--yes", "--accept-little-use")

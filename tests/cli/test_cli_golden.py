@@ -237,7 +237,7 @@ def test_labelers_without_places_end_with_3_and_nothing_is_charged(run):
     assert result.exit_code == 3
     assert result.stdout == ""
     assert re.match(
-        r"labelguard: 1 of 1 labeler lack allowance for 1 block .*ε = 6, δ = 2e-5", result.stderr
+        r"labelguard: 1 of 1 labeler has no blocks left .*ε = 6, δ = 2e-5", result.stderr
     )
     assert run("budget", "show", "--json").output == before
     assert run(*PRIVATIZE, "--exhausted", "drop").exit_code == 0

@@ -1,6 +1,7 @@
 """Public columns of sources and strata: how they come along with pairs, and what is refused."""
 
 import json
+import re
 
 import polars as pl
 import pytest
@@ -59,8 +60,12 @@ def test_one_response_has_one_source_and_one_pair_has_one_stratum():
     turned = {**ROW, "response_a": "y", "response_b": "x"}
     for other in ({**ROW, "model_a": "three"}, elsewhere, turned):
         for rows in ([ROW, other], [other, ROW]):
-            with pytest.raises(InvalidLabels, match="source model: one response"):
+            with pytest.raises(InvalidLabels, match="source model: one response") as refused:
                 read_pairs(pl.DataFrame(rows), features=SPEC)
+            assert re.search(
+                r': [12], such as "[xy]" to "p", of (\w+) and of \w+: write \1\+',
+                str(refused.value),
+            )
     with pytest.raises(InvalidLabels, match="stratum language: one pair"):
         read_pairs(pl.DataFrame([ROW, {**ROW, "language": "en"}]), features=SPEC)
     both = [{**row, "model_a": "one+three"} for row in (ROW, elsewhere)]

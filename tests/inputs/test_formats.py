@@ -327,6 +327,16 @@ def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first():
     assert read_pairs(as_table(battles), columns={"labeler_id": "worker"}).rows.units == 3
 
 
+def test_conversations_of_other_names_are_read_as_arena():
+    battles = rows("arena", ["a", "b"])
+    sides = {"conversation_a": "conversation a", "conversation_b": "conversation b"}
+    renamed = [{sides.get(name, name): row[name] for name in row} for row in battles]
+    found = read_pairs(as_table(renamed), columns=sides)
+    assert found.table.equals(read_pairs(as_table(battles)).table)
+    with pytest.raises(InvalidLabels, match="no column 'conversation c'"):
+        read_pairs(as_table(renamed), columns={**sides, "conversation_b": "conversation c"})
+
+
 def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are():
     def refusal(source):
         with pytest.raises(InvalidLabels) as refused:

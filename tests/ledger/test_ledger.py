@@ -247,7 +247,7 @@ def test_the_first_release_fixes_the_policy(project):
 def test_a_shortage_counts_labelers_and_charges_nothing(project):
     asked = public(per_labeler=25, seed=4)
     before = dump(project.ledger_url)
-    with pytest.raises(BudgetExceeded, match="allowance") as caught:
+    with pytest.raises(BudgetExceeded, match="have no blocks left") as caught:
         lg.privatize(pairs(asked, opinions(len(asked), 4)), project=project, **PRICE)
     assert caught.value.requested > caught.value.left and caught.value.exit_code == 3
     assert "worker" not in str(caught.value)

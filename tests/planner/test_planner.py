@@ -179,17 +179,17 @@ def test_the_bound_of_randomized_response_can_be_fixed(labels):
 def test_one_release_is_recommended_with_its_command_or_one_at_every_epsilon(source):
     found = call(source, "--features", "length", "--epsilons", "8,30", "--all")
     commands = re.findall(r"labelguard privatize .*--epsilon (\d+) ", found.stdout)
-    assert commands == ["8", "30"] and "without privacy; about" in found.stdout
+    assert commands == ["8", "30"] and "non-private improvement over chance; about" in found.stdout
     found = call(source, "--features", "length", "--epsilons", "8,30")
     [command] = re.findall(r"labelguard privatize (.*)", found.stdout)
     assert "--epsilon 8 " in command and "--once" in command  # 30 gains next to nothing
-    assert len(found.stdout.splitlines()) == 4 and not found.stderr
+    assert len(found.stdout.splitlines()) == 5 and not found.stderr
     assert re.search(r"beats a coin from ε = [\d.]+ on", found.stdout)
 
 
 @pytest.mark.slow
 def test_the_next_command_runs_as_it_stands(source, tmp_path):
-    options: dict[str, Any] = {"epsilons": (8,), "features": "length", "periods": 2}
+    options: dict[str, Any] = {"epsilons": (8,), "features": "length", "uses": 2}
     [recommended] = planner.plan(str(source), **options).recommended
     assert recommended.command
     program, *words = shlex.split(recommended.command)
@@ -238,11 +238,11 @@ def test_delta_and_features_are_the_usual_ones_unless_said(labels, monkeypatch):
         ({"unit": "team"}, "unit"),
         ({"max_labels_per_labeler": 0}, "max-labels-per-labeler must be at least 1, found 0"),
         ({"bad_rows": "none"}, "bad_rows"),
-        ({"periods": 0}, "periods"),
+        ({"uses": 0}, "uses"),
         ({"epsilons": ()}, "at least one epsilon"),
         ({"delta": 0.0}, "delta"),
         ({"agreement": 0.4}, "agreement"),
-        ({"unit": "item", "periods": 2}, "labeled in one period"),
+        ({"unit": "item", "uses": 2}, "labeled in one period"),
     ],
 )
 def test_options_are_checked_before_anything_is_read(options, message):

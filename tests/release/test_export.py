@@ -135,7 +135,7 @@ def test_once_a_pair_is_written_by_its_likelier_side_and_ties_are_left_out(copy,
     assert [note for note in result.notes if "--copies" in note]
     readme = (tmp_path / "out" / "README.md").read_text()
     assert "Labels: each pair is written once, by its likelier side.\n" in readme
-    assert "as often turned around" not in readme
+    assert "sides swapped" not in readme
 
 
 @pytest.mark.parametrize("to", ["llama-factory", "openrlhf", "open-instruct", "nemo-rl"])
@@ -190,6 +190,11 @@ def test_a_teacher_of_another_release_gives_probabilities_to_flipped_labels(tmp_
         "r0001", tmp_path / "ten", to="trl", teacher=teacher, copies=4, project=first
     )
     assert (result.noise, result.rows) == ("posterior", 4 * len(rows))
+    readme = (tmp_path / "ten" / "README.md").read_text()
+    assert "come of two releases" in readme and "their prices add" in readme
+    once = lg.export("r0001", tmp_path / "once", to="trl", teacher=teacher, project=first)
+    assert once.noise == "hard"
+    assert [note for note in once.notes if "probabilities are dropped" in note]
 
 
 # What is refused, and what a failure leaves.
@@ -245,7 +250,7 @@ def test_a_release_that_is_not_committed_is_refused_by_its_path_too(tmp_path):
         lg.export(stray, tmp_path / "out", to="trl")
     lg.export(path, tmp_path / "out", to="trl")
     assert lg.load("r0001", project=home).equals(lg.load(path))
-    with pytest.raises(LedgerError, match="names 0"):
+    with pytest.raises(LedgerError, match="no committed release"):
         lg.load("r0002", project=home)
 
 

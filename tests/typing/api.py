@@ -73,7 +73,7 @@ def mistakes(table: Any, name: str) -> None:
 def inspect_and_plan(table: Any) -> None:
     """What an input is understood as, and may give."""
     assert_type(lg.inspect(table, columns={"prompt": "task"}, question="helpful"), Inspection)
-    assert_type(lg.plan(table, [1, 3], features="length", unit="item", periods=1), PlanResult)
+    assert_type(lg.plan(table, [1, 3], features="length", unit="item", uses=1), PlanResult)
 
 
 def load_release(release: lg.Release) -> None:

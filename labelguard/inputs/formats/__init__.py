@@ -117,7 +117,9 @@ def apply_format(
                 f"format {form.name} makes {role} of {query.names[role]}; leave "
                 f"{role} out of --columns{named_so}, or name another --format"
             )
-    others = {role: name for role, name in named.items() if role not in query.made}
+    # Columns of the format's own, of other names here: the query has read them.
+    consumed = {name for name in query.names.values() if name not in ROLES}
+    others = {r: name for r, name in named.items() if r not in query.made and r not in consumed}
     return FormattedFile(
         replace(file, open=partial(_open_with_query, file, query.query)),
         replace(

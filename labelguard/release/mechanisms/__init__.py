@@ -70,13 +70,10 @@ def check_options(mechanism: str, choices: Collection[str], beside: Collection[s
     for choice in choices:
         if choice in known:
             continue
-        near = ""
-        if choice == "labeler_column":  # of the command line alone
-            near = "; say --labeler-column NAME"
-        elif choice not in collect_options():
-            near = suggest(choice, {*known, *beside}, "--").replace("_", "-")
+        if choice not in collect_options():
+            raise PolicyError(f"unknown option {choice!r}{suggest(choice, {*known, *beside})}")
         option = "--" + choice.replace("_", "-")
-        raise PolicyError(f"{option} does not go with --mechanism {mechanism}{near}")
+        raise PolicyError(f"{option} does not go with --mechanism {mechanism}")
 
 
 def names(options: type[Options]) -> set[str]:
