@@ -43,7 +43,14 @@ from labelguard.ledger.journal import WITNESS, Anchor, Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import backup
 from labelguard.project.opening import OpenProject, git_ignore_and_register
-from labelguard.project.project import STATE, Project, file_lock, find, registered_places
+from labelguard.project.project import (
+    STATE,
+    Project,
+    file_lock,
+    find,
+    read_ledger_variable,
+    registered_places,
+)
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
@@ -146,7 +153,9 @@ def restore(
             try:
                 _move_into_place(partial, state)
             except LabelguardError as error:
-                raise type(error)(f"{error}; then run this again, or remove {partial}") from None
+                raise type(error)(
+                    f"{error}; then run the same command again, or remove {partial}"
+                ) from None
             return replace(ready.result, project=str(state))
     except OSError as error:
         why = error.strerror or str(error)
@@ -303,8 +312,7 @@ def _move_into_place(partial: Path, state: Path) -> None:
     """Put what is ready where it belongs, the project last; may be repeated."""
     [head] = Witness([partial / WITNESS]).entries()
     own, copied = Project(state).keys, partial / "keys"
-    url = os.environ.get("LABELGUARD_LEDGER_URL")
-    if url:
+    if url := read_ledger_variable():
         copy_ledger_to_database(url, partial / backup.LEDGER, head)
         (partial / backup.LEDGER).unlink(missing_ok=True)
     if own.parent != state:  # LABELGUARD_KEYS
@@ -325,8 +333,8 @@ def copy_ledger_to_database(url: str, path: Path, head: tuple[int, str]) -> None
                 if journal.head(connection) == head:
                     return
                 raise LedgerError(
-                    f"{database.address(target.url)} holds a ledger already; a restored one needs "
-                    "a database of its own"
+                    f"{database.address(target.url)} holds a ledger already: name an empty "
+                    "database in LABELGUARD_LEDGER_URL"
                 )
             with source.connect() as rows:
                 backup.copy_tables(rows, connection)

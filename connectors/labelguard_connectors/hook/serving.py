@@ -91,7 +91,7 @@ class Scheme:
         if any(len(secret) < _SHORTEST for secret in secrets):
             raise ConnectorError(
                 f"connector {connector}: hook_secret must have at least {_SHORTEST} characters and "
-                "no blanks in it, for those part several (openssl rand -base64 32)"
+                "no spaces: spaces separate secrets (openssl rand -base64 32)"
             )
         if self.name != "standard-webhooks":
             return

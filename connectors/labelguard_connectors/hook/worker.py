@@ -91,7 +91,7 @@ class Worker:
         """
         self._missed, self._ended = set(self._settings), ended
         for sentence in self.outlook:
-            self._log.info("standing", why=sentence)
+            self._log.info("release status", why=sentence)
         while not ended.is_set():
             self.turn()
             ended.wait(TURN_SECONDS)
