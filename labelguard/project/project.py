@@ -374,7 +374,7 @@ def _refuse_copy(state: Path) -> None:
 
 def _is_same_directory(place: Path, state: Path) -> bool:
     try:
-        return os.path.samefile(place, state)
+        return place.samefile(state)
     except OSError:
         return False
 

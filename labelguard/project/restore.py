@@ -41,7 +41,7 @@ from labelguard.keys.keyring import KEY_FILE, KeyRing
 from labelguard.ledger import charges, database, journal, policies, schema
 from labelguard.ledger.journal import WITNESS, Anchor, Witness
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import backup
+from labelguard.project import attempts, backup
 from labelguard.project.opening import OpenProject, git_ignore_and_register
 from labelguard.project.project import (
     STATE,
@@ -211,6 +211,9 @@ def _prepare_restored_project(
     closed, abandoned = _close_and_abandon(ledger, nothing_since)
     for release in abandoned:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)
+    committed = ledger.releases.list_committed()
+    if committed:
+        attempts.record_restored(Project(partial), committed[-1].created_at)
     number, digest = ledger.head()
     Witness([partial / WITNESS]).replace(number, digest)
     result = Restored(
@@ -218,7 +221,7 @@ def _prepare_restored_project(
         complete=nothing_since,
         closed=closed,
         abandoned=abandoned,
-        releases=len(ledger.releases.list_committed()),
+        releases=len(committed),
         backup=str(source),
         created_at=manifest["created_at"],
         backup_anchor=str(head),
