@@ -142,8 +142,8 @@ class HttpClient:
         except _TryAgain as error:
             tries, seconds = retrying.statistics["attempt_number"], time.monotonic() - now
             raise ConnectorError(
-                f"{what}: {error}; tried {pluralize(tries, 'time')} in {seconds:.0f} seconds; check "
-                f"url, and whether {self.tool} runs"
+                f"{what}: {error}; tried {pluralize(tries, 'time')} in {seconds:.0f} seconds; "
+                f"check url, and whether {self.tool} runs"
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise ConnectorError(f"{what}: {type(error).__name__}; check url") from None
