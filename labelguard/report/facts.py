@@ -168,8 +168,8 @@ class HookState:
         with contextlib.closing(inbox):
             waiting, letters = inbox.waiting(), inbox.count_letters()
             heard = {one.connector for one in opened.answers.segments()} | {*inbox.connectors()}
-        said = read_ignored(home.state).items()
-        ignored = {name: why for name, why in said if name in {*home.connectors} - heard}
+        reasons = read_ignored(home.state).items()
+        ignored = {name: why for name, why in reasons if name in {*home.connectors} - heard}
         last = {name: one["since"] for name, one in worker.unreconciled.items()} | worker.reconciled
         today = clock.parse_time(clock.now()).date()
         overdue = {

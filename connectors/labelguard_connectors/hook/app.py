@@ -99,7 +99,8 @@ def _make_page_application(hooks: Mapping[str, Hook], stray: Hook | None) -> Fas
         await asyncio.gather(*(hook.refresh_counts() for hook in hooks.values()))
         return Response(
             metrics_page(
-                {name: hook.metrics for name, hook in hooks.items()}, stray and stray.metrics
+                {name: hook.metrics for name, hook in hooks.items()},
+                stray.metrics if stray else None,
             ),
             media_type=CONTENT_TYPE,
         )
