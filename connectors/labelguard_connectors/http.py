@@ -10,6 +10,8 @@ import contextlib
 import email.utils
 import json
 import re
+import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ import httpx
 import tenacity
 
 from labelguard.errors import ConnectorError
+from labelguard.text import pluralize
 from labelguard_connectors.payloads import parse
 
 T = TypeVar("T")
@@ -119,7 +122,7 @@ class HttpClient:
             except httpx.TransportError as error:
                 if not (repeatable or isinstance(error, _NOT_SENT)):
                     raise
-                raise _TryAgain(f"cannot be reached ({type(error).__name__})") from None
+                raise _TryAgain(f"cannot be reached ({_describe_cause(error)})") from None
             status = response.status_code
             if status == _BUSY or (status >= 500 and repeatable):
                 seconds = _parse_retry_after(response.headers.get("Retry-After", ""))
@@ -137,9 +140,10 @@ class HttpClient:
         try:
             status, data = retrying(authenticate)
         except _TryAgain as error:
+            tries, seconds = retrying.statistics["attempt_number"], time.monotonic() - now
             raise ConnectorError(
-                f"{what}: {error}; tried for {SECONDS:.0f} seconds, or {TRIES} times; check url, "
-                f"and whether {self.tool} runs"
+                f"{what}: {error}; tried {pluralize(tries, 'time')} in {seconds:.0f} seconds; "
+                f"check url, and whether {self.tool} runs"
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise ConnectorError(f"{what}: {type(error).__name__}; check url") from None
@@ -150,6 +154,20 @@ class HttpClient:
             return json.loads(data) if data else None
         except (ValueError, RecursionError):
             raise ConnectorError(f"{what}: expected JSON; is url that of {self.tool}?") from None
+
+
+def _describe_cause(error: BaseException) -> str:
+    """Return why there is no connection, in words of ours: those of others may hold a URL."""
+    cause: BaseException | None = error
+    while cause:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "certificate not trusted: set SSL_CERT_FILE to that of your authority"
+        if isinstance(cause, socket.gaierror):
+            return "host name not known"
+        if isinstance(cause, ConnectionRefusedError):
+            return "connection refused"
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
 
 
 backoff = tenacity.wait_random_exponential(multiplier=0.5, max=10)

@@ -126,6 +126,12 @@ class AnswerStore:
                 waiting = inbox.waiting()
         return StoredAnswers(sum(segment.rows for segment in segments), len(segments), waiting)
 
+    def find_unknown_sources(self) -> dict[str, str]:
+        """Return sources that were not added, by connector; none before there is a first one."""
+        known = {record.name for record in self.ledger.people.sources()}
+        settings = sorted(connectors.read_all_settings(self.tables).items())
+        return {n: one.source for n, one in settings if known and one.source not in known}
+
     def settle(self) -> None:
         """Complete or undo what a crash left of segments. Only for who holds the project."""
         self.files.settle(self.segments())
@@ -203,6 +209,31 @@ class AnswerStore:
         names = [f"dead letter {letter.number} for {letter.connector}" for letter in letters]
         names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
         return RawRows(count, tuple(names), answers=count)
+
+
+def describe_unknown_source(source: str) -> str:
+    """Return what to do about a connector's source that was not added."""
+    return (
+        f"nothing of source {source!r} is released before it is added: labelguard source add "
+        f"{source}"
+    )
+
+
+_IGNORED_FILE = "ignored.json"
+
+
+def write_ignored(state: Path, ignored: Mapping[str, str]) -> None:
+    """Keep why a hook takes nothing of deliveries, by connector; on a full disk, not."""
+    with contextlib.suppress(OSError):
+        write_atomically(state / _IGNORED_FILE, json.dumps(ignored).encode(), mode=0o600)
+
+
+def read_ignored(state: Path) -> dict[str, str]:
+    """Return why a hook takes nothing of deliveries, by connector, since it was started."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        ignored = json.loads((state / _IGNORED_FILE).read_bytes())
+        return {str(name): str(why) for name, why in ignored.items()}
+    return {}
 
 
 _WORKER_FILE = "worker.json"

@@ -28,6 +28,7 @@ from labelguard.cli.terminal import (
     escape_controls,
     handle_stop_signals,
     print_json,
+    print_notes,
     prints,
 )
 from labelguard.cli.tools import connect, export, ingest, pull, push, retrain
@@ -173,8 +174,16 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
       labelguard init my-project
     """
     from labelguard.project.opening import init as make
+    from labelguard.project.project import describe_registry, is_registered
 
     project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
+    if not is_registered(project.state):
+        print_notes(
+            [
+                f"could not record this project in {describe_registry()}: name it by --project or "
+                "LABELGUARD_PROJECT"
+            ]
+        )
     return CreatedProject(str(project.state), str(project.keys), max_epsilon, max_delta)
 
 

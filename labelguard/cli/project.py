@@ -97,27 +97,29 @@ def _print_restored(value: Restored) -> None:
         if names:
             facts.append((name, f"{', '.join(names)}{about}"))
     print_facts([*facts, ("anchor", value.anchor)])
-    stop = (
-        "Stop all that works in the lost project (labelguard serve, labelguard retrain), "
-        "and start it again: it knows the ledger of before."
-    )
-    last = "The keys belong to this project now: never let another one work with them."
     leavers = (
-        f"Repeat departures (labelguard labeler retire, erase) that came after {value.created_at}: "
-        "labelers who left since are back."
+        f"Retire or erase again everyone who left after {value.created_at} (labelguard labeler "
+        "retire, erase)."
     )
     lost = (
-        f"Pay again for each policy that was put into force after {value.created_at}, which the "
-        "backup does not contain: make it with its ε and δ (labelguard policy new), activate and "
-        "close it."
+        f"Recreate each policy that was put into force after {value.created_at}, with its ε and δ "
+        "(labelguard policy new); activate and close it."
     )
-    print_bullets([stop, leavers, *(() if value.complete else (lost, *_AFTER_A_LOSS)), last])
+    steps = (leavers, *(() if value.complete else (lost, *_AFTER_A_LOSS)), *_IN_THE_END)
+    echo()
+    for number, step in enumerate(steps, 1):
+        echo(f"{number}. {step}")
 
 
 _AFTER_A_LOSS = (
+    "Repeat groups that followed the backup (labelguard policy groups).",
     "Put a new policy into force (labelguard policy new, labelguard policy activate): it is paid "
     "on top of what was closed.",
-    "Before that, repeat groups that followed the backup (labelguard policy groups).",
+)
+_IN_THE_END = (
+    "Restart the hook and jobs: they still hold the old ledger.",
+    "With connectors: read what the tools hold (labelguard connect reconcile NAME).",
+    "Do not use these keys with any other copy.",
 )
 
 

@@ -234,20 +234,19 @@ def _preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
     if preview.ingests:
         waiting = pluralize(preview.ingests, "answer")
         yield "ingests", f"{waiting} waiting in the inbox; {uncounted}"
-    nothing = "nothing of what is here" if preview.pulls or preview.ingests else "nothing"
     if preview.releases:
         yield "releases", f"{pluralize(preview.new_labels, 'new label')} by {preview.mechanism}"
         yield "charges", f"{preview.charged:,}" if preview.charged else "nothing more"
     else:
-        yield "releases", f"{nothing}: {preview.why}"
+        yield "releases", f"nothing: {preview.why}"
     if preview.left:
         few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
         yield "left then", f"{few if few == most else f'{few} to {most}'} of each labeler"
     yield "budget", _describe_budget(preview)
-    yield "trains", preview.trains or f"{nothing}: no release that was not learned from"
+    yield "trains", preview.trains or "nothing: no release that was not learned from"
     yield "judged by", preview.gate
-    in_use = preview.replaces or "none yet"
-    yield "puts into use", f"{preview.promotes or nothing}; in use is {in_use}"
+    in_use = f"in use is {preview.replaces}" if preview.replaces else "no model in use yet"
+    yield "puts into use", f"{preview.promotes or 'nothing'}; {in_use}"
 
 
 def _print_job_file(result: JobFile) -> None:

@@ -155,7 +155,7 @@ def log_failure(run: RunInProgress, error: Exception) -> None:
     trace = _trace_without_labels(error) if reads_labels else traceback.format_exception(error)
     with contextlib.suppress(OSError):  # the first error has to be raised
         path = run.state.log(f"run {run.number}, {step} failed\n{''.join(trace)}")
-        error.add_note(f"its trace is in {path}")
+        error.add_note(f"traceback: {path}")
 
 
 def _failed_step(run: RunInProgress) -> str:

@@ -166,7 +166,7 @@ def explain_no_release(preview: Preview, min_new_labels: int) -> ReleaseOutcome 
     if new >= min_new_labels:
         return None
     exhausted = new + preview.left_out >= min_new_labels
-    why = f"{pluralize(new, 'new label')}, of {min_new_labels:,} that a release takes"
+    why = f"{pluralize(new, 'new label')}; at least {min_new_labels:,} are needed"
     if exhausted:
         why += f"; {pluralize(preview.left_out, 'label')} beyond their labelers' allowance"
     return ReleaseOutcome(None, why, exhausted=exhausted)

@@ -63,7 +63,7 @@ class GateSettings(SettingsTable):
     """Decision whether the trained model replaces the model in use."""
 
     by: Literal["released", "probes", "held-out", "none"] = setting(
-        "evidence to judge by; none reads an unpaid raw label", "released"
+        "evidence to judge by; no option reads raw labels without charging", "released"
     )
     probes: Text | None = setting("for probes: a file of public pairs")
     margin: float = setting("how much worse it may be", 0.0, ge=0, allow_inf_nan=False)

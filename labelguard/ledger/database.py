@@ -127,8 +127,8 @@ def enable_write_ahead_log(connection: Any, seconds: float) -> None:
 def missing_ledger_error(address: str) -> LedgerError:
     """Return the error where there is no ledger."""
     return LedgerError(
-        f"no ledger at {address}: a project without one has lost it; if it lives in "
-        "a database, set LABELGUARD_LEDGER_URL"
+        f"no ledger at {address}: a project without one has lost it; if it is elsewhere, set "
+        "LABELGUARD_LEDGER_URL to that place, or restore a backup into this one"
     )
 
 

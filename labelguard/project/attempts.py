@@ -142,6 +142,11 @@ def record_success(home: Project) -> None:
     _write_attempts(home, Attempts(read(home).failed, released_at=clock.now()))
 
 
+def record_restored(home: Project, released_at: str) -> None:
+    """Note when the newest release of a restored project was made."""
+    _write_attempts(home, Attempts(released_at=released_at))
+
+
 def clear_failures(home: Project) -> None:
     """Note that what failed does not fail any more, though nothing was released."""
     before = read(home)

@@ -42,8 +42,8 @@ _CONFIG = """\
 format = 1
 
 [input]
-# The source of labelers' ids: worker 7 of one tool is not worker 7 of another. To read
-# another tool, leave it, and add a source: labelguard source add NAME.
+# The source of labelers' ids: worker 7 of one tool is not worker 7 of another. Keep this
+# value; add further sources with: labelguard source add NAME.
 source = "files"
 
 [input.columns]

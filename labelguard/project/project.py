@@ -138,9 +138,7 @@ class Project:
     @property
     def ledger_url(self) -> str:
         """SQLAlchemy URL of the ledger."""
-        return os.environ.get("LABELGUARD_LEDGER_URL") or (
-            f"sqlite:///{self.state / 'ledger.sqlite3'}"
-        )
+        return read_ledger_variable() or f"sqlite:///{self.state / 'ledger.sqlite3'}"
 
     @property
     def witnesses(self) -> tuple[Path, Path]:
@@ -264,6 +262,11 @@ class Project:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
+def read_ledger_variable() -> str:
+    """Return LABELGUARD_LEDGER_URL, without the line's end that a file of it may have."""
+    return os.environ.get("LABELGUARD_LEDGER_URL", "").strip()
+
+
 def _claimed_message(release_id: str) -> str:
     return f"release {release_id} is being computed by another process; it ends by itself"
 
@@ -322,6 +325,7 @@ def _load_project(state: Path) -> Project:
     namespace = inputs.get("source", project_file.InputTable().source)
     tables = {name: settings.get(name, {}) for name in _TABLES}
     tables["about"] = settings.get("project", {})
+    _refuse_copy(state)
     storage = settings.get("storage", {}).get("url", "")
     columns = inputs.get("columns", {})
     return Project(state.resolve(), namespace, columns, **tables, storage=storage)
@@ -334,12 +338,49 @@ def register_project(state: Path, place: Path) -> None:
     """
     identity = keyring.random_bytes(16).hex()
     write_atomically(state / _ID, f"{identity}\n".encode(), mode=0o600)
+    _list_place(identity.encode(), place)
+
+
+def _list_place(identity: bytes, place: Path) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         path = _find_registry_file()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-            file.write(f"{identity} {quote(os.fsencode(place.absolute()))}\n".encode())
+            file.write(identity + f" {quote(os.fsencode(place.absolute()))}\n".encode())
+
+
+def _refuse_copy(state: Path) -> None:
+    """Raise `ProjectError` for a copy of a project that still is where it was made or moved to.
+
+    One that was moved is listed at its new place. Names of one directory are one place.
+    """
+    try:
+        identity = read_identity(state)
+        places = [place for known, place in _read_registry() if known == identity]
+    except (OSError, ProjectError):  # a home that is another user's; the project was named
+        return
+    if not places or _is_same_directory(places[-1], state):
+        return
+    for place in places:
+        if _is_same_directory(place, state):
+            continue
+        there = b""
+        with contextlib.suppress(OSError, ProjectError):  # gone, or somebody else's
+            there = read_identity(place)
+        if there == identity:
+            raise ProjectError(
+                f"{state} is a copy of {place}: both would spend the same budget; remove one, or "
+                "restore a backup (labelguard project restore)"
+            )
+    _list_place(identity, state)
+
+
+def _is_same_directory(place: Path, state: Path) -> bool:
+    try:
+        return place.samefile(state)
+    except OSError:
+        return False
 
 
 def read_identity(state: Path) -> bytes:
@@ -353,19 +394,31 @@ def is_registered(state: Path) -> bool:
     """Return whether the project at `state` was made or restored here by this user."""
     try:
         identity = read_identity(state)
-        listed = read_own_file(_find_registry_file(), ProjectError, secret=False).split()
-    except (FileNotFoundError, RuntimeError):
+        return len(identity) == 32 and identity in {known for known, _ in _read_registry()}
+    except ProjectError:
         return False
-    return len(identity) == 32 and identity in listed
 
 
 def registered_places() -> list[Path]:
     """Return where this user made or restored projects; some may be gone by now."""
+    return [place for _, place in _read_registry()]
+
+
+def _read_registry() -> list[tuple[bytes, Path]]:
+    """Return ids of projects with their places, in the order in which they came."""
     try:
-        listed = read_own_file(_find_registry_file(), ProjectError, secret=False).decode().split()
+        listed = read_own_file(_find_registry_file(), ProjectError, secret=False).splitlines()
     except (FileNotFoundError, RuntimeError):
         return []
-    return [Path(unquote(place)) for place in listed if place.startswith("/")]
+    words = [line.split() for line in listed]
+    return [(each[0], Path(unquote(each[1].decode()))) for each in words if len(each) == 2]
+
+
+def describe_registry() -> str:
+    """Return where this user's projects are listed."""
+    with contextlib.suppress(RuntimeError):
+        return str(_find_registry_file())
+    return "~/.local/state"
 
 
 def _find_registry_file() -> Path:

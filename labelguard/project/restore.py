@@ -41,9 +41,16 @@ from labelguard.keys.keyring import KEY_FILE, KeyRing
 from labelguard.ledger import charges, database, journal, policies, schema
 from labelguard.ledger.journal import WITNESS, Anchor, Witness
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import backup
+from labelguard.project import attempts, backup
 from labelguard.project.opening import OpenProject, git_ignore_and_register
-from labelguard.project.project import STATE, Project, file_lock, find, registered_places
+from labelguard.project.project import (
+    STATE,
+    Project,
+    file_lock,
+    find,
+    read_ledger_variable,
+    registered_places,
+)
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
@@ -146,7 +153,9 @@ def restore(
             try:
                 _move_into_place(partial, state)
             except LabelguardError as error:
-                raise type(error)(f"{error}; then run this again, or remove {partial}") from None
+                raise type(error)(
+                    f"{error}; then run the same command again, or remove {partial}"
+                ) from None
             return replace(ready.result, project=str(state))
     except OSError as error:
         why = error.strerror or str(error)
@@ -202,6 +211,9 @@ def _prepare_restored_project(
     closed, abandoned = _close_and_abandon(ledger, nothing_since)
     for release in abandoned:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)
+    committed = ledger.releases.list_committed()
+    if committed:
+        attempts.record_restored(Project(partial), committed[-1].created_at)
     number, digest = ledger.head()
     Witness([partial / WITNESS]).replace(number, digest)
     result = Restored(
@@ -209,7 +221,7 @@ def _prepare_restored_project(
         complete=nothing_since,
         closed=closed,
         abandoned=abandoned,
-        releases=len(ledger.releases.list_committed()),
+        releases=len(committed),
         backup=str(source),
         created_at=manifest["created_at"],
         backup_anchor=str(head),
@@ -303,8 +315,7 @@ def _move_into_place(partial: Path, state: Path) -> None:
     """Put what is ready where it belongs, the project last; may be repeated."""
     [head] = Witness([partial / WITNESS]).entries()
     own, copied = Project(state).keys, partial / "keys"
-    url = os.environ.get("LABELGUARD_LEDGER_URL")
-    if url:
+    if url := read_ledger_variable():
         copy_ledger_to_database(url, partial / backup.LEDGER, head)
         (partial / backup.LEDGER).unlink(missing_ok=True)
     if own.parent != state:  # LABELGUARD_KEYS
@@ -325,8 +336,8 @@ def copy_ledger_to_database(url: str, path: Path, head: tuple[int, str]) -> None
                 if journal.head(connection) == head:
                     return
                 raise LedgerError(
-                    f"{database.address(target.url)} holds a ledger already; a restored one needs "
-                    "a database of its own"
+                    f"{database.address(target.url)} holds a ledger already: name an empty "
+                    "database in LABELGUARD_LEDGER_URL"
                 )
             with source.connect() as rows:
                 backup.copy_tables(rows, connection)

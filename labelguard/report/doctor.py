@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from labelguard import extras
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Answer, Connector, Settings
+from labelguard.answers.store import describe_unknown_source
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, locate_project
@@ -144,7 +145,7 @@ def _check_project(project: Where) -> list[Finding]:
         opened.private_map.check(digests)
         return f"{pluralize(len(digests), 'private map')} as drawn"
 
-    def check_answers() -> str:
+    def check_answers() -> str | Finding:
         opened = OpenProject.open(home)
         broken = opened.answers.fault()
         if broken:
@@ -155,7 +156,10 @@ def _check_project(project: Where) -> list[Finding]:
             connectors.connector(one)  # which checks its own options
         names = ", ".join(sorted(settings)) or "none"
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
-        return f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
+        detail = f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
+        unknown = dict.fromkeys(opened.answers.find_unknown_sources().values())
+        lines = [detail, *map(describe_unknown_source, unknown)]
+        return Finding("ingested answers", True, "; ".join(lines), notice=bool(unknown))
 
     def check_hook() -> str | Finding:
         state = HookState.read(OpenProject.open(home))
@@ -172,8 +176,9 @@ def _check_project(project: Where) -> list[Finding]:
             )
         days = [f"{name} reconciled: {when}" for name, when in state.worker.reconciliations()]
         letters = pluralize(state.letters, "dead letter")
-        lines = [*days, *why.values(), f"{letters} (labelguard hook dead-letters list)"]
-        return Finding("deliveries", True, "; ".join(lines), notice=bool(why))
+        ignored = [f"{name} takes nothing: {reason}" for name, reason in state.ignored.items()]
+        lines = [*days, *why.values(), *ignored, f"{letters} (labelguard hook dead-letters list)"]
+        return Finding("deliveries", True, "; ".join(lines), notice=bool(why or ignored))
 
     def check_budget() -> str | Finding:
         known = overview.budget(home)

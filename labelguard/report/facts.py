@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from labelguard import clock
 from labelguard.answers.inbox import Inbox
-from labelguard.answers.store import WorkerState
+from labelguard.answers.store import WorkerState, read_ignored
 from labelguard.errors import PolicyError
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
@@ -154,6 +154,8 @@ class HookState:
     letters: int
     worker: WorkerState
     overdue: dict[str, str]
+    # why a hook takes nothing of deliveries, by connector of which nothing ever came
+    ignored: dict[str, str]
 
     @classmethod
     def read(cls, opened: OpenProject) -> Self | None:
@@ -165,6 +167,9 @@ class HookState:
             return None
         with contextlib.closing(inbox):
             waiting, letters = inbox.waiting(), inbox.count_letters()
+            heard = {one.connector for one in opened.answers.segments()} | {*inbox.connectors()}
+        reasons = read_ignored(home.state).items()
+        ignored = {name: why for name, why in reasons if name in {*home.connectors} - heard}
         last = {name: one["since"] for name, one in worker.unreconciled.items()} | worker.reconciled
         today = clock.parse_time(clock.now()).date()
         overdue = {
@@ -172,7 +177,7 @@ class HookState:
             for name, at in sorted(last.items())
             if name in home.connectors and (today - date.fromisoformat(at)).days >= _DAYS
         }
-        return cls(waiting, letters, worker, overdue)
+        return cls(waiting, letters, worker, overdue, ignored)
 
     def describe_troubles(self) -> Iterator[str]:
         """Yield what needs doing, as sentences that hold no text of a tool."""

@@ -24,7 +24,7 @@ from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
 
-_STANDING = re.compile(r'"project": "(\w+)", .*"event": "standing"')
+_STANDING = re.compile(r'"project": "(\w+)", .*"event": "release status"')
 SECRETS = {"clinic": "of-the-clinic-and-long-enough", "survey": "of-the-survey-and-long-enough"}
 
 

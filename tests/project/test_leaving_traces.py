@@ -4,7 +4,6 @@ Who leaves is gone from segments and inbox; backups carry segments; verify and d
 """
 
 import json
-import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from support import databases, preferences, world
 from support.commands import run
+from support.copies import copy_project
 from support.crashes import crash, killed
 from support.leaving import (
     ASKED,
@@ -185,7 +185,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(project, tmp_pat
     killed(job | DRAWN | {"source": str(source)})
     [begun] = (r.id for r in overview.releases(project.state))
     home = tmp_path / "finished"
-    shutil.copytree(project.state.parent, home)
+    copy_project(project.state.parent, home)
     finished = lg.privatize(source, project=home, **PRICE)
     assert finished.id == begun
     found = erasure.remove_labeler(WHO, "erased", project)
@@ -213,7 +213,7 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     killed(job | DRAWN | {"options": options})  # an unfinished release, to be given up
 
     def copy(name):
-        shutil.copytree(base, tmp_path / name)
+        copy_project(base, tmp_path / name)
         return tmp_path / name
 
     def observe(place):

@@ -1,7 +1,6 @@
 """Jobs side by side: one works and the others are told; workers change nothing but the time."""
 
 import dataclasses
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 from support import databases, world
 from support.charges import charge_of
 from support.commands import PRIVATIZE
+from support.copies import copy_project
 from support.preferences import LAYOUTS, dump, files, opinions, pairs, public, write
 
 import labelguard as lg
@@ -207,7 +207,7 @@ def test_workers_change_no_byte(workers, layout, tmp_path, monkeypatch):
     base = lg.init(tmp_path / "base").state.parent
     worlds = []
     for count in (1, workers):
-        here = shutil.copytree(base, tmp_path / f"{count}")
+        here = copy_project(base, tmp_path / f"{count}")
         world.fix_randomness(monkeypatch, world.repeatable_bytes())
         for part in (table.slice(0, 150), table):
             options = {"uses": 2, "exhausted": "drop"}

@@ -1,10 +1,10 @@
 """A process killed at any step loses nothing, charges nothing twice and releases one answer."""
 
-import shutil
 from typing import Any
 
 import numpy as np
 import pytest
+from support.copies import copy_project
 from support.crashes import assert_sound, crash, killed, steps_of
 from support.preferences import (
     STATISTIC,
@@ -136,7 +136,7 @@ def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_
     marked = moment == "draw"
     assert begun.state == ("drawn" if marked else "computing")
     drawn = files(project / ".labelguard" / "released" / begun.id)
-    other = shutil.copytree(project, tmp_path / "other")
+    other = copy_project(project, tmp_path / "other")
     worlds = []
     for number, home in enumerate((project, other)):  # in the second one the labels have changed
         asked = public(labelers=5, per_labeler=6, items=9)

@@ -1,6 +1,10 @@
-"""Copies of releases with rows of a test's own, as they are carried from one machine to another."""
+"""Copies: of releases with rows of a test's own, as they are carried from one machine to another,
+and of projects for tests that work in both.
+"""
 
 import json
+import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,3 +48,11 @@ def release_copy(directory, table):
     (directory / "CARD.md").write_text("# Release r0001-c0de\n")
     (directory / SUMS).write_text(sums_text(hashes_of(directory)))
     return directory
+
+
+def copy_project(source, target):
+    """The target, with a copy of a project in it that does not say of which: none is refused."""
+    shutil.copytree(source, target, symlinks=True)
+    for state in (target, Path(target) / ".labelguard"):
+        (Path(state) / "id").unlink(missing_ok=True)
+    return target

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from support import databases, forks, gated, preferences
+from support.copies import copy_project
 from support.crashing import perform
 from support.preferences import files, opinions, pairs, public, write
 
@@ -106,7 +107,7 @@ def steps_of(job, base, ledger=""):
     """How many steps a job takes that nobody kills; done on a copy of `base`."""
     trial = base.with_name("trial")
     if base.exists():
-        shutil.copytree(base, trial, symlinks=True)
+        copy_project(base, trial)
     [end] = crash(job | {"project": str(trial), "ledger": ledger})
     assert end["signal"] == 0 and end["steps"] > 10, end
     return int(end["steps"])
@@ -171,7 +172,7 @@ class Ring:
 
     def copy(self, name):
         """A project with this past, and the URL of its ledger."""
-        project = shutil.copytree(self.base, self._tmp_path / name)
+        project = copy_project(self.base, self._tmp_path / name)
         if not self._postgres:
             return project, ""
         self._copies[project] = self._databases.enter_context(contextlib.ExitStack())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.copies import copy_project
 
 from labelguard.project.project import find
 
@@ -73,7 +74,7 @@ def on(kind, directory, patch):
 @contextlib.contextmanager
 def copy_of(project, url, directory, patch):
     """A copy of a project; of its database too, if it has one apart: see `on` for `url`."""
-    shutil.copytree(project.state, directory / project.state.name)
+    copy_project(project.state, directory / project.state.name)
     with copied(url) if url else contextlib.nullcontext("") as copy:
         patch.setenv("LABELGUARD_LEDGER_URL", copy)
         yield find(directory)

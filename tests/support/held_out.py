@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import polars as pl
+from support.copies import copy_project
 
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
@@ -46,5 +47,5 @@ def of_part(project, raw, part, share=SHARE):
 def copy_release(made, release, project):
     """Give a project the state of another one, which is made once; return its release there."""
     shutil.rmtree(project.state)
-    shutil.copytree(made.state, project.state)
+    copy_project(made.state, project.state)
     return replace(release, path=project.state / release.path.relative_to(made.state))

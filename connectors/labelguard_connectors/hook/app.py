@@ -29,13 +29,13 @@ _DELIVERY = {
 }
 
 
-def application(hooks: Mapping[str, Hook]) -> ASGIApp:
+def application(hooks: Mapping[str, Hook], stray: Hook | None = None) -> ASGIApp:
     """Return the application of projects by name; a delivery goes to /hooks/PROJECT/CONNECTOR.
 
-    The name "" is that of an only one, which takes /hooks/CONNECTOR. The hooks' inboxes stay open
-    when it ends.
+    The name "" is that of an only one, which takes /hooks/CONNECTOR. `stray`, which serves no
+    connector, answers deliveries to no project. The hooks' inboxes stay open when it ends.
     """
-    pages, any_hook = _make_page_application(hooks), next(iter(hooks.values()))
+    pages, any_hook = _make_page_application(hooks, stray), next(iter(hooks.values()))
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PATH):
@@ -48,12 +48,12 @@ def application(hooks: Mapping[str, Hook]) -> ASGIApp:
         hook = hooks.get(name)
         # Of a project that there is none of: no connector has an empty name.
         scope["path"] = PATH + (connector if hook else "")
-        await (hook or any_hook)(scope, receive, send)
+        await (hook or stray or any_hook)(scope, receive, send)
 
     return route
 
 
-def _make_page_application(hooks: Mapping[str, Hook]) -> FastAPI:
+def _make_page_application(hooks: Mapping[str, Hook], stray: Hook | None) -> FastAPI:
     """Return an application with all pages but deliveries, of projects by name; "" is the only
     one.
     """
@@ -98,7 +98,10 @@ def _make_page_application(hooks: Mapping[str, Hook]) -> FastAPI:
     async def metrics() -> Response:
         await asyncio.gather(*(hook.refresh_counts() for hook in hooks.values()))
         return Response(
-            metrics_page({name: hook.metrics for name, hook in hooks.items()}),
+            metrics_page(
+                {name: hook.metrics for name, hook in hooks.items()},
+                stray.metrics if stray else None,
+            ),
             media_type=CONTENT_TYPE,
         )
 

@@ -19,7 +19,7 @@ from labelguard.text import pluralize
 if TYPE_CHECKING:
     from labelguard.answers.inbox import Letter
     from labelguard_connectors.hook.server import ServerSummary
-    from labelguard_connectors.hook.serving import RetryResult
+    from labelguard_connectors.hook.serving import Discarded, RetryResult
     from labelguard_connectors.hook.worker import Turn
 
 _EXTRA = "serve"
@@ -148,3 +148,22 @@ def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> RetryR
     from labelguard_connectors.hook.serving import retry
 
     return retry(project, numbers)
+
+
+def _print_discarded(value: Discarded) -> None:
+    echo(f"{pluralize(len(value.numbers), 'dead letter')} discarded.")
+
+
+@dead_letters.command("discard")
+@click.argument("numbers", nargs=-1, type=int, required=True, metavar="NUMBER...")
+@prints(_print_discarded, project=True)
+def dead_letters_discard(numbers: tuple[int, ...], project: Path | None) -> Discarded:
+    """Discard dead letters that no update will make readable: what they tell of is in no release.
+
+    \b
+    Example:
+      labelguard hook dead-letters discard 3 4
+    """
+    from labelguard_connectors.hook.serving import discard
+
+    return discard(project, numbers)

@@ -29,7 +29,7 @@ from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.limits import Bodies, ErrorResponse, Limits
 from labelguard_connectors.hook.metrics import Metrics
 from labelguard_connectors.hook.served import ServedProject
-from labelguard_connectors.hook.serving import Endpoint, Refused, parse_delivery
+from labelguard_connectors.hook.serving import Endpoint, Refused, explain_ignored, parse_delivery
 
 # The most that may wait for the disk; what comes then is to come again later.
 MOST_EVENTS, MOST_BYTES = 4_096, 64 << 20
@@ -145,7 +145,7 @@ class BatchWriter:
         except LabelguardError as error:
             return error
         except Exception as error:
-            return ConnectorError(f"the inbox cannot be used now: {type(error).__name__}")
+            return ConnectorError(f"the inbox cannot be used now: {logs.describe_error(error)}")
         return None
 
 
@@ -185,7 +185,7 @@ class Hook:
     ) -> None:
         self._endpoints, self._inbox, self._limits = endpoints, inbox, limits
         self._project, self._waiting, self._letters = project, 0, 0
-        self.metrics = Metrics(project)
+        self.metrics = Metrics(project, list(endpoints))
         self.writer = BatchWriter(inbox, self.metrics, project.check)
         self._bodies = bodies or Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(name), "refused", _QUIET_SECONDS)
@@ -203,7 +203,8 @@ class Hook:
             status, headers, body = 200, _NOTHING, b""
         except ErrorResponse as error:
             status, headers, body = _build_refusal(error)
-            self._refusals.warn(connector=known, status=status, why=error.why)
+            why = error.why + (f": {error.__cause__}" if error.__cause__ else "")
+            self._refusals.warn(connector=known, status=status, why=why)
         self.metrics.deliveries.labels(known, str(status)).inc()
         self.metrics.seconds.observe(time.perf_counter() - began)
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -234,6 +235,10 @@ class Hook:
         if answers:
             event = Event(name, tuple(answers))
             await self._wait_for_disk(self.writer.store(event, len(body)))
+        elif why := explain_ignored(endpoint.connector, body):
+            self.metrics.ignored.labels(name).inc()
+            if self._project.note_ignored(name, why):
+                self._log.warning("ignored", connector=name, why=why)
 
     async def _wait_for_disk(self, work: Awaitable[None]) -> None:
         """Wait until it is on disk."""
@@ -243,8 +248,7 @@ class Hook:
         except TimeoutError:
             raise ErrorResponse(503, "the inbox is busy") from None
         except ConnectorError as error:
-            self._refusals.warn(connector="inbox", status=503, why=str(error))
-            raise ErrorResponse(503, "the inbox cannot be written now") from None
+            raise ErrorResponse(503, "the inbox cannot be written now") from error
 
     async def ready(self) -> bool:
         """Return whether a delivery could be stored, as of at most five seconds ago.
@@ -278,6 +282,7 @@ class Hook:
             "exhausted_labelers": worker.exhausted,
             "reconciled": dict(worker.reconciliations()),
             "worker": self._project.describe_worker(),
+            "ignored": {name: list(why) for name, why in self._project.ignored.items()},
             "waiting_events": self._waiting,
             "dead_letters": self._letters,
         }

@@ -7,6 +7,7 @@ Of an error it says the kind and the places in the code, not its message, unless
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import sys
 import time
@@ -132,6 +133,13 @@ def _find_exception(info: Any) -> BaseException | None:
     if isinstance(info, tuple):
         return _find_exception(info[1])
     return sys.exception() if info else None
+
+
+def describe_error(error: Exception) -> str:
+    """Return what an error says, if it is ours: what another package says may hold a label."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk full"
+    return str(error) if isinstance(error, LabelguardError) else type(error).__name__
 
 
 def list_code_places(error: BaseException) -> list[str]:

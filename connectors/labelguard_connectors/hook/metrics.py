@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,12 +22,16 @@ _EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 class Metrics:
     """The numbers of one server, apart from those of any other in this process."""
 
-    def __init__(self, project: ServedProject) -> None:
+    def __init__(self, project: ServedProject, connectors: Sequence[str]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_ProjectSeries(project))
         own: dict[str, Any] = {"namespace": "labelguard_hook", "registry": self.registry}
         about = "Deliveries by connector and the status that they were answered with."
         self.deliveries = Counter("deliveries", about, ["connector", "status"], **own)
+        about = "Deliveries about another project of the tool than labelguard.toml names."
+        self.ignored = Counter("ignored_deliveries", about, ["connector"], **own)
+        for name in connectors:  # or the first one would be no increase
+            self.ignored.labels(name)
         self.events = Counter("events", "Events stored for the first time.", **own)
         about = "Events that were stored before, and ignored."
         self.repeated = Counter("repeated_events", about, **own)
@@ -51,21 +55,22 @@ class Metrics:
         return int(done), int(new)
 
 
-def metrics_page(metrics: Mapping[str, Metrics]) -> bytes:
+def metrics_page(metrics: Mapping[str, Metrics], strays: Metrics | None = None) -> bytes:
     """Return the numbers of projects, by name, as Prometheus reads them.
 
-    Every number has the name of its project, but that of an only one, whose name is "".
+    Every number has the name of its project, but that of an only one, whose name is "". `strays`
+    are deliveries to none of them.
     """
     registry = CollectorRegistry()
-    registry.register(_Several(metrics))
+    registry.register(_Several(metrics, strays))
     return generate_latest(registry)
 
 
 class _Several(Collector):
     """The numbers of projects, by name."""
 
-    def __init__(self, metrics: Mapping[str, Metrics]) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Mapping[str, Metrics], strays: Metrics | None) -> None:
+        self._metrics, self._strays = metrics, strays
 
     def collect(self) -> Iterator[Metric]:
         """Yield each family once, with the samples of all."""
@@ -77,6 +82,11 @@ class _Several(Collector):
                 families.setdefault(family.name, family).samples += [
                     each._replace(labels={**name, **each.labels}) for each in samples
                 ]
+        for family in self._strays.deliveries.collect() if self._strays else ():
+            families[family.name].samples += [
+                each._replace(labels={"project": "unknown", **each.labels})
+                for each in family.samples
+            ]
         yield from families.values()
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 
-from labelguard.answers.store import WorkerState
+from labelguard.answers.store import WorkerState, write_ignored
 from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.project import attempts
 from labelguard.project.attempts import Attempts
 from labelguard.project.project import CONFIG, Project, read_identity
 from labelguard.text import pluralize
+
+_MOST_IGNORED = 100
 
 
 class ServedProject:
@@ -27,6 +29,9 @@ class ServedProject:
         self._attempts = Attempts()
         self._worker_state = WorkerState()
         self.worker_ends: int | None = None
+        # By connector: why deliveries tell of no answer.
+        self.ignored: dict[str, dict[str, None]] = {}
+        write_ignored(home.state, {})
 
     def check(self) -> None:
         """Raise `ConnectorError` unless the directory is still that of the start."""
@@ -47,6 +52,17 @@ class ServedProject:
         except ConnectorError as error:
             return str(error)
         return None
+
+    def note_ignored(self, connector: str, why: str) -> bool:
+        """Keep why a delivery tells of no answer, for `doctor`; return whether that is new."""
+        known = self.ignored.setdefault(connector, {})
+        if why in known or len(known) >= _MOST_IGNORED:
+            return False
+        known[why] = None
+        write_ignored(
+            self._home.state, {name: list(each)[-1] for name, each in self.ignored.items()}
+        )
+        return True
 
     def attempts(self) -> Attempts:
         """Return the attempts to release; the last known ones, where none can be read any more."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from labelguard.answers.store import describe_unknown_source
 from labelguard.cli import terminal
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import OpenProject, Where
@@ -80,6 +81,10 @@ def serve(
             watched[name] = ServedProject(opened.project)
             served = endpoints[name].served
             hooks[name] = Hook(served, inbox, bounds, watched[name], bodies, name)
+            for connector, source in opened.answers.find_unknown_sources().items():
+                why = describe_unknown_source(source)
+                log.warning("unknown source", connector=f"{name}/{connector}".lstrip("/"), why=why)
+        stray = None if "" in hooks else Hook({}, inbox, bounds, watched[name], bodies)
         listener = stack.enter_context(contextlib.closing(terminal.listen(host, port)))
         address = terminal.address_of(listener)
         for name, each in endpoints.items():
@@ -95,7 +100,7 @@ def serve(
             own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
             stack.enter_context(_keep_worker_running([*worker, *own], watched[name], name))
         terminal.run_server(
-            app.application(hooks),
+            app.application(hooks, stray),
             listener,
             http=limits.make_protocol(bounds, bounds.fit_connections_to_files()),
             lifespan="on",

@@ -91,7 +91,7 @@ class Scheme:
         if any(len(secret) < _SHORTEST for secret in secrets):
             raise ConnectorError(
                 f"connector {connector}: hook_secret must have at least {_SHORTEST} characters and "
-                "no blanks in it, for those part several (openssl rand -base64 32)"
+                "no spaces: spaces separate secrets (openssl rand -base64 32)"
             )
         if self.name != "standard-webhooks":
             return
@@ -234,6 +234,12 @@ def parse_delivery(connector: Connector, body: bytes) -> Sequence[Answer]:
     return answers
 
 
+def explain_ignored(connector: Connector, body: bytes) -> str:
+    """Return why a delivery tells of no answer, where its connector knows; nothing of answers."""
+    explain = getattr(connector, "explain_ignored", None)
+    return str(explain(json.loads(body))) if explain else ""
+
+
 def _check_storable(answer: Answer) -> None:
     """Raise `ConnectorError` unless it fits a segment: texts in Unicode, versions of 64 bits."""
     texts = (answer.record, answer.labeler, answer.body)
@@ -266,6 +272,28 @@ def dead_letters(where: Where = None) -> list[Letter]:
         return inbox.letters()
 
 
+@dataclass(frozen=True)
+class Discarded:
+    """Dead letters that were discarded."""
+
+    # their numbers
+    numbers: Sequence[int]
+
+
+def discard(where: Where = None, numbers: Sequence[int] = ()) -> Discarded:
+    """Forget dead letters. Raises `ConnectorError` for a number that there is no letter of."""
+    with contextlib.closing(OpenProject.open(where).answers.inbox()) as inbox:
+        _check_letters_exist(numbers, inbox.letters())
+        for number in numbers:
+            inbox.remove(number)
+    return Discarded(sorted(set(numbers)))
+
+
+def _check_letters_exist(numbers: Sequence[int], letters: Sequence[Letter]) -> None:
+    if unknown := set(numbers) - {letter.number for letter in letters}:
+        raise ConnectorError(f"there is no dead letter {min(unknown)}")
+
+
 def retry(where: Where = None, numbers: Sequence[int] = ()) -> RetryResult:
     """Let the connectors, as they are now, read dead letters again: those named, or all.
 
@@ -275,8 +303,7 @@ def retry(where: Where = None, numbers: Sequence[int] = ()) -> RetryResult:
     settings = connectors.read_all_settings(opened.project.connectors)
     with contextlib.closing(opened.answers.inbox()) as inbox:
         letters = inbox.letters()
-        if unknown := set(numbers) - {letter.number for letter in letters}:
-            raise ConnectorError(f"there is no dead letter {min(unknown)}")
+        _check_letters_exist(numbers, letters)
         letters = [letter for letter in letters if not numbers or letter.number in numbers]
         names = {letter.connector for letter in letters} & set(settings)
         known = {name: connectors.connector(settings[name]) for name in names}

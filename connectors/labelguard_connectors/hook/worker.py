@@ -78,6 +78,7 @@ class Worker:
         self.total = Turn()
         self._ingested = -math.inf
         self._missed: set[str] = set()
+        self._unknown: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
         self.outlook = self._schedule.describe(self._project)
         if self._schedule.when == "completed":
@@ -91,7 +92,7 @@ class Worker:
         """
         self._missed, self._ended = set(self._settings), ended
         for sentence in self.outlook:
-            self._log.info("standing", why=sentence)
+            self._log.info("release status", why=sentence)
         while not ended.is_set():
             self.turn()
             ended.wait(TURN_SECONDS)
@@ -114,6 +115,10 @@ class Worker:
                 act = partial(self._reconcile, turn, progress, name)
                 self._do_or_retry_later(turn, act, "reconcile", name)
         self._do_or_retry_later(turn, partial(self._ingest, turn, progress), "ingest")
+        unknown = set(OpenProject.open(self._project).answers.find_unknown_sources().values())
+        for source in self._unknown - unknown:  # it was added: its release is tried at once
+            self._failures.pop(("release", source), None)
+        self._unknown = unknown
         for source in self._sources:
             self._do_or_retry_later(
                 turn, partial(self._release, turn, progress, source), "release", source
@@ -137,7 +142,7 @@ class Worker:
         except Exception as error:
             if not self._ended.is_set():
                 since = progress.unreconciled.get(name, {}).get("since", self._today())
-                progress.unreconciled[name] = {"since": since, "why": _describe_error(error)}
+                progress.unreconciled[name] = {"since": since, "why": logs.describe_error(error)}
                 progress.write(self._project.state)
             raise
         self._missed.discard(name)
@@ -233,7 +238,7 @@ class Worker:
                 raise
             if what == "ingest":  # nothing new is released while it fails
                 attempts.record_failure(self._project, error)
-            is_ours, why = isinstance(error, LabelguardError), _describe_error(error)
+            is_ours, why = isinstance(error, LabelguardError), logs.describe_error(error)
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
             places = {} if is_ours else {"at": logs.list_code_places(error)}
@@ -242,11 +247,6 @@ class Worker:
         else:
             if self._failures.pop((what, of), None) and what == "ingest":
                 attempts.clear_failures(self._project)
-
-
-def _describe_error(error: Exception) -> str:
-    """Return what an error says, if it is ours: what another package says may hold a label."""
-    return str(error) if isinstance(error, LabelguardError) else type(error).__name__
 
 
 def _open_completion_connector(settings: Settings) -> CountsCompletion:

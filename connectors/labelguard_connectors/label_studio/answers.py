@@ -183,7 +183,7 @@ def parse_event(body: Any, project: int) -> Sequence[Answer]:
             "(send_payload)"
         )
     # Hooks of a whole organization report events of every project.
-    if payloads.parse(Reference, event.project, _ORIGIN, "project") != project:
+    if _parse_project(event) != project:
         return ()
     if name := _DELETED.get(event.action):
         deleted = payloads.parse(_DeletedAnnotations, body.get(name), _ORIGIN, name)
@@ -208,3 +208,15 @@ def parse_event(body: Any, project: int) -> Sequence[Answer]:
                 f"{_ORIGIN}: annotation: expected at most {_MOST:,} characters with the tasks"
             )
     return answers
+
+
+def explain_ignored(body: Any, project: int) -> str:
+    """Return of which project an event is, where answers of another are read; else ""."""
+    event = payloads.parse(_EventAction, body, _ORIGIN)
+    if event.action not in (*_CHANGES, *_DELETED) or (other := _parse_project(event)) == project:
+        return ""
+    return f"the delivery is of project {other}, labelguard.toml names {project}"
+
+
+def _parse_project(event: _EventAction) -> int:
+    return payloads.parse(Reference, event.project, _ORIGIN, "project")

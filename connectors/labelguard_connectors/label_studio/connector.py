@@ -59,6 +59,10 @@ class LabelStudio:
         """Return the answers of this project in a webhook's body (parsed JSON)."""
         return answers.parse_event(event, self._project)
 
+    def explain_ignored(self, event: Any) -> str:
+        """Return why an event tells of no answer, if labelguard.toml may be wrong; else ""."""
+        return answers.explain_ignored(event, self._project)
+
     def is_completed(self) -> bool:
         """Return whether every task has the annotations it waits for (`maximum_annotations`)."""
         project = self._client.project(self._project)

@@ -4,7 +4,6 @@ Whoever chooses the file, its order and names, when a job dies and what is asked
 a second draw of a block, or a part of one, without a further charge; nor may they learn from sizes.
 """
 
-import shutil
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,6 +14,7 @@ import pytest
 from scipy import stats
 from scipy.special import comb
 from support import world
+from support.copies import copy_project
 from support.preferences import Public, opinions, pairs, rankings, spent
 
 import labelguard as lg
@@ -231,7 +231,7 @@ def test_a_size_of_blocks_is_fixed_with_the_policy(project, drawn):
 
 
 def test_a_copy_of_a_project_draws_its_own_blocks_and_charges_them(project, tmp_path, drawn):
-    copy = shutil.copytree(project.state.parent, tmp_path / "copy")
+    copy = copy_project(project.state.parent, tmp_path / "copy")
     many = table(give_labels([40] * 3))
     one = answers(lg.privatize(many, project=project, **PRICE))
     other = answers(lg.privatize(many, project=copy, **PRICE))

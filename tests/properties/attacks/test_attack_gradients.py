@@ -5,7 +5,6 @@ apart when one labeler's labels change, whatever happens on the way.
 """
 
 import io
-import shutil
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,6 +16,7 @@ from labelguard_trainer.gradient import heads, loop, mechanism
 from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
 from support import world
+from support.copies import copy_project
 from support.preferences import ASKED, TABLE, labels, opinions, pairs
 
 import labelguard as lg
@@ -189,7 +189,7 @@ def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_
 def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(project, tmp_path, sums):
     """What both show depends on 20 sums that they have in common, and on 5 of each: 30 of 50."""
     kill_run(project, 24)
-    copy = find(shutil.copytree(project.state.parent, tmp_path / "copy"))
+    copy = find(copy_project(project.state.parent, tmp_path / "copy"))
     common = len(sums)
     heads = []
     for here in (project, copy):

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from support import world
+from support.copies import copy_project
 from support.held_out import EVALUATION, SHAPE, TEACHER, hold_out, of_part
 from support.preferences import dump, files, spent
 from support.surveys import survey
@@ -212,7 +213,7 @@ def test_a_planted_head_is_refused_before_anybody_is_charged(project, tmp_path):
 def test_what_an_evaluation_shows_does_not_follow_the_order_of_rows(project, tmp_path, order):
     """To the last bit, in a copy of the project: an export may be sorted by what people said."""
     lg.privatize(RAW, project=project, **TEACHER)
-    copy = shutil.copytree(project.state.parent, tmp_path / "copy")
+    copy = copy_project(project.state.parent, tmp_path / "copy")
     one = lg.privatize(RAW, project=project, head="r0001", **EVALUATION)
     other = lg.privatize(RAW.sort(order), project=lg.find(copy), head="r0001", **EVALUATION)
     assert one.id == other.id and one.card["counts"] == other.card["counts"]

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 from support import world
+from support.copies import copy_project
 from support.crashes import crash, steps_of
 from support.gated import BUDGET, PATIENCE, labels
 from support.preferences import STATISTIC, files, write
@@ -197,7 +198,7 @@ def likelier(guess, truth):
 def test_two_copies_do_not_tell_which_labels_changed(tmp_path):
     project = lg.init(tmp_path / "one").state.parent
     lg.privatize(table(opinions(9), first=5_000), project=project, **PRICE)  # everybody is known
-    copy = shutil.copytree(project, tmp_path / "other")
+    copy = copy_project(project, tmp_path / "other")
     labels = opinions(1)
     later, changed = edited(labels)
     one = answers(lg.privatize(table(labels), project=project, **PRICE))
@@ -221,7 +222,7 @@ def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path):
 def test_two_copies_do_not_tell_the_sum_apart(tmp_path):
     """The same noise over two sums would leave their difference in the clear."""
     project = lg.init(tmp_path / "one").state.parent
-    copy = shutil.copytree(project, tmp_path / "other")
+    copy = copy_project(project, tmp_path / "other")
     options: dict[str, Any] = STATISTIC | {"epsilon": 0.5, "delta": 1e-5}
     sums = [
         Head.load(lg.privatize(table(opinions(1)), project=place, **options).path).statistic
@@ -242,11 +243,11 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(tmp_path):
     job = {"do": "privatize", "source": str(source), "options": options, "fresh_randomness": True}
     drawn_once = drawn_twice = 0
     for step in some(range(1, steps_of(job, project)), 20):
-        moment = shutil.copytree(project, tmp_path / f"step {step}")
+        moment = copy_project(project, tmp_path / f"step {step}")
         crash(job | {"project": str(moment), "kill_at": step})
         found = []
         for name, given in (("one", labels), ("other", later)):
-            copy = shutil.copytree(moment, tmp_path / f"{name} {step}")
+            copy = copy_project(moment, tmp_path / f"{name} {step}")
             write(table(given).to_arrow(), source)
             found.append(answers(lg.privatize(str(source), project=copy, **options)))
             [used] = overview.budget(copy).allowances

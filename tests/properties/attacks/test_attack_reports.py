@@ -7,7 +7,6 @@ here: that it differs by what it was charged for is no attack), whatever the lab
 
 import json
 import re
-import shutil
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 from support import world
 from support.arenas import arena
+from support.copies import copy_project
 from support.preferences import STATISTIC
 
 import labelguard as lg
@@ -112,7 +112,7 @@ def labels(name):
 
 def published_by(name, empty, here):
     """Everything about the head that leaves a copy of one project, and the labels it gave."""
-    shutil.copytree(empty, here)
+    copy_project(empty, here)
     made = lg.privatize(labels(name), project=here, epsilon=1, delta=1e-5, **OPTIONS)
     rows = lg.load(made, "polars").sort("prompt", "chosen", "rejected", "item_id").write_ndjson()
     card = {**made.card["statistic"], **made.card["head"]}

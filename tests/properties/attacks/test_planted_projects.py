@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from labelguard.cli.main import main
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import find
+from labelguard.project.project import find, registered_places
 
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -70,6 +71,45 @@ def test_a_project_made_here_is_found_upwards_also_after_it_was_moved(
         (moved / ".labelguard" / "id").write_text(identity)
         with pytest.raises(ProjectError, match="not made by you"):
             find()
+
+
+def test_a_plain_copy_does_not_spend_the_budget_a_second_time(project, tmp_path, monkeypatch):
+    copy = Path(shutil.copytree(project.state.parent, tmp_path / "copy", symlinks=True))
+    labelguard.privatize(TABLE, **PRICE, project=project.state.parent)
+    monkeypatch.chdir(copy)
+    for named in (None, copy, copy / ".labelguard"):
+        with pytest.raises(ProjectError, match=f"is a copy of {project.state}"):
+            labelguard.privatize(TABLE, **PRICE, project=named)
+    first = project.state.parent.rename(tmp_path / "gone")
+    assert find(copy).state == copy / ".labelguard"  # which was moved, as far as one can see
+    with pytest.raises(ProjectError, match=f"is a copy of {copy / '.labelguard'}"):
+        find(first)
+    shutil.rmtree(first)
+    assert find(copy)
+
+
+def test_a_project_by_another_name_of_its_directory_is_no_copy(project, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(project.state.parent)
+    monkeypatch.chdir(project.state.parent)
+    for name in (tmp_path / "link", ".", project.state, None):
+        assert find(name).state == project.state
+    moved = project.state.parent.rename(tmp_path / "moved")
+    (tmp_path / "link").unlink()
+    for _ in range(2):
+        assert find(moved).state == moved / ".labelguard"
+    assert registered_places()[-1] == moved / ".labelguard"
+    places = registered_places()
+    find(moved)
+    assert registered_places() == places  # said once
+
+
+def test_init_says_where_a_project_cannot_be_recorded(tmp_path, monkeypatch):
+    (tmp_path / "state").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    result = CliRunner().invoke(main, ["init", str(tmp_path / "made")])
+    assert result.exit_code == 0
+    where = tmp_path / "state/labelguard/projects"
+    assert f"note: could not record this project in {where}: name it by --project" in result.stderr
 
 
 @pytest.mark.quick(".", "keys/project.key")

@@ -12,6 +12,7 @@ from labelguard_trainer.gradient import loop
 from labelguard_trainer.records import stages
 from labelguard_trainer.records.people import Part
 from support import tiny_models
+from support.copies import copy_project
 from support.whole_records import PEOPLE, RECIPE, SFT, follow, write
 
 import labelguard as lg
@@ -149,7 +150,7 @@ def told(project, monkeypatch):
 @pytest.mark.slow
 def test_nothing_but_the_models_depends_on_what_people_wrote(records, monkeypatch):
     """Null, empty, huge, of other scripts, controls: all else is equal byte by byte."""
-    shutil.copytree("project", "twin")
+    copy_project("project", "twin")
     first = told("project", monkeypatch)
     texts = [None, "", "x" * 3000, "\x1b[2J\x00", "字" * 90, "<eos><pad>", " ", SECRET]
     for part, names in (
