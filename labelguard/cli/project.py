@@ -117,7 +117,7 @@ _AFTER_A_LOSS = (
     "on top of what was closed.",
 )
 _IN_THE_END = (
-    "Restart the hook and jobs: they still hold the old ledger.",
+    "Restart `labelguard serve` and jobs: they still hold the old ledger.",
     "With connectors: read what the tools hold (labelguard connect reconcile NAME).",
     "Do not use these keys with any other copy.",
 )

@@ -1,5 +1,6 @@
 """The documents say what is so: the reference is current, examples run, links lead somewhere."""
 
+import contextlib
 import functools
 import json
 import re
@@ -30,6 +31,7 @@ from support.tools import connected, deliver
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.ledger.ledger import Ledger
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
 
 REFERENCE = ROOT / "docs" / "generate_cli.py"
@@ -108,6 +110,9 @@ def stages(tmp_path_factory):
 def _begin(stage, here, patch):
     """Go on in `here` from a stage, whose projects are known as the user's own."""
     shutil.copytree(stage, here, dirs_exist_ok=True)
+    listed = here / "state" / "labelguard" / "projects"
+    if listed.exists():  # a copy would be refused
+        listed.write_text(listed.read_text().replace(str(stage), str(here)))
     patch.chdir(here)
     patch.setenv("XDG_STATE_HOME", str(here / "state"))
 
@@ -251,8 +256,15 @@ def _recipe():
     Path("recipe.yaml").write_text(f"release: r0001\nmodel: base\nrl:\n  config: {few}\n")
 
 
+def _dead_letters():
+    with contextlib.closing(OpenProject.open(".").answers.inbox()) as inbox:
+        for body in (b"[]", b"1", b"2", b"{"):
+            inbox.bury("label-studio", body, "not understood")
+
+
 PREPARED = {
     ("align",): _recipe,
+    ("hook", "dead-letters", "discard"): _dead_letters,
     ("budget", "across"): lambda: run("labelguard init other"),
     ("best-of",): _candidates,
     ("candidates",): _prompts,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import world
+from support.copies import copy_project
 from support.crashes import assert_sound, killed, steps_of
 from support.crashes import seen as seen_of_project
 from support.job_projects import Desk, desk
@@ -35,8 +36,7 @@ def base(tmp_path_factory):
 
 
 def copy(base, here):
-    shutil.copytree(base, here, symlinks=True)
-    return Desk(here)
+    return Desk(copy_project(base, here))
 
 
 def seen(one):

@@ -60,7 +60,7 @@ def test_too_few_new_labels_wait_and_nothing_is_charged(small):
     small.asks(release={"min_new_labels": 31})
     done = retrain(small.job)
     assert (done.outcome, done.release, done.charged) == ("unchanged", None, 0)
-    assert "30 new labels, of 31" in done.why and small.committed() == []
+    assert "30 new labels; at least 31" in done.why and small.committed() == []
     small.label(2)
     assert retrain(small.job).new_labels == 60
 

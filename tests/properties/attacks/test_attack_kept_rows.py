@@ -210,7 +210,7 @@ def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path):
     """They have its keys, and everybody in it was charged before."""
     planted = lg.init(tmp_path / "planted").state.parent
     lg.privatize(table(opinions(9), first=5_000), project=planted, **PRICE)
-    kept = shutil.copytree(planted, tmp_path / "kept")
+    kept = copy_project(planted, tmp_path / "kept")
     labels = opinions(1)
     released = answers(lg.privatize(table(labels), project=planted, **PRICE))
     # In their own copy they release labels that they know, and so learn the coins.
