@@ -83,5 +83,5 @@ def test_dead_letters_are_discarded_by_their_numbers(tmp_path, monkeypatch):
     command = ("hook", "dead-letters", "discard")
     assert "there is no dead letter 9" in run(*command, "1", "9", code=1, project=made).stderr
     shown = run(*command, "1", "3", project=made)
-    assert shown.stdout == "2 dead letters discarded.\n"
+    assert shown.stdout == "Discarded 2 dead letters (deliveries that could not be read).\n"
     assert [letter.number for letter in dead_letters(made)] == [2]

@@ -151,7 +151,8 @@ def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> RetryR
 
 
 def _print_discarded(value: Discarded) -> None:
-    echo(f"{pluralize(len(value.numbers), 'dead letter')} discarded.")
+    letters = pluralize(len(value.numbers), "dead letter")
+    echo(f"Discarded {letters} (deliveries that could not be read).")
 
 
 @dead_letters.command("discard")
