@@ -105,7 +105,16 @@ def _print_restored(value: Restored) -> None:
         f"Recreate each policy that was put into force after {value.created_at}, with its ε and δ "
         "(labelguard policy new); activate and close it."
     )
-    steps = (leavers, *(() if value.complete else (lost, *_AFTER_A_LOSS)), *_IN_THE_END)
+    storage = (
+        f"Object storage is off, since {value.left_storage} is the lost project's: give this one a "
+        "prefix of its own ([storage] in labelguard.toml)."
+    )
+    steps = (
+        leavers,
+        *(() if value.complete else (lost, *_AFTER_A_LOSS)),
+        *([storage] if value.left_storage else []),
+        *_IN_THE_END,
+    )
     echo()
     for number, step in enumerate(steps, 1):
         echo(f"{number}. {step}")

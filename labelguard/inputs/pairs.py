@@ -28,7 +28,7 @@ from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.text import AUTO_FORMAT, Progress, escape_controls, no_progress, pluralize
+from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 TEXTS = ("prompt", "first", "second")
 
@@ -302,15 +302,13 @@ def refuse_conflicting_features(
     for name in carried:
         if name.startswith("source_"):
             stem = name.removesuffix(_FIRST)
-            if stem != name and (conflict := _find_conflicting_sources(table, stem)):
-                prompt, response, names, count = conflict
-                names = [escape_controls(name) for name in names]
+            if stem != name and _has_conflicting_sources(table, stem):
+                # No response is shown: of a column that labels decide it would tell labels.
                 raise InvalidLabels(
                     f"source {stem.removeprefix('source_')}: one response to one prompt has several"
-                    " sources in the input, and is to have one. Responses with several: "
-                    f"{count:,}, such as {response} to {prompt}, of {' and of '.join(names)}: "
-                    f"write {'+'.join(names)} in all its rows, or leave them out. A column that "
-                    "says what people preferred is no source"
+                    " sources in the input, and is to have one: find those by grouping the file by "
+                    "prompt and response; write A+B for what both A and B said, in all its rows, or"
+                    " leave them out. A column that says what people preferred is no source"
                 )
         elif _has_conflicting_values(table[name], contents, number):
             kind, _, rest = name.partition("_")
@@ -328,31 +326,19 @@ def _has_conflicting_values(
     return bool(distinct.select("hi", "lo", "number").is_duplicated().any())
 
 
-def _find_conflicting_sources(
-    table: pa.Table, stem: str
-) -> tuple[str, str, Sequence[str], int] | None:
-    """Return a response with several sources: its prompt, itself, these, how many there are.
-
-    All of it is public, and which one is shown follows from contents alone.
-    """
+def _has_conflicting_sources(table: pa.Table, stem: str) -> bool:
     sides = (
-        f"SELECT {_response_key_sql(side)} AS response, "
-        f"coalesce({identifier(stem + end)}::VARCHAR, 'none') AS source, "
-        f"{_beginning_sql('prompt')} AS prompt, {_beginning_sql(side)} AS text FROM pairs"
+        f"SELECT {_response_key_sql(side)} AS response, {identifier(stem + end)} AS source "
+        "FROM pairs"
         for side, end in (("first", _FIRST), ("second", _SECOND))
     )
     query = (
-        "SELECT min(prompt), min(text), list_sort(list(source)), count(*) OVER () "
-        f"FROM (SELECT DISTINCT * FROM ({' UNION ALL '.join(sides)})) "
-        "GROUP BY response HAVING count(*) > 1 ORDER BY response LIMIT 1"
+        f"SELECT 1 FROM (SELECT DISTINCT * FROM ({' UNION ALL '.join(sides)})) "
+        "GROUP BY response HAVING count(*) > 1 LIMIT 1"
     )
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.register("pairs", table)
-        return connection.execute(query).fetchone()
-
-
-def _beginning_sql(content: str) -> str:
-    return f"left(to_json({content})::VARCHAR, 60)"
+        return connection.execute(query).fetchone() is not None
 
 
 def _response_key_sql(side: str) -> str:

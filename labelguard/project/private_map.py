@@ -173,11 +173,14 @@ class PrivateMap:
     def fault(self, release_id: str, digest: str) -> str | None:
         """Return what is wrong with a map that the ledger counts, or None."""
         directory = self._directory / release_id
+        remedy = "restore it from a backup"
+        if self._keep:  # another machine took somebody out who left, for example
+            remedy = "the next job, such as labelguard project backup, fetches it from the storage"
         if not directory.is_dir():
-            return f"the private map {directory} is missing; restore it from a backup"
+            return f"the private map {directory} is missing; {remedy}"
         known = self.digest(release_id) == digest
         if not known and self.digest(release_id, rewritten=True) != digest:
-            return f"the private map {directory} is not as it was drawn; restore it from a backup"
+            return f"the private map {directory} is not as it was drawn; {remedy}"
         return None
 
     def keys_of(self, release_id: str, labelers: Blocks) -> list[bytes]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep as pause
 from typing import Any, Self, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 from filelock import lock_descriptor
 from platformdirs.unix import Unix
@@ -98,6 +99,9 @@ def file_lock(path: Path, flags: int, busy: str) -> Iterator[None]:
 STATE = ".labelguard"
 CONFIG = "labelguard.toml"
 _WORK, _ID = "work", "id"
+# In the list of projects: one that came from elsewhere, and was named.
+_NAMED = "named"
+_IDENTITY = re.compile(rb"[0-9a-f]{32}")
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _TABLES = ("connectors", "ingest", "hook", "organisation")
 
@@ -341,13 +345,15 @@ def register_project(state: Path, place: Path) -> None:
     _list_place(identity.encode(), place)
 
 
-def _list_place(identity: bytes, place: Path) -> None:
+def _list_place(identity: bytes, place: Path, *, named: bool = False) -> None:
+    """List a place of a project; of one that was only `named`, no more than that it was here."""
     with contextlib.suppress(OSError, RuntimeError):
         path = _find_registry_file()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-            file.write(identity + f" {quote(os.fsencode(place.absolute()))}\n".encode())
+            words = [identity.decode(), quote(os.fsencode(place.absolute())), *[_NAMED] * named]
+            file.write(f"{' '.join(words)}\n".encode())
 
 
 def _refuse_copy(state: Path) -> None:
@@ -357,10 +363,12 @@ def _refuse_copy(state: Path) -> None:
     """
     try:
         identity = read_identity(state)
-        places = [place for known, place in _read_registry() if known == identity]
+        made = [place for known, place in _read_registry() if known == identity]
+        places = made or [place for known, place in _read_registry(_NAMED) if known == identity]
     except (OSError, ProjectError):  # a home that is another user's; the project was named
         return
-    if not places or _is_same_directory(places[-1], state):
+    # What whoever packed a project wrote as its id goes into the list only if it can be one.
+    if not _IDENTITY.fullmatch(identity) or (places and _is_same_directory(places[-1], state)):
         return
     for place in places:
         if _is_same_directory(place, state):
@@ -373,7 +381,7 @@ def _refuse_copy(state: Path) -> None:
                 f"{state} is a copy of {place}: both would spend the same budget; remove one, or "
                 "restore a backup (labelguard project restore)"
             )
-    _list_place(identity, state)
+    _list_place(identity, state, named=not made)
 
 
 def _is_same_directory(place: Path, state: Path) -> bool:
@@ -404,14 +412,22 @@ def registered_places() -> list[Path]:
     return [place for _, place in _read_registry()]
 
 
-def _read_registry() -> list[tuple[bytes, Path]]:
-    """Return ids of projects with their places, in the order in which they came."""
+def _read_registry(*marks: str) -> list[tuple[bytes, Path]]:
+    """Return ids of projects with their places, in the order in which they came.
+
+    Of those that this user made or restored here; or of those with these `marks`.
+    """
     try:
         listed = read_own_file(_find_registry_file(), ProjectError, secret=False).splitlines()
     except (FileNotFoundError, RuntimeError):
         return []
     words = [line.split() for line in listed]
-    return [(each[0], Path(unquote(each[1].decode()))) for each in words if len(each) == 2]
+    ends = [mark.encode() for mark in marks]
+    return [
+        (each[0], Path(os.fsdecode(unquote_to_bytes(each[1]))))
+        for each in words
+        if len(each) == 2 + len(ends) and each[2:] == ends
+    ]
 
 
 def describe_registry() -> str:

@@ -82,11 +82,15 @@ class StoredWitness:
 
     def read(self) -> tuple[int, str] | None:
         """Return the newest entry that is there. Raises `ProjectError` if it was altered."""
-        names = self._list()
-        if not names:
-            return None
-        digest = _unseal(self.objects, self.keys, _WITNESS, names[-1]).decode()
-        return int(names[-1].rpartition("/")[2]), digest
+        while names := self._list():
+            try:
+                digest = _unseal(self.objects, self.keys, _WITNESS, names[-1]).decode()
+            except ProjectError:  # a job may have written the next one, and removed this
+                if self._list()[-1:] == names[-1:]:
+                    raise
+            else:
+                return int(names[-1].rpartition("/")[2]), digest
+        return None
 
     def write(self, number: int, digest: str) -> None:
         """Remember an entry, and remove those before it."""

@@ -1,7 +1,6 @@
 """Public columns of sources and strata: how they come along with pairs, and what is refused."""
 
 import json
-import re
 
 import polars as pl
 import pytest
@@ -62,10 +61,8 @@ def test_one_response_has_one_source_and_one_pair_has_one_stratum():
         for rows in ([ROW, other], [other, ROW]):
             with pytest.raises(InvalidLabels, match="source model: one response") as refused:
                 read_pairs(pl.DataFrame(rows), features=SPEC)
-            assert re.search(
-                r': [12], such as "[xy]" to "p", of (\w+) and of \w+: write \1\+',
-                str(refused.value),
-            )
+            # Of a column that labels decide, what it says would be a label.
+            assert "three" not in str(refused.value) and '"' not in str(refused.value)
     with pytest.raises(InvalidLabels, match="stratum language: one pair"):
         read_pairs(pl.DataFrame([ROW, {**ROW, "language": "en"}]), features=SPEC)
     both = [{**row, "model_a": "one+three"} for row in (ROW, elsewhere)]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from collections import Counter
 from contextlib import suppress
 
@@ -25,12 +26,14 @@ from support.tools import connected, take_in
 
 import labelguard as lg
 from labelguard.errors import LedgerError, ProjectError
+from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
-from labelguard.project.restore import restore
+from labelguard.project.restore import _leave_storage, restore
+from labelguard.project.stored import StoredWitness
 from labelguard.report import overview
 
 SOME = TABLE.slice(0, 50)
@@ -169,8 +172,12 @@ def test_a_restored_project_needs_a_place_of_its_own(home, store, tmp_path, monk
     before = contents(store)
     url = f"sqlite:///{tmp_path / 'restored.sqlite3'}"
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
-    restore(file, tmp_path / "restored", keys=keys)
+    assert restore(file, tmp_path / "restored", keys=keys).left_storage == ADDRESS
     restored = find(tmp_path / "restored")
+    assert not restored.storage
+    with OpenProject.hold_for_job(restored) as opened:
+        opened.synchronize(opened.ledger.begin_job())  # it leaves the bucket alone
+    restored = keep_at(restored)
     with pytest.raises(LedgerError, match=f"in {ADDRESS}/witness"):
         lg.privatize(TABLE, **PRICE, project=restored)
     assert contents(store) == before
@@ -214,3 +221,41 @@ def test_a_place_that_cannot_be_reached_stops_a_job_before_it_reads(home, store,
         with pytest.raises(ProjectError, match="no route to host"):
             lg.privatize(TABLE, **PRICE, project=home)
     assert len(overview.releases(home)) == 1
+
+
+def test_a_witness_that_moves_on_while_it_is_read_is_read_again(home, store, monkeypatch):
+    remote = StoredWitness(store, KeyRing(home.keys))
+    number, digest = remote.read()
+    read = type(store).read
+
+    def read_late(objects, name):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "read", read)
+            remote.write(number + 1, digest)
+        return read(objects, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "read", read_late)
+        with suppress(ProjectError):
+            assert remote.read()[0] > number
+    store.delete([f"witness/{number + 1:018}"])
+    store.write(f"witness/{number + 2:018}", b"x" * 200)
+    with pytest.raises(ProjectError, match="witness"):
+        remote.read()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[storage]\nurl = "s3://bucket/p"\n\n[input]\nsource = "files"\n',
+        'storage.url = "s3://bucket/p"\n[input]\nsource = "files"\n',
+        'storage = {url = "s3://bucket/p"}\n',
+        '[input]\nsource = "files"\n[ storage ] # here\n# for us\nurl = "s3://bucket/p"',
+    ],
+)
+def test_a_restored_project_leaves_the_storage_however_it_is_named(text, tmp_path):
+    path = tmp_path / "labelguard.toml"
+    path.write_text(text)
+    assert _leave_storage(path) == "s3://bucket/p"
+    told = tomllib.loads(path.read_text())
+    assert told == ({"input": {"source": "files"}} if "input" in text else {})

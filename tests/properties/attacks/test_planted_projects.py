@@ -254,3 +254,25 @@ def test_init_makes_no_key_in_a_directory_that_others_can_enter(tmp_path, monkey
     with pytest.raises(KeyProblem, match="chmod 700"):
         labelguard.init(tmp_path / "another")
     assert not [*(tmp_path / "keys").iterdir()]
+
+
+def test_a_copy_of_a_project_that_came_from_elsewhere_is_refused_too(tmp_path, monkeypatch):
+    came = labelguard.init(tmp_path / "came").state.parent
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user's"))
+    assert find(came)
+    copy = Path(shutil.copytree(came, tmp_path / "copy", symlinks=True))
+    with pytest.raises(ProjectError, match="is a copy of"):
+        find(copy)
+    monkeypatch.chdir(came)
+    with pytest.raises(ProjectError, match="not made by you"):  # to be named makes it nobody's own
+        find()
+
+
+def test_an_id_that_is_none_plants_nothing_in_the_list(project, tmp_path, monkeypatch):
+    other = labelguard.init(tmp_path / "other").state
+    for planted in (b"x\n" + b"0" * 32 + b" /tmp/x", b"\xff" * 32, b"0" * 31 + b"\n1"):
+        (other / "id").write_bytes(planted)
+        assert find(other)
+        monkeypatch.chdir(other.parent)
+        with pytest.raises(ProjectError, match="not made by you"):
+            find()
