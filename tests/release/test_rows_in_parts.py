@@ -35,9 +35,11 @@ NAMES = [f"data-{number:05d}-of-00128.parquet" for number in range(COUNT)]
 
 
 def release(where: Path, patch: pytest.MonkeyPatch, **options: Any) -> Any:
-    """Release under fixed randomness."""
+    """Release under fixed randomness, from a project without an id, which would be another's."""
     world.fix(patch, world.repeatable_bytes())
-    return lg.privatize(TABLE, project=lg.init(where), **options)
+    project = lg.init(where)
+    (project.state / "id").unlink()
+    return lg.privatize(TABLE, project=project, **options)
 
 
 @pytest.fixture(scope="module")
