@@ -14,6 +14,7 @@ from labelguard_trainer.gradient.loop import Checkpoints
 from labelguard_trainer.training import stages as training_stages
 from support import tiny_models, world
 from support.commands import FIRST
+from support.copies import copy_project
 from support.killed_stages import MOMENTS, killed
 from support.preferences import files
 from support.worlds import Run, Scenario, differences
@@ -176,8 +177,7 @@ def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     command = (*PROPS, *DPO, "--combine", "soft", "labels.jsonl", "-o", "out")
     command += ("--project", ".")  # by name, because a copy of it is not trusted
     assert killed(moment, tmp_path, command) == -signal.SIGKILL
-    anew = tmp_path.with_name(f"{tmp_path.name}-anew")
-    shutil.copytree(tmp_path, anew, symlinks=True)
+    anew = copy_project(tmp_path, tmp_path.with_name(f"{tmp_path.name}-anew"))
     [stages] = (anew / ".labelguard" / "props").glob("*/")
     shutil.rmtree(stages)
     callback = training_stages._StageCallback
