@@ -355,9 +355,8 @@ class Inbox:
 
     def _seal_event(self, answers: Sequence[Answer], connector: str, name: bytes) -> bytes:
         # In base64, where a quote takes no more than what else is said: connectors fill bodies up.
-        bodies = [b64encode(answer.body.encode()).decode() for answer in answers]
-        rows = [(a.record, a.version, a.labeler, b) for a, b in zip(answers, bodies, strict=True)]
-        data = json.dumps(rows).encode()
+        rows = [(a.record, a.version, a.labeler, a.body.encode()) for a in answers]
+        data = json.dumps(rows, default=lambda body: b64encode(body).decode()).encode()
         padded = data.ljust(-(-len(data) // _BLOCK) * _BLOCK)
         return self._keys.seal(_EVENT, padded, connector.encode() + name)
 
