@@ -362,7 +362,7 @@ class Inbox:
 
     def _open_event(self, name: bytes, connector: str, body: bytes) -> Event:
         rows = json.loads(self._keys.unseal(_EVENT, body, connector.encode() + name))
-        answers = [Answer(*row, b64decode(text).decode()) for *row, text in rows]
+        answers = [Answer(r, v, who, b64decode(body).decode()) for r, v, who, body in rows]
         return Event(connector, tuple(answers))
 
     def _insert(self, table: sa.Table) -> Any:

@@ -140,6 +140,7 @@ def test_the_size_of_a_segment_does_not_follow_its_labels(tool):
 def test_the_size_of_a_table_of_answers_follows_no_label_at_any_length_of_its_prompt(tmp_path):
     """Labelers may choose what the pair says: at a step of the padding one byte would tell."""
     held = Segments(tmp_path, KeyRing.create(tmp_path / "keys"))
+    inbox = Inbox.at(tmp_path, f"sqlite:///{tmp_path / 'ledger'}", held._keys)
 
     def answer(side, prompt, number):
         region = {"from_name": "q", "to_name": "a", "type": "pairwise"}
@@ -162,12 +163,12 @@ def test_the_size_of_a_table_of_answers_follows_no_label_at_any_length_of_its_pr
         prompt = "".join(random.Random(length).choices("abcdef ", k=length))
         answers = [answer(side, prompt, number) for number in range(10, 14)]
         rows = AnswerRows.of(answers, "tool", "tool", held._keys)
-        return [
-            len(held._seal_table("name", place, table)) for place, table in rows.tables().items()
-        ]
+        sealed = [held._seal_table("name", *table) for table in rows.tables().items()]
+        return [len(data) for data in (*sealed, inbox._seal_event(answers[:1], "tool", b"name"))]
 
     for length in range(900, 1930, 4):  # four prompts and their padding: more than a step
         assert len({tuple(sizes(side, length)) for side in ("left", "right", "é", None)}) == 1
+    inbox.close()
 
 
 OPEN: dict[str, Any] = {
