@@ -177,8 +177,7 @@ def serialize_padded_task(
         raise OutOfBounds(f"{origin}: expected an answer of at most {LABEL_BYTES:,} bytes")
     if len(public.encode()) + size > TASK_BYTES:
         raise OutOfBounds(f"{origin}: expected at most {TASK_BYTES:,} bytes with the task")
-    length = len(json.dumps(private)) - 2  # as it is written in the inbox, in a JSON of its own
-    return f'{public[:-1]},"{name}":[{private}]}}{" " * (-length % _STEP)}'
+    return f'{public[:-1]},"{name}":[{private}]}}{" " * (-size % _STEP)}'
 
 
 def _to_json(value: Any, levels: int) -> str:

@@ -23,6 +23,7 @@ import hashlib
 import json
 import re
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,7 @@ _MAKING = 0x6C61_6265_6C69
 _BLOCK, _LETTER_BLOCK = 1_024, 16_384
 # What a check of the disk writes: more than most deliveries, which are to fail after it.
 _CHECK_BYTES = 65_536
-# The most dead letters there are, and their bytes: a tool that is misconfigured, or somebody who
-# sends an old delivery again and again, does not fill the disk.
+# The most dead letters there are, and their bytes: no tool, and nobody, fills the disk.
 LETTERS, LETTERS_BYTES = 10_000, 1 << 30
 _WHICH = re.compile(r"^answer \S+: |(?<=\[)\d+(?=\])")
 _EVENT, _LETTER = "inbox event", "inbox letter"
@@ -354,14 +354,16 @@ class Inbox:
         self._engine.dispose()
 
     def _seal_event(self, answers: Sequence[Answer], connector: str, name: bytes) -> bytes:
-        data = json.dumps([[a.record, a.version, a.labeler, a.body] for a in answers]).encode()
-        # Who knows the pair would tell "left" from "right" by the length of what is sealed.
+        # In base64, where a quote takes no more than what else is said: connectors fill bodies up.
+        rows = [(a.record, a.version, a.labeler, a.body.encode()) for a in answers]
+        data = json.dumps(rows, default=lambda body: b64encode(body).decode()).encode()
         padded = data.ljust(-(-len(data) // _BLOCK) * _BLOCK)
         return self._keys.seal(_EVENT, padded, connector.encode() + name)
 
     def _open_event(self, name: bytes, connector: str, body: bytes) -> Event:
         rows = json.loads(self._keys.unseal(_EVENT, body, connector.encode() + name))
-        return Event(connector, tuple(Answer(*row) for row in rows))
+        answers = [Answer(r, v, who, b64decode(body).decode()) for r, v, who, body in rows]
+        return Event(connector, tuple(answers))
 
     def _insert(self, table: sa.Table) -> Any:
         """Return an INSERT that may say what to do where there is such a row."""
@@ -392,10 +394,9 @@ class Inbox:
 
 
 def _hash_answer_state(connector: str, answer: Answer) -> bytes:
-    """Return the name of a state in the database: a hash, for tools choose ids.
+    """Return the name of a state in the database: a hash, for tools choose ids; of what is public.
 
-    Of what is public alone. What is said in an answer would be known by its hash to whoever knows
-    what may be said.
+    What is said in an answer would be known by its hash to whoever knows what may be said.
     """
     public = [connector, answer.record, answer.version, answer.is_deleted]
     return hashlib.sha256(json.dumps(public).encode()).digest()[:16]

@@ -241,7 +241,7 @@ class Segments:
         if table is None:
             return b""
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
+        buckets.write_uncompressed(table, sink)
         data = pad(sink.getvalue().to_pybytes())
         return self._keys.seal(_PURPOSE, data, _seal_context(name, place))
 
@@ -257,8 +257,8 @@ class Segments:
 
 
 def pad(data: bytes) -> bytes:
-    """Return the data behind its length, filled up with zeros: how well labels compress is nobody's
-    business, and sizes are all that a sealed file shows.
+    """Return the data behind its length, filled up with zeros: a sealed file shows its size in
+    steps alone, and of how long it is exactly, nothing.
     """
     return (len(data).to_bytes(8, "little") + data).ljust(padded_size(len(data)), b"\0")
 

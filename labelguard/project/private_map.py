@@ -4,6 +4,9 @@ One directory per release and one Parquet file per bucket of units, written only
 and complete before anything of the release is visible. The ledger keeps a keyed digest of it from
 then on. What has a digest there is never drawn again, and what is not as the digest says stops the
 project; a map without one (its release crashed before) counts for nothing.
+
+A file of fresh random bytes is part of each, so that nobody finds by its digest what another
+attempt drew, or who was taken out.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.errors import ProjectError
+from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.buckets import check_seen, column
+from labelguard.storage.buckets import check_seen, column, write_uncompressed
 from labelguard.storage.files import (
     PARTIAL,
     attempt,
@@ -37,6 +41,9 @@ from labelguard.storage.files import (
 
 _FILE = re.compile(r"bucket=(?P<bucket>\d{4})-of-(?P<count>\d{4})\.parquet")
 _REWRITTEN = ".new"
+# A map may lack it that was drawn before there was one.
+NONCE = "nonce"
+_NONCE_BYTES = 32
 # Keeps the files of a map elsewhere too, given the release, the map's digest and its files by name.
 KeepMap: TypeAlias = Callable[[str, str, Mapping[str, Path]], None]
 # `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
@@ -85,12 +92,14 @@ class PrivateMap:
         self._mac: Callable[[bytes], bytes] = lambda data: keys.mac("map", data)
 
     def begin(self, release_id: str) -> Path:
-        """Return an empty directory for what is about to be drawn; `complete` makes it a map.
+        """Return a new directory for what is about to be drawn; `complete` makes it a map.
 
         A worker of a job that crashed would put its coins among the new, and one that is behind
         leaves nothing in a map.
         """
-        return begin_directory(self._directory / release_id, mode=0o700)
+        directory = begin_directory(self._directory / release_id, mode=0o700)
+        _write_nonce(directory / NONCE)
+        return directory
 
     def complete(self, release_id: str, drawn: Path) -> str:
         """Flush and rename what was drawn into the directory that was begun; its digest."""
@@ -200,6 +209,10 @@ class PrivateMap:
                 changed, rest = True, path.with_name(path.name + _REWRITTEN)
                 _write_table(table.filter(pc.invert(theirs)), rest)
                 fsync_path(rest)
+        if changed:
+            nonce = self._directory / release_id / (NONCE + _REWRITTEN)
+            _write_nonce(nonce)
+            fsync_path(nonce)
         return changed
 
     def _find_labeler_rows(
@@ -299,9 +312,12 @@ def write_bucket(
         _write_table(table, path)
 
 
+def _write_nonce(path: Path) -> None:
+    path.write_bytes(keyring.random_bytes(_NONCE_BYTES))
+
+
 def _write_table(table: pa.Table, path: Path) -> None:
-    dictionary = [name for name in SCHEMA.names if name not in ("row_key", "value")]
-    pq.write_table(table, path, compression="zstd", use_dictionary=dictionary)
+    write_uncompressed(table, path)
 
 
 def _read_table(path: Path) -> pa.Table:

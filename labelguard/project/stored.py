@@ -6,7 +6,8 @@ renamed and nobody has to be first:
 - `released/RELEASE/TAG/FILE`: PRIVATE maps. Each file is sealed under a key made of the project's
   and of the map's digest, for its whole name. It is there before the ledger takes that digest, and
   the ledger's digest says which attempt counts. What an attempt drew that lost, nobody opens any
-  more: its digest went with its process, and TAG, a keyed hash of it, does not give it back.
+  more: its digest went with its process, and so did the map's random bytes, without which TAG, a
+  keyed hash of the digest, confirms no guess.
 - `releases/RELEASE/SHA256/FILE`: public releases as they are, under the SHA-256 of their sums. They
   are there before the ledger says that they are committed: from then on nothing makes them again.
 - `labels/SEGMENT/TAG`: segments of ingested answers, which are sealed files already.
@@ -41,6 +42,7 @@ from labelguard.storage.files import (
     PART,
     SUMS,
     begin_directory,
+    check_file_names,
     find_changed_file,
     finish_directory,
     sha256,
@@ -157,9 +159,9 @@ class ProjectStore:
     def fetch_missing(self, *, replace: bool) -> None:
         """Fetch what the ledger counts and the disk lacks; only for who holds the project.
 
-        With `replace` also what is private and not as the ledger says: another machine took
-        somebody out who left, for example. Raises `ProjectError` for an object that is missing or
-        not as the ledger says.
+        With `replace` also what is not as the ledger says: another machine took somebody out who
+        left, or finished a release that was published here and never committed. Raises
+        `ProjectError` for an object that is missing or not as the ledger says.
         """
         for fetch in self._find_missing(replace=replace):
             fetch()
@@ -167,14 +169,19 @@ class ProjectStore:
     def _find_missing(self, *, replace: bool) -> Iterator[Callable[[], None]]:
         """Yield what fetches each thing that is missing."""
         for record in self._ledger.releases.all():
+            check_file_names(record.files, record.id)
             at = self._home.private_maps / record.id
             if record.map and (
                 not at.is_dir() or (replace and self._maps.fault(record.id, record.map))
             ):
                 yield partial(self._fetch_map, record.id, record.map)
-            if record.state == "committed" and not (self._home.releases / record.id).is_dir():
+            at = self._home.releases / record.id
+            if record.state == "committed" and (
+                not at.is_dir() or (replace and not _has_sums(at, record.files))
+            ):
                 yield partial(self._fetch_release, record)
         for segment in self._ledger.read(sources.read_segments):
+            check_file_names((), segment.name)
             if self._segments.lacks(segment) or (replace and self._segments.fault([segment])):
                 yield partial(self._fetch_segment, segment)
 
@@ -236,11 +243,18 @@ class ProjectStore:
         with self._ledger.transaction(epoch):
             present = self._objects.list()
             folders = {counted.folder for counted in self._list_counted()}
+            # Should this job be overtaken meanwhile, another may commit what it finds there.
+            unfinished = tuple(
+                f"releases/{record.id}/"
+                for record in self._ledger.releases.all()
+                if record.is_unfinished
+            )
             self._objects.delete(
                 name
                 for name in present
                 if name.startswith(tuple(f"{folder}/" for folder in _FOLDERS))
                 and "/".join(name.split("/")[:3]) not in folders
+                and not name.startswith(unfinished)
             )
 
     def _list_counted(self) -> Iterator[_CountedObjects]:
@@ -281,6 +295,12 @@ class ProjectStore:
 
 def _release_folder(release_id: str, hashes: Mapping[str, str]) -> str:
     return f"releases/{release_id}/{_hash_sums(hashes)}"
+
+
+def _has_sums(directory: Path, hashes: Mapping[str, str]) -> bool:
+    """Return whether a release on disk says that it is of these files."""
+    sums = directory / SUMS
+    return sums.is_file() and sha256(sums) == _hash_sums(hashes)
 
 
 def _hash_sums(hashes: Mapping[str, str]) -> str:

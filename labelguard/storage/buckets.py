@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
@@ -214,6 +215,13 @@ def _write(table: pa.Table, path: Path) -> None:
         pa.ipc.new_stream(sink, table.schema) as writer,
     ):
         writer.write_table(table)
+
+
+def write_uncompressed(table: pa.Table, where: Path | pa.NativeFile) -> None:
+    """Write a Parquet file whose size follows from the number of rows and the lengths of their
+    values: how well labels compress is nobody's business, and a sealed file shows its size.
+    """
+    pq.write_table(table, where, compression="none", use_dictionary=False, write_statistics=False)
 
 
 def column(table: pa.Table, name: str) -> NDArray[np.generic]:

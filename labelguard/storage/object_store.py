@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -99,10 +99,20 @@ class ObjectStore:
             shutil.copyfileobj(stream, file, _BLOCK)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects."""
+        """Delete objects and, once they are empty, their folders of three levels and more: Arrow
+        writes an object that stands for a folder whose last object goes.
+
+        Folders above are others' too, who may write there at this moment.
+        """
+        folders = set[str]()
         for name in names:
             with self._translate_errors(name):
                 self._filesystem.delete_file(f"{self._base}/{name}")
+            folders.update(map(str, PurePosixPath(name).parents[:-3]))
+        for folder in sorted(folders, reverse=True):  # the inner ones first
+            if not self.list(folder):
+                with self._translate_errors(folder):
+                    self._filesystem.delete_dir(f"{self._base}/{folder}")
 
     @contextmanager
     def _translate_errors(self, name: str) -> Iterator[None]:

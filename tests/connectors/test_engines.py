@@ -330,7 +330,7 @@ class Unseen(Twice):
     def map(self, work: Any, task: Any, buckets: Any) -> Iterator[Any]:
         yield from super().map(work, task, buckets)
         if getattr(task, "map_path", None):
-            max(task.map_path.iterdir()).unlink()
+            max(task.map_path.glob("*.parquet")).unlink()
 
 
 @pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])

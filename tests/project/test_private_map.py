@@ -113,7 +113,7 @@ def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
         lg.privatize(TABLE, project=project, **options)
     [begun] = maps(project)
     if options is RR:
-        for path in begun.iterdir():
+        for path in begun.glob("*.parquet"):
             table = pq.read_table(path, partitioning=None)
             planted = pa.array(np.ones(len(table), np.uint8))
             pq.write_table(table.set_column(3, "value", planted), path)
@@ -124,6 +124,39 @@ def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
     assert lg.privatize(TABLE, project=project, **options).id == begun.name
     assert files(begun) != planted_files
     assert overview.verify(project.state).ok
+
+
+def test_a_map_of_the_same_rows_has_another_digest_and_one_without_a_nonce_is_whole(kept, tmp_path):
+    """Who knows all rows but their values confirms no guess by the digest, nor by its hashes."""
+    found, digest = kept
+    (tmp_path / "released" / "r1" / private_map.NONCE).unlink()
+    without = found.digest("r1")
+    found.check({"r1": without})  # it was drawn before there was one
+    drawn = found.begin("r1")
+    for path in (tmp_path / "released" / "r1").iterdir():
+        (drawn / path.name).write_bytes(path.read_bytes())
+    again = found.complete("r1", drawn)
+    assert len({digest, without, again}) == 3
+    digests = set()
+    for _ in range(2):  # the first attempt crashed before the ledger knew of it
+        assert found.rewrite_without("r1", ME)
+        digests.add(found.digest("r1", rewritten=True))
+    assert len(digests) == 2
+    assert not found.rewrite_without("r1", np.array([[8, 8]], np.uint64))
+
+
+def test_the_size_of_a_map_follows_from_its_number_of_rows(tmp_path):
+    rng, sizes = np.random.default_rng(3), set[int]()
+    keys = np.arange(6000, dtype=np.uint64).reshape(-1, 2)
+    for most in (1, 2, 3000):
+        columns = {
+            name: rng.integers(0, most, 3000)
+            for name in ("version", "threshold", "block_labels", "content")
+        }
+        value = rng.integers(0, min(most, 3), 3000)
+        private_map.write_bucket(tmp_path, 0, 16, keys, keys % most, value=value, **columns)
+        sizes.add((tmp_path / "bucket=0000-of-0016.parquet").stat().st_size)
+    assert len(sizes) == 1
 
 
 # ---------------------------------------------------------------- who leaves is taken out

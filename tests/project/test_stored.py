@@ -28,7 +28,7 @@ import labelguard as lg
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import erasure
+from labelguard.project import erasure, ingestion, opening
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
@@ -127,6 +127,64 @@ def test_a_job_that_was_overtaken_deletes_nothing(home, store):
         assert contents(store) == before
         opened.synchronize(opened.ledger.begin_job())
     assert len(contents(store)) == len(before) - 1
+
+
+def test_a_release_that_another_machine_made_otherwise_replaces_what_was_never_committed(
+    home, store, tmp_path, monkeypatch
+):
+    def stop(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", stop)
+        with suppress(Stopped):
+            lg.privatize(TABLE, **PRICE, project=home)
+    [lost] = (path for path in home.releases.iterdir() if path.name.startswith("r0002"))
+    there = move_to_new_machine(home, "second", monkeypatch)
+    for path in lost.rglob("*"):  # with another date in the card, for example
+        path.write_bytes(path.read_bytes() + b" ")
+    assert lg.privatize(TABLE, **PRICE, project=there).id == lost.name
+    lg.privatize(TABLE, **PRICE, project=home)
+    assert overview.verify(home).ok
+    assert files(lost) == files(there.releases / lost.name)
+
+
+def test_files_of_a_release_that_is_unfinished_are_not_deleted(home, store, monkeypatch):
+    """A job that is overtaken while it deletes would take what the next one commits."""
+
+    def stop(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", stop)
+        with suppress(Stopped):
+            lg.privatize(TABLE, **PRICE, project=home)
+    before = {name for name in store.list() if name.startswith("releases/r0002")}
+    with OpenProject.hold_for_job(home) as opened:
+        opened.synchronize(opened.ledger.begin_job())
+    assert before and before <= store.list().keys()
+    [unfinished] = {name.split("/")[1] for name in before}
+    opening.abandon(unfinished, home)
+    assert not before & store.list().keys()
+
+
+def test_what_was_forgotten_when_a_job_ended_is_deleted_by_the_next_ingestion(
+    store, tmp_path, monkeypatch
+):
+    def stop(*_, **__):
+        raise Stopped
+
+    home, desk = connected(begin(tmp_path / "a", monkeypatch), tmp_path, monkeypatch)
+    told = desk.answer("maria", 1, "left")
+    take_in(home, told, desk.answer("otto", 2, "left"))
+    [before] = (name for name in store.list() if name.startswith("labels/"))
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenProject, "synchronize", stop)
+        with suppress(Stopped):
+            take_in(home, desk.delete(told["record"]))
+    assert before in store.list()
+    ingestion.ingest(home)
+    assert before not in store.list()
 
 
 def test_what_else_lies_in_the_bucket_stays(home, store):

@@ -4,9 +4,11 @@ import json
 import re
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import FileSelector, FileType
 from support.leaving import WHO, labels_table, names
 from support.lives import PRICE
 from support.preferences import ASKED, TABLE
@@ -23,14 +25,16 @@ from support.stored import (
 import labelguard as lg
 from labelguard.errors import KeyProblem, LedgerError, ProjectError
 from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure
 from labelguard.project.opening import OpenProject
+from labelguard.project.private_map import PrivateMap
 from labelguard.report import overview
 
 SOME = TABLE.slice(0, 50)
 NAMES = re.compile(
-    r"released/r\d{4}-[0-9a-f]{8}/[0-9a-f]{32}/bucket=\d{4}-of-\d{4}\.parquet|"
+    r"released/r\d{4}-[0-9a-f]{8}/[0-9a-f]{32}/(bucket=\d{4}-of-\d{4}\.parquet|nonce)|"
     r"releases/r\d{4}-[0-9a-f]{8}/[0-9a-f]{64}/(card\.json|CARD\.md|SHA256SUMS|data\.parquet)|"
     r"witness/\d{18}"
 )
@@ -257,6 +261,69 @@ def test_what_an_attempt_drew_that_lost_is_opened_by_no_key_and_no_ledger(home, 
 
     assert not any(is_open(name, data) for name, data in maps.items())
     assert all(is_open(name, store.read(name)) for name in counted)
+    assert not _find_empty_folders(store)
+
+
+def _find_empty_folders(store):
+    """Folders of attempts that the store remembers without an object in them."""
+    infos = store._filesystem.get_file_info(
+        FileSelector(store.address.removeprefix("s3://"), recursive=True)
+    )
+    folders = {info.path for info in infos if info.type == FileType.Directory}
+    folders = {folder for folder in folders if re.search(r"/released/[^/]+/", folder)}
+    files = [info.path for info in infos if info.type == FileType.File]
+    return [
+        folder for folder in folders if not any(path.startswith(f"{folder}/") for path in files)
+    ]
+
+
+def test_the_draw_of_an_attempt_that_lost_cannot_be_guessed_by_its_name(
+    home, store, tmp_path, monkeypatch
+):
+    """Its rows are those of the one that counts; with few of them, every choice of values can be
+    tried, as here the true one is by whoever has the key.
+    """
+
+    def stop(*_, **__):
+        raise Stopped
+
+    few = labels_table(seed=9).slice(0, 3)
+    names, drawn = [], tmp_path / "drawn"
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "mark_drawn", stop)
+        with suppress(Stopped):
+            lg.privatize(few, **PRICE, again=True, exhausted="drop", project=home)
+        [lost] = (path for path in home.private_maps.iterdir() if path.name.startswith("r0003"))
+        names = {name.split("/")[2] for name in _maps(store.list(), 3)}
+        shutil.copytree(lost, drawn / lost.name)
+    keys = KeyRing(home.keys)
+
+    def tag():
+        digest = PrivateMap(drawn, keys).digest(lost.name)
+        return keys.mac("object-name", digest.encode()).hex()[:32]
+
+    assert names == {tag()}
+    for path in (drawn / lost.name).iterdir():
+        if path.suffix != ".parquet":
+            path.write_bytes(bytes(path.stat().st_size))
+    assert names != {tag()}
+
+
+def test_a_name_in_the_ledger_writes_nothing_elsewhere(home, store, tmp_path, monkeypatch):
+    there = lose_disk(home, "second", monkeypatch)
+    whole = ReleaseRepository.all
+
+    for values in ({"files": {"../../x": "0"}}, {"id": "../../x"}, {"files": {"/tmp/x": "0"}}):
+
+        def tell(own, values=values):
+            return [replace(record, **values) for record in whole(own)]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ReleaseRepository, "all", tell)
+            with pytest.raises(ProjectError, match="which no file may be called"):
+                OpenProject.open(there)
+    assert not [*there.state.rglob("r0*")]
+    assert overview.verify(there).ok
 
 
 def test_two_projects_do_not_share_a_place(home, store, tmp_path, monkeypatch):

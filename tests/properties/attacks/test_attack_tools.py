@@ -5,6 +5,7 @@ What goes on in a tool decides nothing that is seen of ingestion, and stops it f
 
 import contextlib
 import json
+import random
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,14 @@ from typing import Any
 
 import duckdb
 import pytest
+from labelguard_connectors.label_studio.answers import Annotation, TaskData, to_answer
 from support import databases
 from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard import clock
 from labelguard.answers.inbox import Inbox
-from labelguard.answers.segments import Segments
+from labelguard.answers.segments import AnswerRows, Segments
 from labelguard.answers.store import StoredAnswers
 from labelguard.errors import ConnectorError, InvalidLabels, ProjectError
 from labelguard.inputs import canonical
@@ -133,6 +135,40 @@ def test_the_size_of_a_segment_does_not_follow_its_labels(tool):
     ingestion.pull("desk", project)
     sizes = {path.stat().st_size for path in project.labels.iterdir()}
     assert len(sizes) == 1
+
+
+def test_the_size_of_a_table_of_answers_follows_no_label_at_any_length_of_its_prompt(tmp_path):
+    """Labelers may choose what the pair says: at a step of the padding one byte would tell."""
+    held = Segments(tmp_path, KeyRing.create(tmp_path / "keys"))
+    inbox = Inbox.at(tmp_path, f"sqlite:///{tmp_path / 'ledger'}", held._keys)
+
+    def answer(side, prompt, number):
+        region = {"from_name": "q", "to_name": "a", "type": "pairwise"}
+        regions = [] if side is None else [region | {"value": {"selected": side}}]
+        annotation = Annotation.model_validate(
+            {
+                "id": number,
+                "completed_by": 3,
+                "updated_at": "2026-11-22T08:00:00.000001Z",
+                "was_cancelled": side is None,
+                "result": regions,
+            }
+        )
+        task = TaskData(id=1, data={"prompt": prompt})
+        told = to_answer(task, annotation, {"q": ("pairwise", ("a",))}, "")
+        assert told is not None
+        return told
+
+    def sizes(side, length):
+        prompt = "".join(random.Random(length).choices("abcdef ", k=length))
+        answers = [answer(side, prompt, number) for number in range(10, 14)]
+        rows = AnswerRows.of(answers, "tool", "tool", held._keys)
+        sealed = [held._seal_table("name", *table) for table in rows.tables().items()]
+        return [len(data) for data in (*sealed, inbox._seal_event(answers[:1], "tool", b"name"))]
+
+    for length in range(900, 1930, 4):  # four prompts and their padding: more than a step
+        assert len({tuple(sizes(side, length)) for side in ("left", "right", "é", None)}) == 1
+    inbox.close()
 
 
 OPEN: dict[str, Any] = {
