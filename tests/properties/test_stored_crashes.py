@@ -8,6 +8,7 @@ import time
 
 import pytest
 from support import databases
+from support.copies import copy_project
 from support.crashes import PATIENCE, crash, killed, steps_of
 from support.crashing import perform
 from support.leaving import WHO, labels_table, remembered
@@ -50,7 +51,7 @@ class Rounds:
     def copy(self, label):
         """A project with this past; its job, and the objects below its address."""
         url = self._stack.enter_context(databases.copied(self._url))
-        shutil.copytree(self._base.state, self._tmp_path / label / "first" / ".labelguard")
+        copy_project(self._base.state, self._tmp_path / label / "first" / ".labelguard")
         home = keep_at(find(self._tmp_path / label / "first"), f"{ADDRESS}-{label}")
         shutil.copy(self._tmp_path / "base" / "project.key", self._tmp_path / label)
         self._patch.setenv("LABELGUARD_LEDGER_URL", url)
