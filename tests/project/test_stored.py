@@ -57,6 +57,18 @@ def home(store, tmp_path, monkeypatch):
     return home
 
 
+def stop_before_commit(home, monkeypatch):
+    """Publish a release on the disk and in the store, and end there."""
+
+    def stop(*_, **__):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", stop)
+        with suppress(Stopped):
+            lg.privatize(TABLE, **PRICE, project=home)
+
+
 def private_and_public(home):
     return {name: files(home.state / name) for name in ("released", "releases")}
 
@@ -132,13 +144,7 @@ def test_a_job_that_was_overtaken_deletes_nothing(home, store):
 def test_a_release_that_another_machine_made_otherwise_replaces_what_was_never_committed(
     home, store, tmp_path, monkeypatch
 ):
-    def stop(*_, **__):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", stop)
-        with suppress(Stopped):
-            lg.privatize(TABLE, **PRICE, project=home)
+    stop_before_commit(home, monkeypatch)
     [lost] = (path for path in home.releases.iterdir() if path.name.startswith("r0002"))
     there = move_to_new_machine(home, "second", monkeypatch)
     for path in lost.rglob("*"):  # with another date in the card, for example
@@ -152,13 +158,7 @@ def test_a_release_that_another_machine_made_otherwise_replaces_what_was_never_c
 def test_files_of_a_release_that_is_unfinished_are_not_deleted(home, store, monkeypatch):
     """A job that is overtaken while it deletes would take what the next one commits."""
 
-    def stop(*_, **__):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", stop)
-        with suppress(Stopped):
-            lg.privatize(TABLE, **PRICE, project=home)
+    stop_before_commit(home, monkeypatch)
     before = {name for name in store.list() if name.startswith("releases/r0002")}
     with OpenProject.hold_for_job(home) as opened:
         opened.synchronize(opened.ledger.begin_job())
