@@ -48,7 +48,7 @@ test-integration: $(DEV)
 test-clusters: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-clusters
 	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check "pip>=25.1"
-	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check -e ".[ray,spark]" --group clusters
+	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check -e ".[ray,spark,encoders]" --group clusters
 	$(VENV)-clusters/bin/python -m pytest -m clusters tests/integration/test_clusters.py
 
 test-browser: $(DEV) $(AXE)

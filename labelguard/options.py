@@ -210,9 +210,9 @@ class RunOptions:
     )
     output: Path | None = option("Copy the release to DIR.", metavar="DIR")
     engine: str = option(
-        "Where buckets are processed: threads of this process (local), processes of this machine, "
-        "or a cluster of Ray or Spark whose workers see the project and its inputs under the same "
-        "paths. The output is the same.",
+        "Where files are read, texts encoded and buckets processed: threads of this process "
+        "(local), processes of this machine, or a cluster of Ray or Spark whose workers see the "
+        "project and its inputs under the same paths. The output is the same.",
         metavar="local|processes|ray|spark",
         default="local",
         in_jobs=True,
@@ -232,7 +232,8 @@ class RunOptions:
         in_jobs=True,
     )
     workers: int | None = option(
-        "Buckets processed at once on this machine; default: one per core. The output is the same.",
+        "How many are processed at once on this machine; default: one per core. The output is the "
+        "same.",
         least=1,
         in_jobs=True,
     )

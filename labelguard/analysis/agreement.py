@@ -7,6 +7,7 @@ New pairs are scored here by a released head: public pairs in, probabilities out
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +43,9 @@ from labelguard.release.pairs_file import (
 from labelguard.release.rows import escape_file_names, rows_path
 from labelguard.release.writer import Release, directory_of, read_card, split_by_preference
 from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.storage.executor import LOCAL, Workers, open_executor
 from labelguard.storage.files import check_new_output_file
-from labelguard.text import AUTO_FORMAT
+from labelguard.text import AUTO_FORMAT, no_progress
 
 _TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public, and in no number"}
 
@@ -143,12 +145,16 @@ def score(
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
+    engine: str = LOCAL,
+    address: str | None = None,
+    workers: int | None = None,
 ) -> pl.DataFrame:
     """Return the distinct pairs of `source`, each with the side that a release's head prefers.
 
     `source` is any input of pairs or rankings; labels and labelers in it are not read. `columns`,
     `question`, `format` and `split` say how it is read, as in `privatize`; `public_columns` are
-    those that the release's card declares, and these. Returns
+    those that the release's card declares, and these. `engine`, `address` and `workers` are where
+    files are read and texts encoded, as in `privatize`, with scratch space in TMPDIR. Returns
     prompt, chosen, rejected, item_id and label_probability (that `chosen` is preferred), sorted by
     item; and question, where there is one. Post-processing of a release: nothing is charged.
 
@@ -168,17 +174,20 @@ def score(
             f"the head in {path} was fitted on features {head.identity}; "
             f"found {provider.identity()}"
         )
-    pairs = read_pairs(
-        source,
-        columns=name_labelers(columns, labeler_column),
-        features=head.features,
-        unit="none",
-        question=question,
-        format=format,
-        split=split,
-        public_columns=(*_public_columns(path), *parse_public_columns(public_columns)),
-    )
-    probability = head.probability(provider(pairs.table))
+    with contextlib.closing(open_executor(engine, workers, address)) as executor:
+        pairs = read_pairs(
+            source,
+            columns=name_labelers(columns, labeler_column),
+            features=head.features,
+            unit="none",
+            question=question,
+            format=format,
+            split=split,
+            public_columns=(*_public_columns(path), *parse_public_columns(public_columns)),
+            executor=executor,
+        )
+        provider.set_progress(no_progress, Workers(executor))
+        probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
     chosen, rejected = split_by_preference(pairs.table, np.arange(len(first)), first)
     table = pa.table(

@@ -13,6 +13,7 @@ from labelguard.cli.options import (
     HELP,
     complete_releases,
     complete_releases_or_files,
+    declared_options,
     destination_options,
     file_option,
     inputs_argument,
@@ -32,6 +33,7 @@ from labelguard.cli.terminal import (
     relative_path,
     wants_json,
 )
+from labelguard.options import RunOptions
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -246,6 +248,7 @@ def _print_scored(value: Scored) -> None:
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
 @reading_options("columns", "format", "split", "question")
 @public_columns_option
+@declared_options(RunOptions, "engine", "address", "workers")
 @prints(_print_scored, project=True)
 def score(
     release: str, inputs: tuple[str, ...], output: Path, project: Path | None, **options: Any
@@ -253,6 +256,7 @@ def score(
     """Label the pairs in INPUT by the head of RELEASE (its id, or a directory with a copy of it).
 
     INPUT is read like that of privatize; labels and labelers in it are ignored. Nothing is charged.
+    Workers of --engine read files and encode texts, and need to see TMPDIR.
 
     \b
     Example:

@@ -28,6 +28,7 @@ from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
+from labelguard.storage.executor import Executor
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 TEXTS = ("prompt", "first", "second")
@@ -188,6 +189,7 @@ def read_pairs(
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
     first: bool = False,
+    executor: Executor | None = None,
     progress: Progress = no_progress,
 ) -> Pairs:
     """Read an input without its private columns (`PRIVATE_ROLES`), which are dropped at the door.
@@ -197,8 +199,9 @@ def read_pairs(
     none it is not read. One labeler's repeated comparisons of one pair count once. `question` is
     what all rows were asked; `format`, `split` and `public_columns` are those of `Reading`.
     `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
-    of a project, which has all columns that are declared public. What is read lies in a directory
-    of its own in `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
+    of a project, which has all columns that are declared public. What is read, by workers of the
+    `executor` if one is given, lies in a directory of its own in `scratch`, or in TMPDIR, that only
+    its owner can enter, until the end of the call.
 
     Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_public_columns`.
     """
@@ -223,6 +226,7 @@ def read_pairs(
             keys,
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+            executor,
         )
         if first:
             check_public_columns(staged, reading.public_columns)

@@ -49,6 +49,7 @@ from labelguard import extras, plugins
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column, plain_text
 from labelguard.spelling import suggest
+from labelguard.storage.executor import Workers
 from labelguard.text import DEFAULT_FEATURES, Progress
 
 GROUP = "labelguard.features"
@@ -145,10 +146,12 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     return PairFeatures(names, parts, state[_SCALES], state[_WIDTHS])
 
 
-def open_fitted(spec: str, pairs: pa.Table, progress: Progress) -> PairFeatures:
+def open_fitted(
+    spec: str, pairs: pa.Table, progress: Progress, workers: Workers | None = None
+) -> PairFeatures:
     """Return the provider of `spec`, fitted on public pairs; raises as `open_provider`."""
     provider = open_provider(spec)
-    provider.set_progress(progress)
+    provider.set_progress(progress, workers)
     progress(f"computing features {spec}", None)
     provider.fit(pairs)
     return provider
@@ -205,11 +208,13 @@ class PairFeatures:
         self._scale = scale
         self._width = width
 
-    def set_progress(self, progress: Progress) -> None:
-        """Have the parts that take long, those with an attribute `progress`, report to it."""
+    def set_progress(self, progress: Progress, workers: Workers | None = None) -> None:
+        """Have the parts that take long report to `progress`, and use `workers` if they can."""
         for part in self._parts:
             if hasattr(part, "progress"):
                 part.progress = progress
+            if hasattr(part, "workers"):
+                part.workers = workers
 
     def store_nothing(self) -> None:
         """Keep no vectors on disk: they are of texts that are seen once, as a policy writes."""

@@ -238,7 +238,7 @@ class HeldOut(Mechanism[Design]):
         first = recorded["first"] if recorded else sum_to_join(context, self.part)
         if first is not None:
             self._check_same_coordinates(context, first)
-        provider = coordinates.provider(context.progress)
+        provider = coordinates.provider(context.progress, context.workers)
         pairs = find_distinct_pairs(context.staged)
         _, rows = planned_comparisons(context, plan, pairs)
         if first is None and not recorded:

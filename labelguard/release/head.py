@@ -28,6 +28,7 @@ from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
 from labelguard.release.head_summary import HeadSummary, check_numbers
 from labelguard.storage import arrays
+from labelguard.storage.executor import Workers
 from labelguard.text import Progress
 
 _STATE = "features/"
@@ -81,10 +82,10 @@ class Coordinates:
         """Return the SHA-256 of all of them, in hexadecimal digits."""
         return hashlib.sha256(arrays.pack(self.arrays())).hexdigest()
 
-    def provider(self, progress: Progress) -> PairFeatures:
+    def provider(self, progress: Progress, workers: Workers | None = None) -> PairFeatures:
         """Return the features, as they were; `LabelguardError` if they are computed differently."""
         provider = open_provider(self.features, self.state)
-        provider.set_progress(progress)
+        provider.set_progress(progress, workers)
         if provider.identity() != self.identity:
             raise LabelguardError(
                 f"the features {self.features} are no longer those of these coordinates "

@@ -79,7 +79,7 @@ from labelguard.release.resolve import identify_request, resolve_from_input, res
 from labelguard.release.writer import Release, check_output, check_output_is_empty
 from labelguard.storage import blocks
 from labelguard.storage.buckets import check_seen
-from labelguard.storage.executor import open_executor
+from labelguard.storage.executor import Workers, open_executor
 from labelguard.text import Progress, no_progress
 
 # Called with what a release will be before anything is charged; what it raises stops the run.
@@ -267,7 +267,10 @@ class Run:
         if resolved.is_first or resolved.mechanism is None:
             intake.check_usable(staged)  # forecasts may take long
         wanted = forecast or self.review is not None
-        resolved = resolve_from_input(resolved, self.ledger, staged, self.progress, forecast=wanted)
+        workers = Workers(self.executor, self.project.work)
+        resolved = resolve_from_input(
+            resolved, self.ledger, staged, self.progress, workers, forecast=wanted
+        )
         self.admission = check_source(self.ledger, self.project.namespace, staged)
         digest = staged.public_digest + (further.staged.public_digest if further else b"")
         self.resolved, identity = identify_request(resolved, opened, digest)

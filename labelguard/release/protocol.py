@@ -29,7 +29,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.opening import OpenProject
 from labelguard.release.selection import PlannedRows
-from labelguard.storage.executor import Executor, Result, Task, over_buckets
+from labelguard.storage.executor import Executor, Result, Task, Workers, over_buckets
 from labelguard.text import Progress
 
 
@@ -47,10 +47,10 @@ class Featured:
     compared: Rows
 
     @classmethod
-    def of(cls, staged: Staged, spec: str, progress: Progress) -> Self:
+    def of(cls, staged: Staged, spec: str, progress: Progress, workers: Workers) -> Self:
         """Fit the features of a staged input; raises as `find_distinct_pairs` and `open_fitted`."""
         pairs = find_distinct_pairs(staged)
-        provider = open_fitted(spec, pairs.table, progress)
+        provider = open_fitted(spec, pairs.table, progress, workers)
         x = provider(pairs.table)
         compared = _renumber_units(read_comparisons(staged, pairs.of_row), len(x))
         return cls(spec, pairs, provider, x, compared)
@@ -108,6 +108,11 @@ class ReleaseContext:
     further: Further | None
     outcomes: Path
     featured: Featured | None = None
+
+    @property
+    def workers(self) -> Workers:
+        """Return what encodes texts."""
+        return Workers(self.executor, self.opened.project.work)
 
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task

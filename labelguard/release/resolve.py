@@ -39,6 +39,7 @@ from labelguard.release.mechanisms import AUTO, names, options_of
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Featured, Mechanism
 from labelguard.release.request import ReleaseRequest
+from labelguard.storage.executor import Workers
 from labelguard.text import Progress
 
 # Mechanisms of whose heads, on features, a forecast says what they give; rr's noise is known.
@@ -241,7 +242,13 @@ def _check_held_out(mechanism: Mechanism[Any], policy: Policy | None) -> None:
 
 
 def resolve_from_input(
-    resolved: ResolvedRequest, ledger: Ledger, staged: Staged, progress: Progress, *, forecast: bool
+    resolved: ResolvedRequest,
+    ledger: Ledger,
+    staged: Staged,
+    progress: Progress,
+    workers: Workers,
+    *,
+    forecast: bool,
 ) -> ResolvedRequest:
     """Add what public columns decide: an open mechanism, and the numbers of a first policy.
 
@@ -261,7 +268,7 @@ def resolve_from_input(
     if resolved.is_first:
         resolved = _with_first_policy(resolved, ledger, staged, allowed)
     options = request.head_options(resolved.features)
-    featured = cache(lambda: Featured.of(staged, options.features, progress))
+    featured = cache(lambda: Featured.of(staged, options.features, progress, workers))
     if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
         sizing = _choose_mechanism_and_size(resolved, featured(), options, periods, progress)
         mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)

@@ -17,6 +17,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar, cast
 
 from labelguard import plugins
@@ -72,6 +73,14 @@ class Threads:
 
     def close(self) -> None:
         """Do nothing: threads end with each map."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """An executor, and a directory that its workers see, for the files of tasks; None: TMPDIR."""
+
+    executor: Executor
+    scratch: Path | None = None
 
 
 def refuse_address(engine: str, address: str | None) -> None:

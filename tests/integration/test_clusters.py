@@ -79,6 +79,28 @@ def test_a_cluster_releases_the_bytes_of_threads(
     assert release(tmp_path / "there", shards, monkeypatch, **options) == here
 
 
+def release_and_score(where: Path, source: str, patch: pytest.MonkeyPatch) -> Any:
+    """The files of a release, of the vectors of its texts, and its scored input."""
+    patch.setenv("LABELGUARD_CACHE", str(where / "vectors"))
+    made = release(where / "project", source, patch, **STATISTIC | {"features": "length+minilm"})
+    vectors = files(where / "vectors")
+    patch.setenv("LABELGUARD_CACHE", str(where / "vectors of scores"))
+    [head] = where.rglob("head.npz")
+    return made, vectors, lg.score(head.parent, source).to_dicts()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cluster_encodes_and_scores_as_one_process(
+    engine, executors, shards, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("labelguard_trainer.features.encoder._PORTION", 16)
+    here = release_and_score(tmp_path / "here", shards, monkeypatch)
+    for module in ("release.privatize", "analysis.agreement"):
+        monkeypatch.setattr(f"labelguard.{module}.open_executor", lambda *place: executors[engine])
+    assert release_and_score(tmp_path / "there", shards, monkeypatch) == here
+    assert len(here[1]) > 3
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_worker_that_dies_is_replaced(engine, executors, tmp_path):
     results = over_buckets(executors[engine], die_once, tmp_path / "died", count=16)

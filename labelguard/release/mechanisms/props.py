@@ -106,7 +106,7 @@ class Relabelling(Mechanism[PreparedStages]):
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
         pairs = find_distinct_pairs(context.staged)
-        learner = prepare_learner(self.options, pairs, context.progress, recorded)
+        learner = prepare_learner(self.options, pairs, context, recorded)
         parameters = {"learner": self.options.learner, "identity": dict(learner.identity)}
         # A head is a matter of seconds; whatever else learns may need the night.
         long_running = self.options.learner != HEAD
@@ -323,9 +323,11 @@ class HeadOfPairs:
     inputs: NDArray[Any]
 
     @classmethod
-    def of(cls, options: PropsOptions, pairs: DistinctPairs, progress: Progress) -> HeadOfPairs:
+    def of(
+        cls, options: PropsOptions, pairs: DistinctPairs, context: ReleaseContext
+    ) -> HeadOfPairs:
         """Return the head of these options, with features fitted to the pairs."""
-        provider = open_fitted(options.features, pairs.table, progress)
+        provider = open_fitted(options.features, pairs.table, context.progress, context.workers)
         x = provider(pairs.table)
         shape = Shape(**asdict(_DEFAULT_SHAPE) | options.shape_options())
         axes = basis(spectrum(x), shape)
@@ -359,7 +361,7 @@ class HeadOfPairs:
 def prepare_learner(
     options: PropsOptions,
     pairs: DistinctPairs,
-    progress: Progress,
+    context: ReleaseContext,
     recorded: Mapping[str, Any] | None,
 ) -> PreparedLearner:
     """Return the learner of these options, which must be that of the `recorded` parameters.
@@ -367,7 +369,7 @@ def prepare_learner(
     Raises `PolicyError` for an unknown one, `LedgerError` for another than was recorded.
     """
     if options.learner == HEAD:
-        learner: PreparedLearner = HeadOfPairs.of(options, pairs, progress)
+        learner: PreparedLearner = HeadOfPairs.of(options, pairs, context)
     else:
         settings = LearnerOptions(options.model, options.lora, options.train_config)
         learner = _load_learner_factory(options.learner)(pairs.table, settings)

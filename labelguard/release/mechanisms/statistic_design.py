@@ -284,10 +284,10 @@ def _pairs_and_features(
         return featured.pairs, featured.provider, featured.x
     pairs = find_distinct_pairs(context.staged)
     if first is None:
-        provider = open_fitted(spec, pairs.table, context.progress)
+        provider = open_fitted(spec, pairs.table, context.progress, context.workers)
         return pairs, provider, provider(pairs.table)
     provider = open_provider(spec, first.state)
-    provider.set_progress(context.progress)
+    provider.set_progress(context.progress, context.workers)
     if provider.identity() != first.identity:
         raise PolicyError(
             f"the features {spec} are no longer those of the sum that this window joins "

@@ -7,16 +7,25 @@ rounding (about 1e-7 in float32), and the cache returns it bit for bit.
 bfloat16 on a GPU and float32 elsewhere, unless the specification says `dtype=…`. The two differ (by
 1% of a difference's length for MiniLM), are cached apart and have different identities: fit and
 score with one of them.
+
+Texts are encoded in portions, whose batches depend on nothing else. Without a GPU a batch is
+computed on one core, since the order of sums depends on how many share them; here several batches
+are computed at once. So may the workers of an engine encode a portion each: the command caches what
+they return, and the cache has the same bytes as if this process had encoded all.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +35,7 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Features
 from labelguard.release.model_card import find_learned_releases
+from labelguard.storage.executor import Workers, over_buckets, run_ahead
 from labelguard.text import Progress
 from labelguard_trainer.features.cache import VectorCache
 from labelguard_trainer.features.tokens import (
@@ -40,7 +50,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _PORTION = 4096  # distinct texts that are encoded, then cached, together: what a crash may lose
-_TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}
+_TOKENS_PER_BATCH = {"cpu": 1 << 11, "cuda": 1 << 16}
+# Held while torch computes on one core each: their number is a setting of the whole process.
+_ONE_CORE = threading.Lock()
 
 # What decides the numbers; other files of a model directory are documentation.
 WEIGHTS = ("model*.safetensors",)
@@ -86,7 +98,10 @@ def _without_prompts(pairs: pa.Table) -> pa.Table:
 class FrozenEncoder:
     """φ(prompt, response) by one frozen encoder, cached; nothing is learnt from pairs.
 
-    `progress`, if set, is called with the share that is done of the texts that were not cached.
+    `progress`, if set, is called with the share that is done of the texts that were not cached;
+    `workers`, if set, encode these where they are not threads of this process. `runs_on` is where
+    torch computes; by default a GPU if there is one. `cores` is how many batches are computed at
+    once without a GPU; by default as many as torch has threads.
     """
 
     _model_class = "AutoModel"
@@ -98,12 +113,17 @@ class FrozenEncoder:
         cache_directory: Path | None = None,
         progress: Progress | None = None,
         tokens_per_batch: int | None = None,
+        runs_on: str | None = None,
+        cores: int | None = None,
     ) -> None:
         self.config = config
         self.progress = progress
+        self.workers: Workers | None = None
         self.stored = True  # whether vectors go to the cache on disk; not those of passing texts
         self._cache_directory = cache_directory
         self._tokens_per_batch = tokens_per_batch
+        self._runs_on = runs_on
+        self._cores = cores
 
     def fit(self, pairs: pa.Table) -> None:
         """Learn nothing: the encoder is frozen. Raise `LabelguardError` for one of raw labels.
@@ -137,16 +157,45 @@ class FrozenEncoder:
     def _encode_with_cache(self, texts: DistinctTexts) -> Features:
         """Vectors of at least one text, shape (m, d); those that are missing are computed."""
         if not self.stored:
-            return self._encode(texts, np.arange(len(texts.keys)), 0, len(texts.keys))
+            return self.encode(texts.prompts, texts.responses)
         cache = VectorCache(self._identity, self._cache_directory)
         missing = np.flatnonzero(~cache.contains(texts.keys))
         if len(missing):
             cache.prepare()
-        for done in range(0, len(missing), _PORTION):
-            rows = missing[done : done + _PORTION]
-            vectors = self._encode(texts, rows, done, len(missing))
+        portions = [missing[at : at + _PORTION] for at in range(0, len(missing), _PORTION)]
+        workers = self.workers
+        if workers and len(portions) > 1 and self._can_use(workers):
+            encoded = self._encode_by_workers(texts, portions, workers)
+        else:
+            encoded = self._encode_portions(texts, portions)
+        for rows, vectors in zip(portions, encoded, strict=True):
             cache.store(texts.keys[rows], vectors)
         return cache.vectors(texts.keys)
+
+    def _can_use(self, workers: Workers) -> bool:
+        """Return True for workers outside of this process, unless it has a GPU."""
+        return not workers.executor.shares_memory and self._device == "cpu"
+
+    def _encode_portions(
+        self, texts: DistinctTexts, portions: Sequence[NDArray[np.intp]]
+    ) -> Iterator[Features]:
+        """Yield the vectors of each portion of rows, computed here."""
+        done, total = 0, sum(map(len, portions))
+        for rows in portions:
+            yield self.encode(texts.prompts.take(rows), texts.responses.take(rows), done, total)
+            done += len(rows)
+
+    def _encode_by_workers(
+        self, texts: DistinctTexts, portions: Sequence[NDArray[np.intp]], workers: Workers
+    ) -> Iterator[Features]:
+        """Yield the vectors of each portion of rows, computed by workers from a file of texts."""
+        with TemporaryDirectory(prefix="labelguard-", dir=workers.scratch) as directory:
+            task = EncodingTask(type(self), self.config, self._identity, Path(directory))
+            for number, rows in enumerate(portions):
+                columns = [texts.prompts.take(rows), texts.responses.take(rows)]
+                task.write(number, pa.record_batch(columns, names=["prompt", "response"]))
+            report, count = self._report_progress, len(portions)
+            yield from over_buckets(workers.executor, encode_portion, task, report, count=count)
 
     @cached_property
     def _identity(self) -> str:
@@ -190,33 +239,71 @@ class FrozenEncoder:
         model.config.use_cache = False
         if self._model_class == "AutoModel" and model.config.is_encoder_decoder:
             model = model.get_encoder()
-        return model.to(device()).eval()
+        return model.to(self._device).eval()
+
+    @cached_property
+    def _device(self) -> str:
+        return self._runs_on or device()
 
     @property
     def _width(self) -> int:
         return int(self._model.config.hidden_size)
 
-    def _encode(
-        self, texts: DistinctTexts, rows: NDArray[np.intp], encoded_before: int, to_encode: int
+    def encode(
+        self,
+        prompts: pa.Array,
+        responses: pa.Array,
+        encoded_before: int = 0,
+        to_encode: int | None = None,
     ) -> Features:
-        """Vectors of the chosen texts, shape (len(rows), d); batches are longest first."""
-        inputs = self._input_tokenizer(texts.prompts.take(rows), texts.responses.take(rows))
+        """Return the vectors of texts, shape (m, d); batches are longest first."""
+        inputs = self._input_tokenizer(prompts, responses)
+        to_encode = to_encode or len(inputs)
         lengths = np.array([len(ids) for ids in inputs])
         longest_first = np.argsort(-lengths, kind="stable")
-        limit = self._tokens_per_batch or _TOKENS_PER_BATCH[device()]
+        limit = self._tokens_per_batch or _TOKENS_PER_BATCH[self._device]
+        batches = [
+            [inputs[row] for row in rows]
+            for rows in _batch_by_tokens(longest_first, lengths, limit)
+        ]
         vectors: list[Features] = []
         done = encoded_before
-        for batch in _batch_by_tokens(longest_first, lengths, limit):
-            self._report_progress(done / to_encode)
-            vectors.append(self._forward([inputs[row] for row in batch]))
-            done += len(batch)
         self._report_progress(done / to_encode)
+        for result in self._compute_batches(batches):
+            vectors.append(result)
+            done += len(result)
+            self._report_progress(done / to_encode)
         encoded = np.concatenate(vectors)
         return encoded[np.argsort(longest_first)]
 
     def _report_progress(self, share: float) -> None:
         if self.progress:
             self.progress("encoding", share)
+
+    def _compute_batches(self, batches: Sequence[list[TokenIds]]) -> Iterator[Features]:
+        """Yield the vectors of each batch, in order; without a GPU each from one core.
+
+        Passing texts are few, and nothing is compared with their last bits: all cores share them.
+        """
+        import torch
+
+        if self._device != "cpu" or not self.stored:
+            yield from map(self._forward, batches)
+            return
+
+        def compute(number: int) -> Features:
+            return self._forward(batches[number])
+
+        assert self._model  # loaded before several threads want it
+        with _ONE_CORE:
+            threads = torch.get_num_threads()
+            cores = self._cores or threads
+            torch.set_num_threads(1)
+            try:
+                with ThreadPoolExecutor(cores) as pool:
+                    yield from run_ahead(pool, cores, compute, range(len(batches)))
+            finally:
+                torch.set_num_threads(threads)
 
     def _forward(self, inputs: list[TokenIds]) -> Features:
         """Vectors of one batch, shape (len(inputs), d), float32."""
@@ -226,11 +313,11 @@ class FrozenEncoder:
         ids = np.full((len(inputs), longest), self._input_tokenizer.padding)
         for row, tokens in enumerate(inputs):
             ids[row, : len(tokens)] = tokens
-        lengths = torch.tensor([len(tokens) for tokens in inputs], device=device())
+        lengths = torch.tensor([len(tokens) for tokens in inputs], device=self._device)
         # Padding is on the right, so that positions count from the text's start in every model.
-        mask = torch.arange(longest, device=device()) < lengths[:, None]
+        mask = torch.arange(longest, device=self._device) < lengths[:, None]
         with torch.inference_mode():
-            vectors = self._compute_vectors(torch.from_numpy(ids).to(device()), mask)
+            vectors = self._compute_vectors(torch.from_numpy(ids).to(self._device), mask)
         array: Features = vectors.float().cpu().numpy()
         return array
 
@@ -243,6 +330,53 @@ class FrozenEncoder:
         if self.config.normalize:
             pooled = torch.nn.functional.normalize(pooled, dim=1)
         return pooled
+
+
+@dataclass(frozen=True)
+class EncodingTask:
+    """Portions of texts in files of a directory, and the encoder by its class and identity."""
+
+    encoder: type[FrozenEncoder]
+    config: EncoderConfig
+    identity: str
+    directory: Path
+
+    def write(self, number: int, texts: pa.RecordBatch) -> None:
+        """Write a portion: columns prompt and response."""
+        with pa.ipc.new_file(self._path(number), texts.schema) as writer:
+            writer.write_batch(texts)
+
+    def read(self, number: int) -> pa.RecordBatch:
+        """Return a portion."""
+        with pa.OSFile(self._path(number)) as source:
+            return pa.ipc.open_file(source).get_batch(0)
+
+    def _path(self, number: int) -> str:
+        return str(self.directory / f"{number:06d}.arrow")
+
+
+def encode_portion(task: EncodingTask, number: int) -> Features:
+    """Return the vectors of one portion, in a worker.
+
+    Raises `LabelguardError` if the encoder's files are others than those of the command.
+    """
+    texts = task.read(number)
+    encoder = _open_encoder(task.encoder, task.config, task.identity)
+    return encoder.encode(texts["prompt"], texts["response"])
+
+
+@lru_cache(maxsize=1)
+def _open_encoder(
+    encoder: type[FrozenEncoder], config: EncoderConfig, identity: str
+) -> FrozenEncoder:
+    """Return an encoder, whose weights are loaded once a process."""
+    opened = encoder(config, runs_on="cpu", cores=1)  # an engine runs one task for each core
+    if opened.identity() != identity:
+        raise LabelguardError(
+            f"worker {socket.gethostname()} has no encoder in {config.directory}, or another one "
+            "than the command; an engine needs the same files under the same path everywhere"
+        )
+    return opened
 
 
 def _batch_by_tokens(

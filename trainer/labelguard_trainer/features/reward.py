@@ -10,6 +10,8 @@ A reward model that was trained on raw labels of the same people is no public fe
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +51,7 @@ class RewardScore(FrozenJudge):
     """The scalar of a reward model for (prompt, response), cached; nothing is learnt from pairs."""
 
     _model_class = "AutoModelForSequenceClassification"
+    _padding_is_set = threading.Lock()
 
     def names(self) -> tuple[str, ...]:
         """`reward`."""
@@ -77,9 +80,11 @@ class RewardScore(FrozenJudge):
             used = set(ids[mask].tolist())
             padding = next(number for number in range(len(used) + 1) if number not in used)
             ids = ids.masked_fill(~mask, padding)
-        for config in (self._model.config, self._model.config.get_text_config()):
-            config.pad_token_id = padding
-        logits: torch.Tensor = self._model(input_ids=ids, attention_mask=mask.long()).logits
+        # Such a token is of one batch alone, and others are computed at the same time.
+        with nullcontext() if self._input_tokenizer.padded else self._padding_is_set:
+            for config in (self._model.config, self._model.config.get_text_config()):
+                config.pad_token_id = padding
+            logits: torch.Tensor = self._model(input_ids=ids, attention_mask=mask.long()).logits
         return logits
 
 

@@ -158,7 +158,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         known = context.featured
         if known is not None and known.spec == self.options.features:
             return known
-        return Featured.of(context.staged, self.options.features, context.progress)
+        return Featured.of(context.staged, self.options.features, context.progress, context.workers)
 
     def _prepare_language_run(
         self,
