@@ -361,20 +361,17 @@ def encode_portion(task: EncodingTask, number: int) -> Features:
     Raises `LabelguardError` if the encoder's files are others than those of the command.
     """
     texts = task.read(number)
-    encoder = _open_encoder(task.encoder, task.config, task.identity)
-    return encoder.encode(texts["prompt"], texts["response"])
+    return _open_encoder(task).encode(texts["prompt"], texts["response"])
 
 
 @lru_cache(maxsize=1)
-def _open_encoder(
-    encoder: type[FrozenEncoder], config: EncoderConfig, identity: str
-) -> FrozenEncoder:
-    """Return an encoder, whose weights are loaded once a process."""
-    opened = encoder(config, runs_on="cpu", cores=1)  # an engine runs one task for each core
-    if opened.identity() != identity:
+def _open_encoder(task: EncodingTask) -> FrozenEncoder:
+    """Return the encoder of a task, whose weights each process loads once."""
+    opened = task.encoder(task.config, runs_on="cpu", cores=1)  # one task runs for each core
+    if opened.identity() != task.identity:
         raise LabelguardError(
-            f"worker {socket.gethostname()} has no encoder in {config.directory}, or another one "
-            "than the command; an engine needs the same files under the same path everywhere"
+            f"worker {socket.gethostname()} has no encoder in {task.config.directory}, or another "
+            "one than the command; an engine needs the same files under the same path everywhere"
         )
     return opened
 
