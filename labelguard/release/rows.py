@@ -56,5 +56,9 @@ def list_files(path: Path) -> list[Path]:
 
 
 def escape_file_names(path: Path) -> list[str]:
-    """Return these files for Polars, DuckDB and `datasets`, which take `run[1]` for `run1`."""
-    return [glob.escape(str(file)) for file in list_files(path) or [path]]
+    """Return these files for Polars, DuckDB and `datasets`, which take `run[1]` for `run1`.
+
+    Parts are one pattern: of a list of files, `datasets` reads the directory again for each.
+    """
+    name = glob.escape(path.name) if path.is_file() else path.name
+    return [str(Path(glob.escape(str(path.parent)), name))]

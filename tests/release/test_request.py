@@ -63,7 +63,7 @@ runpy.run_path({docs!r}, run_name="__main__")
 
 def test_an_option_added_to_one_class_is_everywhere(tmp_path):
     for package in ("labelguard", "docs"):
-        leave = shutil.ignore_patterns("__pycache__", "*.png", "*.svg")
+        leave = shutil.ignore_patterns("*.png", "*.svg")
         shutil.copytree(ROOT / package, tmp_path / package, ignore=leave)
     source = tmp_path / "labelguard/options.py"
     text = source.read_text(encoding="utf-8")

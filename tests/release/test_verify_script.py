@@ -226,8 +226,8 @@ POLICIES = [
     (8, 1e-5, ["statistic:releases=12"]),
     (0.1, 1e-7, ["statistic:releases=1"]),
     (3, 1e-5, ["statistic:releases=1,ball=2"]),
-    (1, 1e-5, ["statistic:releases=1,ball=64"]),
-    (3, 1e-5, ["statistic:releases=1,ball=60000"]),
+    pytest.param(1, 1e-5, ["statistic:releases=1,ball=64"], marks=pytest.mark.slow),
+    pytest.param(3, 1e-5, ["statistic:releases=1,ball=60000"], marks=pytest.mark.slow),
     (12, 1e-4, ["rr:uses=30,block=1", "statistic:releases=52"]),
     (2, 1e-6, ["rr:uses=3", "statistic:releases=1,ball=5"]),
 ]
