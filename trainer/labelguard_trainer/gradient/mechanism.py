@@ -277,7 +277,7 @@ def select_rows(
     if not by_record or sampling.records is None:
         return every, rows
     record = every if rows.ranking is None else rows.ranking
-    first = np.unique(record, return_index=True)[1]
+    _, first, record = np.unique(record, return_index=True, return_inverse=True)
     unit = rows.unit[first]
     order = np.argsort(unit, kind="stable")
     begins = np.searchsorted(unit[order], np.arange(rows.units))
