@@ -31,7 +31,7 @@ import numpy as np
 from labelguard.accounting import _search, _validate, gaussian, subsampled
 from labelguard.accounting.losses import Floats, compose, suitable_interval
 
-_MOST_RECORDS = 2**10
+MOST_RECORDS = 2**10
 _FARTHEST = 10.2  # the normal tail beyond is 1e-24
 _TABLE = 2**12  # points of a table by which losses are inverted
 _ENTRIES = 2**21  # losses × components that are evaluated together
@@ -89,7 +89,7 @@ def check(noise_multiplier: float, sampling_probability: float, steps: int, reco
     """Raise ValueError for numbers that a run cannot have."""
     subsampled.check(noise_multiplier, sampling_probability, steps)
     _validate.at_least_one(records=records)
-    _validate.within(1, _MOST_RECORDS, records=records)
+    _validate.within(1, MOST_RECORDS, records=records)
 
 
 def _to_replace_labels(zero_out: float, epsilon: float) -> float:

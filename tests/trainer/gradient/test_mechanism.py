@@ -8,11 +8,13 @@ import polars as pl
 import pytest
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.loop import Checkpoints
+from labelguard_trainer.gradient.options import ElsOptions
 from support import world
 from support.preferences import spent
 from support.surveys import label_error, survey
 
 import labelguard as lg
+from labelguard.accounting import mixture
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
@@ -67,6 +69,13 @@ def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(mechanism, pro
     again = run_mechanism(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
     assert again.reused and again.id == release.id
     assert not any(project.stages.glob(f"{release.id}*"))
+
+
+def test_labels_of_a_run_are_as_many_as_can_be_priced_where_labelers_have_more():
+    sampling = ElsOptions().sampling(np.array([0, 1180, 1181, 2000]))
+    assert sampling.records == 1024
+    assert mixture.calibrate(8.0, 1e-5, sampling.probability, 1, sampling.records) > 0
+    assert ElsOptions().sampling(np.array([0, 3, 5, 9])).records == 5
 
 
 @pytest.mark.slow
