@@ -74,7 +74,7 @@ def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(mechanism, pro
 def test_labels_of_a_run_are_as_many_as_can_be_priced_where_labelers_have_more():
     sampling = ElsOptions().sampling(np.array([0, 1180, 1181, 2000]))
     assert sampling.records == 1024
-    assert mixture.calibrate(8.0, 1e-5, sampling.probability, 1, sampling.records) > 0
+    mixture.check(1.0, sampling.probability, sampling.steps, sampling.records)
     assert ElsOptions().sampling(np.array([0, 3, 5, 9])).records == 5
 
 
