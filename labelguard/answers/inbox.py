@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError, KeyProblem
@@ -176,12 +175,13 @@ class Inbox:
         if not rows:
             return 0
         given = [rows[name] for name in sorted(rows)]  # two writers never wait in a circle
-        insert = self._insert(_events).on_conflict_do_nothing(index_elements=["delivery"])
+        insert = database.build_resolving_insert(self._engine, _events)
+        insert = insert.on_conflict_do_nothing(index_elements=["delivery"])
         with self._writing() as connection:
             new = set(connection.scalars(insert.returning(_events.c.delivery), given))
             repeats |= rows.keys() - new
             if repeats:
-                again = self._insert(_repeats)
+                again = database.build_resolving_insert(self._engine, _repeats)
                 again = again.on_conflict_do_update(index_elements=["delivery"], set_={"at": now})
                 connection.execute(again, [{"delivery": r, "at": now} for r in sorted(repeats)])
         return len(new)
@@ -364,11 +364,6 @@ class Inbox:
         rows = json.loads(self._keys.unseal(_EVENT, body, connector.encode() + name))
         answers = [Answer(r, v, who, b64decode(body).decode()) for r, v, who, body in rows]
         return Event(connector, tuple(answers))
-
-    def _insert(self, table: sa.Table) -> Any:
-        """Return an INSERT that may say what to do where there is such a row."""
-        postgres = self._engine.dialect.name == "postgresql"
-        return postgresql.insert(table) if postgres else sqlite.insert(table)
 
     def _create(self) -> None:
         with self._writing() as connection:

@@ -22,10 +22,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from duckdb.sqltypes import DuckDBPyType
@@ -33,6 +32,9 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.errors import InvalidLabels
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    import polars as pl
 
 ITEM_TAG = "labelguard/item/1:"
 ID_TAG = "labelguard/id/1:"
@@ -355,6 +357,8 @@ _INVISIBLE = r"[\s\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\x{2800}]"
 
 def normalize_words(texts: pa.Array) -> pa.Array:
     """Return words as they are compared: one form for all ways to write them, shape (n,)."""
+    import polars as pl
+
     composed = _normalize_unicode(pl.Series(texts.cast(pa.large_string())))
     # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one. By way of
     # small letters, because there is a capital ß; and NFKC writes some marks with a space.
@@ -363,6 +367,8 @@ def normalize_words(texts: pa.Array) -> pa.Array:
 
 
 def _normalize_unicode(texts: pl.Series) -> pl.Series:
+    import polars as pl
+
     visible = texts.str.replace_all(_INVISIBLE, "").to_arrow()
     return pl.Series(pc.utf8_normalize(visible.cast(pa.large_string()), "NFKC"))
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
-import polars as pl
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
@@ -31,6 +30,8 @@ from labelguard.storage import blocks
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from labelguard.ledger.ledger import Ledger
 
 COLUMNS = ("labeler_id", "group_id")
@@ -57,6 +58,8 @@ def read_groups(
     unreadable files, missing columns, empty ids, labelers in two groups, and ids of groups that
     differ only in how they are written.
     """
+    import polars as pl
+
     members = read_ids(source, lambda names: COLUMNS, scratch)
     _refuse_double_membership(members)
     ids, group_ids = members["labeler_id"], members["group_id"]
@@ -80,6 +83,8 @@ def read_ids(
     `choose_columns` picks the columns among those of the first part. Raises `InvalidLabels`
     for unreadable files, missing columns and empty ids.
     """
+    import polars as pl
+
     files = resolve_input(source, spool=scratch)
     with (
         tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
@@ -97,6 +102,8 @@ def _read_id_columns(
     file: InputFile, connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: ByteLimit
 ) -> pl.DataFrame:
     """Return columns of ids of one file as texts, with `read from`: where each row stands."""
+    import polars as pl
+
     types = readers.read_columns(file, connection)
     for name in names:
         if name not in types:
@@ -142,6 +149,8 @@ def _refuse_ids_spelled_alike(names: pl.Series) -> None:
 
 def _refuse_double_membership(members: pl.DataFrame) -> None:
     """Raise `InvalidLabels` if a labeler is in two groups; `members` has distinct rows."""
+    import polars as pl
+
     clashing = members.filter(pl.len().over("labeler_id") > 1)
     if not len(clashing):
         return

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -29,6 +29,9 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
+
+if TYPE_CHECKING:
+    import polars as pl
 
 TEXTS = ("prompt", "first", "second")
 
@@ -69,6 +72,8 @@ class DistinctPairs:
 
     def are_among(self, known: DistinctPairs) -> NDArray[np.bool_]:
         """Return which of these pairs are also among the known, by question, content, number."""
+        import polars as pl
+
         columns, common = known._identity().unique(), pl.lit(value=True).alias("common")
         joined = self._identity().join(
             columns.with_columns(common), on=columns.columns, how="left", maintain_order="left"
@@ -76,6 +81,8 @@ class DistinctPairs:
         return joined["common"].fill_null(value=False).to_numpy()
 
     def _identity(self) -> pl.DataFrame:
+        import polars as pl
+
         hi, lo = self.contents.T
         return pl.DataFrame({"hi": hi, "lo": lo, "number": self.number})
 
@@ -161,6 +168,8 @@ def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:
 
 def _find_distinct_in_bucket(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return one row of each distinct pair of a bucket, in order of pairs, and each row's pair."""
+    import polars as pl
+
     attached = [name for name in texts.column_names if is_feature_column(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     if names == ["item_hi", "item_lo"]:
@@ -321,6 +330,8 @@ def refuse_conflicting_features(
 def _has_conflicting_values(
     values: pa.ChunkedArray, contents: Blocks, number: NDArray[np.int64]
 ) -> bool:
+    import polars as pl
+
     pairs = {"hi": contents[:, 0], "lo": contents[:, 1], "number": number}
     distinct = pl.DataFrame(pairs).with_columns(pl.Series("value", values)).unique()
     return bool(distinct.select("hi", "lo", "number").is_duplicated().any())

@@ -28,7 +28,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_LINE = 32 << 20
 MOST_COLUMNS = 4096
 
-_BATCH_BYTES = 48 << 20
+_BATCH_BYTES = 8 << 20  # larger ones are fresh pages each time, which the system must clear
 _MAX_BATCH_ROWS = 262_144
 _LEAST_READ, _MOST_READ = 2048, 32_768
 _LEAST_MEMORY = 1 << 30
@@ -143,7 +143,7 @@ def read_rows(
 def read_batches(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a query over the file in batches of about 48 MiB."""
+    """Yield the rows of a query over the file in batches of about 8 MiB."""
     with translate_errors(file):
         most = _choose_batch_rows(file, connection, query)
         relation = _select(file, open_cursor(connection), query)

@@ -84,9 +84,11 @@ def are_plainly_normal(names: Sequence[str]) -> NDArray[np.bool_]:
     """Return a mask of ids that are plainly in normal form, shape (n,): nearly all of most
     inputs.
     """
-    import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    mask: NDArray[np.bool_] = pl.Series(names, dtype=pl.String).str.contains(_PLAIN).to_numpy()
+    texts = pa.array(names, pa.large_string())
+    mask: NDArray[np.bool_] = pc.match_substring_regex(texts, _PLAIN).to_numpy(zero_copy_only=False)
     return mask
 
 

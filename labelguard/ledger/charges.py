@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
-from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard import clock
 from labelguard.errors import LedgerError
@@ -82,10 +81,9 @@ def add_charges(connection: sa.Connection, number: int, allowance_id: int, charg
     charged = sa.select(
         sa.literal(allowance_id, sa.Integer), own.labeler, own.capacity, own.labels
     ).where(own.release == number)
-    dialect = connection.dialect.name
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     names = ["allowance_id", "labeler", "capacity", "used"]
-    insert = make(schema.counters).from_select(names, charged)
+    insert = database.build_resolving_insert(connection, schema.counters)
+    insert = insert.from_select(names, charged)
     connection.execute(
         insert.on_conflict_do_update(
             index_elements=[c.allowance_id, c.labeler], set_={"used": c.used + insert.excluded.used}

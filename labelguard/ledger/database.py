@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -216,6 +217,12 @@ def insert(connection: sa.Connection, table: sa.Table, columns: Mapping[str, Col
         for column in columns.values()
     )
     insert_rows(connection, table, tuple(columns), list(zip(*values, strict=True)))
+
+
+def build_resolving_insert(engine: sa.Engine | sa.Connection, table: sa.Table) -> Any:
+    """Return an INSERT that may say what to do where there is such a row already."""
+    # The package for PostgreSQL is not loaded for SQLite.
+    return import_module(f"sqlalchemy.dialects.{engine.dialect.name}").insert(table)
 
 
 def insert_rows(

@@ -79,9 +79,17 @@ counters = _table(
     {"capacity": _NUMBER, "used": _NUMBER},
     sa.CheckConstraint("used >= 0 AND used <= capacity", name="allowance"),
     sqlite_with_rowid=False,
-    # Room for a new version of every row beside the old one: counting up touches no index.
-    postgresql_with={"fillfactor": 50},
 )
+
+
+@sa.event.listens_for(counters, "after_create")
+def _leave_room(table: sa.Table, connection: sa.Connection, **_: Any) -> None:
+    # For a new version of every row beside the old one: counting up touches no index. As an option
+    # of the table it would load the package for PostgreSQL in every command.
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} SET (fillfactor = 50)")
+
+
 charges = _table(
     "charges",
     {"release": sa.Integer, "labeler": _KEY},

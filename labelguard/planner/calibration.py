@@ -24,8 +24,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.sparse import csr_array
 
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms.clipping import clip_rows
@@ -198,6 +196,8 @@ class _SimulatedRelease:
 
     def clipped_sum(self, half: Small) -> Floats:
         """Σ_u clip_C(w_u Σ_j share half z), shape (components,)."""
+        from scipy.sparse import csr_array
+
         starts = np.searchsorted(self.rows.unit, np.arange(self.rows.units + 1))
         factor = (half * self.rows.row_weights() * self.weight).astype(np.float32)
         shape = (self.rows.units, len(self.z))
@@ -229,6 +229,8 @@ def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
     Of pairs of all worlds, each (pairs,): their margin, E[label − ½] and P(no tie), both times what
     a pair weighs. Σ strict · log 2cosh(c m/2) − gain · c m is convex in c.
     """
+    from scipy.optimize import brentq
+
     gained = float(gain @ margin)
     pull = strict * margin / 2
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
 
 from labelguard.accounting import randomized_response
 from labelguard.accounting.blocks import MOST_LABELS, Block, block
@@ -240,6 +239,8 @@ def forecast_props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
     second model then learns what the first one knew; elsewhere it learns from all labels. Its
     accuracy is therefore between that of `rr` and that of half of its labels.
     """
+    from scipy.special import erf
+
     half, _ = worlds.score_best_head(flips.half_heads)
     signal = 1 - 2 * flips.every
     # Half of the labelers are in stage 2; the noise of d, where 1 marks a disagreement, is s/2.

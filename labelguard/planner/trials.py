@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.special import erf
 
 from labelguard.errors import InvalidLabels
 from labelguard.mechanisms.geometry import Shape, spectrum
@@ -320,6 +318,8 @@ class Trial:
 
     def scores(self, heads: Heads) -> tuple[Floats, Floats]:
         """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
+        from scipy.special import erf
+
         z, squares = self._public.scored_pairs
         margin: Small = heads.mean.astype(np.float32) @ z
         spread: Small = (2 * heads.variance).astype(np.float32) @ squares
@@ -366,6 +366,8 @@ def _sums_by_labeler(
 
     `rows` are grouped by labeler: they are the compressed rows of a sparse matrix as they stand.
     """
+    from scipy.sparse import csr_array
+
     starts = np.searchsorted(rows.unit, np.arange(rows.units + 1))
     factor = csr_array(
         (coefficient.astype(np.float32), rows.pair, starts), shape=(rows.units, len(z))

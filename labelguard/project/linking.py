@@ -11,14 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.answers import connector as connectors
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs import groups
-from labelguard.inputs.sources import Input
 from labelguard.keys.identities import Identities
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import UnitGroups
@@ -26,6 +25,9 @@ from labelguard.ledger.sources import People, SourceRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    from labelguard.inputs.sources import Input
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,8 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
     and `same_as`, with ids as in `link`. All of it is taken, or nothing.
     """
+    from labelguard.inputs import groups
+
     with OpenProject.hold_for_job(project) as opened:
         home, keys, ledger = opened.project, opened.keys, opened.ledger
         names = [record.name for record in ledger.people.sources()]

@@ -10,9 +10,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
-from labelguard.answers.store import AnswerStore
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
@@ -33,6 +32,9 @@ from labelguard.project.stored import ProjectStore, StoredWitness
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_own_directory, write_atomically
 from labelguard.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from labelguard.answers.store import AnswerStore
 
 IGNORE = ".gitignore"
 
@@ -85,6 +87,8 @@ class OpenProject:
     @property
     def answers(self) -> AnswerStore:
         """The answers of annotation tools."""
+        from labelguard.answers.store import AnswerStore
+
         home, keep = self.project, self.store.keep_segment if self.store else None
         where = home.state, home.ledger_url, home.connectors
         return AnswerStore(*where, self.keys, self.ledger, keep)

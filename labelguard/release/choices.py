@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -34,6 +33,8 @@ def authors(table: pa.Table, *, labelers: bool) -> Blocks:
         return buckets.blocks(table, "author")
     if labelers:
         return buckets.blocks(table, "unit")
+    import polars as pl
+
     names = [n for n in ("item_hi", "item_lo", "pair") if n in table.column_names]
     frame = pl.DataFrame(table.select(names))
     number = frame.select(pl.int_range(pl.len(), dtype=pl.UInt64).over(names)).to_series()

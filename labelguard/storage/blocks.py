@@ -40,7 +40,7 @@ def to_hex(block: Blocks) -> str:
     return f"{int(block[0]):016x}{int(block[1]):016x}"
 
 
-_DIGITS = np.frombuffer(b"".join(b"%04x" % value for value in range(1 << 16)), dtype=np.uint32)
+_DIGITS = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().encode(), np.uint32)
 
 
 def hexadecimal(blocks: Blocks) -> pa.StringArray:
