@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from labelguard.accounting.blocks import PAIR, block
 from labelguard.analysis import audit_bounds as bounds
@@ -174,10 +175,6 @@ class Canary:
                 for threshold in thresholds
             )
 
-    def make_equal_labels(self, label: int) -> Labels:
-        """Return labels that all equal `label`, shape (k,)."""
-        return np.full(self.labels, label, np.uint8)
-
 
 def _check_block(canary: Canary, alpha: float) -> Check:
     """Count answers that say yes; as many as a block likes best prove its whole price."""
@@ -186,12 +183,10 @@ def _check_block(canary: Canary, alpha: float) -> Check:
         np.concatenate(
             [
                 answers.sum(axis=1, dtype=np.int64)
-                for (answers,) in canary.randomize_labels(
-                    canary.make_equal_labels(label), threshold
-                )
+                for (answers,) in canary.randomize_labels(labels, threshold)
             ]
         )
-        for label in (LABEL_A, LABEL_B)
+        for labels in _opposite_labels(k)
     )
     # Besides that number, some up to 4.5 standard deviations above one half of k.
     steps = k / 2 + np.sqrt(k) / 2 * np.arange(0, 5, 0.5)
@@ -213,7 +208,7 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
         clear, noisy = answers
         return np.asarray(((clear == LABEL_A) & (noisy == LABEL_B)).any(axis=1))
 
-    worlds = canary.make_equal_labels(LABEL_A), canary.make_equal_labels(LABEL_B)
+    worlds = _opposite_labels(canary.labels)
     bound = _epsilon_of_event(canary, worlds, is_lost, thresholds, alpha)
     return Check("reuse", bound, f"two prices for each label, {canary.runs:,} made-up labelers")
 
@@ -225,9 +220,14 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
     def first_two_answers_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
-    worlds = canary.make_equal_labels(LABEL_A), alternating
+    worlds = _opposite_labels(canary.labels)[0], alternating
     bound = _epsilon_of_event(canary, worlds, first_two_answers_agree, [canary.threshold(1)], alpha)
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
+
+
+def _opposite_labels(count: int) -> tuple[Labels, Labels]:
+    """Return labels that all say yes, and labels that all say no, each of shape (count,)."""
+    return np.full(count, LABEL_A, np.uint8), np.full(count, LABEL_B, np.uint8)
 
 
 def _epsilon_of_event(
@@ -334,11 +334,11 @@ def _check_gaussian(
     separated = bounds.epsilon_of_means(first, second, delta, alpha)
     spread = np.sqrt((first.var() + second.var()) / 2)
     distance = f"means {first.mean() - second.mean():.4f}, deviation {spread:.4f}"
-    uniforms = bounds.map_gaussian_to_uniforms(np.concatenate([first - expected, second]))
+    centred = np.concatenate([first - expected, second])
     return [
         Check("separation", separated, f"{distance} of the stated noise"),
         Check("events", passed, _describe_sizes(runs)),
-        bounds.check_fit("fit", uniforms, alpha),
+        bounds.check_fit("fit", {"projections": ndtr(centred)}, alpha),
     ]
 
 

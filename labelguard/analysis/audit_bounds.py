@@ -26,7 +26,6 @@ from scipy.special import (
     gammainc,
     gammaincinv,
     gammaln,
-    ndtr,
     ndtri,
     xlogy,
 )
@@ -244,11 +243,6 @@ def check_fit(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
         details.append(f"{what} {distance:.4f} off the stated law, by chance up to {chance:.4f}")
     wrong = "" if fits else ": not the noise that is priced"
     return Check(name, 0.0 if fits else math.inf, "; ".join(details) + wrong)
-
-
-def map_gaussian_to_uniforms(projections: Floats) -> dict[str, Floats]:
-    """Return the uniforms of projections on one direction, in standard deviations, (n,)."""
-    return {"projections": ndtr(projections)}
 
 
 def map_ball_to_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:

@@ -84,9 +84,9 @@ class Survey:
         return pa.table(
             {
                 "labeler_id": labeler,
-                "prompt": _append_numbers("question ", item),
-                "chosen": _append_numbers("answer ", 2 * item + chosen),
-                "rejected": _append_numbers("answer ", 2 * item + 1 - chosen),
+                "prompt": np.char.add("question ", item.astype(str)),
+                "chosen": np.char.add("answer ", (2 * item + chosen).astype(str)),
+                "rejected": np.char.add("answer ", (2 * item + 1 - chosen).astype(str)),
                 "tie": canary & (world == "ties"),
                 "score_chosen": np.where(against, 0.0, 1.0),
                 "score_rejected": np.where(against, 1.0, 0.0),
@@ -98,11 +98,6 @@ class Survey:
         rows = self.table(WORLDS[0])
         columns = {"prompt": rows["prompt"], "better": rows["chosen"]}
         return pl.DataFrame(columns | {"labeler": rows["labeler_id"]})
-
-
-def _append_numbers(word: str, numbers: NDArray[np.int64]) -> NDArray[np.str_]:
-    """Return the word with each number behind it."""
-    return np.char.add(word, numbers.astype(str))
 
 
 class _Scratch(Project):

@@ -128,22 +128,18 @@ class Leaderboard:
     def __str__(self) -> str:
         lines = []
         for board in self.boards:
-            cells = [COLUMNS, *(tuple(map(escape_controls, row)) for row in rows(board))]
+            cells = [COLUMNS, *rows(board)]
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-            lines += [f"{escape_controls(f'{board.title}: {board.words}')}", ""]
-            for row in cells:
-                padded = map(str.ljust, row, widths)
-                lines.append("  ".join(padded).rstrip())
+            lines += [f"{board.title}: {board.words}", ""]
+            lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
             lines.append("")
-        return "\n".join([*lines, *(f"- {escape_controls(note)}" for note in self.notes)])
+        return "\n".join(map(escape_controls, [*lines, *(f"- {note}" for note in self.notes)]))
 
     def _repr_html_(self) -> str:
         results = [f"{board.title}: {board.words}" for board in self.boards]
         facts = [("features", self.features), *group_facts("found", results)]
-        facts += [
-            *group_facts("compared with no other", self.alone),
-            *group_facts("notes", self.notes),
-        ]
+        facts += group_facts("compared with no other", self.alone)
+        facts += group_facts("notes", self.notes)
         tables = [
             CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
             for board in self.boards[:_FEW]

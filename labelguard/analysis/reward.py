@@ -223,9 +223,7 @@ class ReleaseReward:
         the labeled responses. Raises `LabelguardError` where no labeled responses are at hand.
         """
         if self._labeled is None:
-            raise LabelguardError(
-                "no labeled responses are at hand: name their release (reference=)"
-            )
+            raise LabelguardError("no labeled responses to compare with: name a reference release")
         return self._labeled.distances(_make_text_table(prompts, responses))
 
 

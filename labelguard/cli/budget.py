@@ -15,6 +15,7 @@ from labelguard.cli.terminal import (
     echo,
     format_cell,
     print_facts,
+    print_notes,
     print_table,
     prints,
 )
@@ -221,7 +222,7 @@ def print_verification(value: Verification | FilesVerification) -> None:
     where = "" if hasattr(value, "journal_entries") else " in files"
     echo(f"No faults found{where}: {', '.join(counts)}.")
     if backwards := getattr(value, "backwards", None):
-        echo(f"labelguard: note: {backwards}", err=True)
+        print_notes([backwards])
 
 
 @budget.command("verify", short_help="Check the journal, charges and releases.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,8 @@ from labelguard.cli.terminal import (
     echo,
     escape_controls,
     print_facts,
+    print_next_commands,
+    print_notes,
     prints,
     progress,
     relative_path,
@@ -128,8 +129,7 @@ def print_preview(preview: Preview, *, err: bool = False, notes: bool = True) ->
     if preview.first:
         echo("The first release fixes this, for the life of the project:", err=err)
     print_facts(list(_preview_facts(preview)), err=err)
-    for note in preview.notes if notes else ():
-        echo(f"labelguard: note: {escape_controls(note)}", err=True)
+    print_notes(preview.notes if notes else ())
 
 
 def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
@@ -289,27 +289,18 @@ def print_release_summary(made: ReleaseSummary) -> None:
             if name.strip() != "newly charged"
         ]
     print_facts(facts)
-    for note in made.notes:
-        echo(f"labelguard: note: {escape_controls(note)}", err=True)
+    print_notes(made.notes)
     if made.reused:
         echo(
             "This release was made before: no label was read, nothing was charged.\n"
             "To draw the labels anew, at a new charge: --again\n"
             "Allowances now: labelguard budget show"
         )
-    echo("Next: " + "\n      ".join(_make_runnable_here(step) for step in made.next))
+    print_next_commands(made.next)
 
 
 def _print_summary_or_preview(result: ReleaseSummary | Preview) -> None:
     print_release_summary(result) if isinstance(result, ReleaseSummary) else print_preview(result)
-
-
-def _make_runnable_here(command: str) -> str:
-    """A command as it can be typed here, where no environment may be activated."""
-    program = Path(sys.argv[0])
-    if program.name == "labelguard" and shutil.which("labelguard") is None:
-        return command.replace("labelguard", str(program), 1)
-    return command
 
 
 class _Privatize(click.Command):

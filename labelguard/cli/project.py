@@ -35,8 +35,15 @@ def _print_backup(value: Backup) -> None:
     releases = pluralize(value.releases, "release")
     facts = [
         ("backup", f"{value.path} ({value.bytes:,} bytes, mode 0600)"),
-        ("holds", f"settings, the ledger ({entries}), {releases} and the {_MAPS}"),
-        ("keys", f"not included: keep a copy of the keys directory elsewhere; {_WITHOUT}"),
+        (
+            "holds",
+            f"settings, the ledger ({entries}), {releases} and the PRIVATE maps of released labels",
+        ),
+        (
+            "keys",
+            "not included: keep a copy of the keys directory elsewhere; without it the backup "
+            "cannot be restored",
+        ),
         ("left out", "rows set aside (quarantine)"),
     ]
     if value.unfinished:
@@ -45,16 +52,13 @@ def _print_backup(value: Backup) -> None:
     if value.fault:
         facts.append(("FAULT", f"{value.fault}; this backup has the fault too: keep earlier ones"))
     print_facts([*facts, ("anchor", value.anchor)])
-    print_bullets([_ANCHOR, _AGAIN])
-
-
-_MAPS = "PRIVATE maps of released labels"
-_WITHOUT = "without it the backup cannot be restored"
-_ANCHOR = "Keep the anchor where this project cannot change it."
-_AGAIN = (
-    "Back up again after every release, and after activating a policy, changing groups, or "
-    "retiring a labeler."
-)
+    print_bullets(
+        [
+            "Keep the anchor where this project cannot change it.",
+            "Back up again after every release, and after activating a policy, changing groups, "
+            "or retiring a labeler.",
+        ]
+    )
 
 
 @project.command("backup", short_help="Back up a project to one file, without keys.")

@@ -26,6 +26,7 @@ from labelguard.cli.terminal import (
     print_bullets,
     print_facts,
     print_next_commands,
+    print_notes,
     print_table,
     prints,
     progress,
@@ -119,9 +120,7 @@ def _print_head(value: Coefficients) -> None:
 
         echo()
         print_table(COLUMNS, format_coefficient_rows(value.columns), right=COLUMNS[1:])
-    echo()
-    for note in value.notes:
-        echo(f"- {note}")
+    print_bullets(value.notes)
 
 
 @release.command("show")
@@ -206,7 +205,7 @@ def release_verify(release_id: str | None, project: Path | None) -> FilesVerific
         value, by_ledger = overview.verify_copy(Path(release_id))
         if not by_ledger:
             note = "only its project can tell whether they are the files that were committed"
-            echo(f"labelguard: note: compared with its own SHA256SUMS; {note}", err=True)
+            print_notes([f"compared with its own SHA256SUMS; {note}"])
         return value
     return overview.verify_releases(release_id, project)
 
@@ -271,11 +270,9 @@ def _print_leaderboard(value: Leaderboard) -> None:
             echo(f"{board.title}:")
         echo(f"{board.words}\n")
         print_table(COLUMNS, rows(board), right=set(COLUMNS) - {"source"})
-        echo()
     if value.alone:
-        echo(f"Compared with no other: {', '.join(value.alone)}\n")
-    for note in value.notes:
-        echo(f"- {note}")
+        echo(f"\nCompared with no other: {', '.join(value.alone)}")
+    print_bullets(value.notes)
 
 
 @click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -320,22 +319,11 @@ class _Trainer(click.Choice):  # type: ignore[type-arg]
 def _print_exported(value: ExportResult) -> None:
     rate = "" if value.rate is None else f" at the rate {value.rate:.6g}"
     written = f"{pluralize(value.rows, 'pair')} written to {relative_path(value.path)}"
-    hard = ": probabilities are dropped; --copies 10 keeps them" if value.noise == "hard" else ""
+    hard = ": probabilities are dropped; --copies 10 keeps them" * (value.noise == "hard")
     echo(f"{written}; noise: {value.noise}{rate}{hard}")
     echo(f"{value.guarantee[0].upper()}{value.guarantee[1:]}")
     echo(f"Train: {value.command}")
-    if hard:
-        echo(f"To keep probabilities: {_with_copies(click.get_current_context().params)}")
     print_notes(value.notes)
-
-
-def _with_copies(given: Mapping[str, Any]) -> str:
-    """Return the command of an export, as given, with copies and into another directory."""
-    words = ["labelguard", "release", "export", given["release"], "--to", given["to"]]
-    words += ["--copies", "10", "-o", f"{given['output']}-copies"]
-    for name, usual in (("noise", "auto"), ("teacher", None), ("project", None)):
-        words += [] if given[name] in (usual, None) else [f"--{name}", str(given[name])]
-    return shlex.join(words)
 
 
 @click.command("export", short_help="Write a release for another trainer.")
