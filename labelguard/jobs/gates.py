@@ -72,21 +72,21 @@ class Judgement:
     # in a sentence
     why: str
     # what the candidate reaches, within what is possible; null without a gate
-    candidate: float | None
+    candidate: float | None = None
     # where that lies with 95% confidence, or more if the gate asks for more
-    interval: tuple[float, float] | None
+    interval: tuple[float, float] | None = None
     # what the model in use reaches; null if there is none
-    current: float | None
+    current: float | None = None
     # candidate less current
-    difference: float | None
+    difference: float | None = None
     # of the difference; without a model in use, of the candidate
-    standard_error: float | None
+    standard_error: float | None = None
     # accuracy, or log-likelihood per label
-    measure: str
+    measure: str = ACCURACY
     # pairs, rows or weighted labels it was measured on
-    rows: int
+    rows: int = 0
     # what was charged for it
-    cost: str
+    cost: str = _FREE
     # what the same pairs say of longer_response, which needs no model
     baselines: Mapping[str, float] = field(default_factory=dict)
 
@@ -247,9 +247,7 @@ def judge(
     """
     models = [candidate] if current is None else [candidate, current]
     if gate.by == "none":
-        return Judgement(
-            "none", True, "nothing judges it", None, None, None, None, None, ACCURACY, 0, _FREE
-        )
+        return Judgement("none", True, "nothing judges it")
     if gate.by == "probes":
         pairs = read_preference_pairs(base / str(gate.probes))
         rows = np.arange(len(pairs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -207,26 +207,12 @@ def _option_type(option: Option) -> Any:
     """Return the type of an option in the file."""
     text: Any = Text if option.kind is str else option.kind
     if option.choices:
-        choices = [option.kind(choice) for choice in option.choices]
-        listed = Field(json_schema_extra={"enum": choices})
-        return Annotated[option.kind, AfterValidator(_make_choice_check(choices)), listed]
+        return Literal[tuple(option.kind(choice) for choice in option.choices)]
     if option.table:
         return Mapping[str, Text]
     if option.many:
         return tuple[Text, ...]
     return text if option.least is None else Annotated[text, Field(ge=option.least)]
-
-
-def _make_choice_check(choices: list[Any]) -> Callable[[Any], Any]:
-    """Return a check for one of several values that are known only at run time."""
-
-    def check(value: Any) -> Any:
-        if value not in choices:
-            names = (f"{c:g}" if isinstance(c, float) else c for c in choices)
-            raise ValueError(f"expected one of {', '.join(names)}")
-        return value
-
-    return check
 
 
 def resolve_paths(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:

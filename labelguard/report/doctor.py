@@ -34,14 +34,8 @@ if TYPE_CHECKING:
 ANSWERS = 10
 _SHOWN = 60
 _CORE = (
-    "duckdb",
-    "polars",
-    "pyarrow",
-    "numpy",
-    "dp-accounting",
-    "sqlalchemy",
-    "cryptography",
-    "scikit-learn",
+    *("duckdb", "polars", "pyarrow", "numpy"),
+    *("dp-accounting", "sqlalchemy", "cryptography", "scikit-learn"),
 )
 
 
@@ -167,13 +161,12 @@ def _check_project(project: Where) -> list[Finding]:
             return "none so far"
         failing = state.worker.unreconciled
         why = {name: one["why"] for name, one in failing.items() if name in home.connectors}
-        if state.overdue:
-            raise LabelguardError(
-                "; ".join(
-                    f"reconciliation of {name}: {since}; {why.get(name, 'no worker runs')}"
-                    for name, since in state.overdue.items()
-                )
-            )
+        overdue = [
+            f"reconciliation of {name}: {since}; {why.get(name, 'no worker runs')}"
+            for name, since in state.overdue.items()
+        ]
+        if overdue:
+            raise LabelguardError("; ".join(overdue))
         days = [f"{name} reconciled: {when}" for name, when in state.worker.reconciliations()]
         letters = pluralize(state.letters, "dead letter")
         ignored = [f"{name} takes nothing: {reason}" for name, reason in state.ignored.items()]
@@ -194,16 +187,16 @@ def _check_project(project: Where) -> list[Finding]:
         detail = "; ".join(lines) or f"policy {known.policy.name}: all have something left"
         return Finding("budget", True, detail, notice=bool(lines))
 
-    checks = (
-        *(("project", check_writable), ("keys", check_keys), ("ledger", check_ledger)),
-        *(
-            ("private maps", check_maps),
-            ("ingested answers", check_answers),
-            ("deliveries", check_hook),
-        ),
-        ("budget", check_budget),
-    )
-    return _refer_repeats_to_first([_run_check(name, work) for name, work in checks])
+    checks = {
+        "project": check_writable,
+        "keys": check_keys,
+        "ledger": check_ledger,
+        "private maps": check_maps,
+        "ingested answers": check_answers,
+        "deliveries": check_hook,
+        "budget": check_budget,
+    }
+    return _refer_repeats_to_first([_run_check(name, work) for name, work in checks.items()])
 
 
 def _refer_repeats_to_first(findings: list[Finding]) -> list[Finding]:

@@ -98,10 +98,8 @@ def _chart_usage(facts: ReportFacts, kind: EventKind, rows: Counts, near: int) -
 def describe_noise(facts: ReportFacts) -> Iterator[Section]:
     """Yield the noise of every use under the policy in force, and the label error it means."""
     for event, rows in read_usage(facts).items():
-        kind, prices = (
-            events.kind(event),
-            facts.policy.prices.get(event, {}) if facts.policy else {},
-        )
+        kind = events.kind(event)
+        prices = facts.policy.prices.get(event, {}) if facts.policy else {}
         if noises := {k: kind.describe_noise(prices[k]) for k in sorted(prices)}:
             yield _describe_event_noise(facts, kind, noises, rows)
 

@@ -280,7 +280,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
 
     opened = OpenProject.open(project)
     ledger = opened.ledger
-    candidates, _ = linking.keys_of_ids([labeler_id], opened)
+    candidates = linking.keys_of_ids([labeler_id], opened)[0]
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, pseudonym])
@@ -310,7 +310,8 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
             )
             for row in rows
         ],
-        *(spent.epsilon, spent.delta),
+        spent.epsilon,
+        spent.delta,
     )
 
 

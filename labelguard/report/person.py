@@ -28,13 +28,8 @@ from labelguard.storage.files import write_atomically
 _PARTS = ("used", "meaning", "remains", "contact", "rights")
 _BLOCKS = ("letter", *(f"letter_{of}" for of in _PARTS))
 _CONTACTS = (
-    "controller",
-    "contact",
-    "purpose",
-    "legal basis",
-    "recipients",
-    "transfers",
-    "retention",
+    *("controller", "contact", "purpose", "legal basis"),
+    *("recipients", "transfers", "retention"),
 )
 # Of the names of files that a letter is written to.
 _ENDINGS = ("", ".md", ".txt", ".html")
@@ -222,14 +217,12 @@ def _find_project_spending(
     charged = [unit for unit in units if ledger.releases.uses_by_release(unit[np.newaxis])]
     is_known = bool(known.any() or charged)
     if not is_known:
-        similar = [
-            one for text in labeler_ids for one in linking.find_similar_labelers(text, opened)
-        ]
-        if similar:
-            raise LedgerError(
-                f"{name} knows this id in another spelling only, as labeler {similar[0]}: name it "
-                "as the files of that project write it, with one --labeler more"
-            )
+        for text in labeler_ids:
+            for similar in linking.find_similar_labelers(text, opened):
+                raise LedgerError(
+                    f"{name} knows this id in another spelling only, as labeler {similar}: name it "
+                    "as the files of that project write it, with one --labeler more"
+                )
     policies = ledger.policies.history()
     spent = [one for unit in charged for one in ledger.people.policies_of(unit[np.newaxis])]
     cost = pricing.total(spent)

@@ -13,7 +13,7 @@ from labelguard.configuration.project_file import OrganisationTable
 from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
-from labelguard.ledger.policies import CEILINGS, Ceiling
+from labelguard.ledger.policies import CEILINGS, Ceiling, PolicyRecord
 from labelguard.ledger.records import ReleaseRecord, UnitGroups
 from labelguard.project.project import Project
 from labelguard.project.verification import Verification
@@ -145,8 +145,8 @@ NOT_STATED = "not stated"
 
 def read_organisation_statements(project: Project) -> dict[str, str]:
     """Return what `[organisation]` says, in its order; "not stated" where it says nothing."""
-    words = {name: " ".join(value.split()) for name, value in project.organisation.items()}
-    stated = {"contact": project.about.get("contact", "")} | {n: w for n, w in words.items() if w}
+    stated = {"contact": project.about.get("contact", "")}
+    stated |= {name: value for name, value in project.organisation.items() if value.strip()}
     return {
         name.replace("_", " "): " ".join(stated.get(name, "").split()) or NOT_STATED
         for name in OrganisationTable.model_fields
@@ -157,23 +157,19 @@ def describe_policies(facts: ReportFacts, verification: Verification) -> Section
     """Return what every policy allows and costs, and the ceiling, of which the journal knows
     raises.
     """
-    rows = tuple(
-        (
-            *(
-                record.name,
-                record.state,
-                format_time(record.created_at),
-                f"{record.policy.epsilon:g}",
-            ),
-            *(format_small_number(record.policy.delta), record.policy.unit),
-            _describe_tie_protection(record.policy),
-            ", ".join(map(_describe_allowance, record.policy.allowances)),
-            "–" if record.state == "draft" else f"{record.policy.epsilon:g}",
-        )
-        for record in facts.policies
-    )
+    rows = map(_format_policy_row, facts.policies)
     raised = _describe_ceiling_raises(facts)
     return section("policies", facts=facts, verification=verification, raised=raised, rows=rows)
+
+
+def _format_policy_row(record: PolicyRecord) -> tuple[str, ...]:
+    policy, epsilon = record.policy, f"{record.policy.epsilon:g}"
+    return (
+        *(record.name, record.state, format_time(record.created_at), epsilon),
+        *(format_small_number(policy.delta), policy.unit, _describe_tie_protection(policy)),
+        ", ".join(map(_describe_allowance, policy.allowances)),
+        "–" if record.state == "draft" else epsilon,
+    )
 
 
 def _describe_tie_protection(policy: Policy) -> str:
