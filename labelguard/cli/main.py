@@ -31,7 +31,7 @@ from labelguard.cli.terminal import (
     print_notes,
     prints,
 )
-from labelguard.cli.tools import connect, export, ingest, pull, push, retrain
+from labelguard.cli.tools import connect, export, ingest, pull, retrain
 from labelguard.errors import LabelguardError
 from labelguard.text import DEFAULT_AGREEMENT
 
@@ -185,7 +185,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
 
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
-    *(pull, ingest, connect, push),
+    *(pull, ingest, connect),
     *(budget, labeler, project, account, release, leaderboard, agreement, report),
 ):
     main.add_command(command)

@@ -1,11 +1,8 @@
-"""Commands between a project and other tools: `pull`, `ingest`, `connect`, `push`, `retrain` and
-`export`.
-"""
+"""Commands between a project and other tools: `pull`, `ingest`, `connect`, `retrain`, `export`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -13,7 +10,6 @@ import click
 
 from labelguard.cli.options import (
     HELP,
-    complete_releases,
     complete_releases_or_files,
     directory_option,
 )
@@ -149,43 +145,6 @@ def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -
 
     with progress() as report:
         return ingestion.reconcile(name, project, report, accept_deletions=accept_deletions)
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """A release that was published in an annotation tool."""
-
-    # the release
-    release: str
-    # by which connector
-    connector: str
-    # where it is to be seen
-    where: str
-
-
-def _print_pushed(value: Pushed) -> None:
-    echo(f"Release {value.release} is at {value.where}")
-
-
-@click.command(short_help="Publish a release in an annotation tool.")
-@click.argument("name")
-@click.argument("release_id", metavar="RELEASE", shell_complete=complete_releases)
-@click.option(
-    "--as", "title", metavar="TITLE", help="Its name in the tool; default: the release's id."
-)
-@prints(_print_pushed, project=True)
-def push(name: str, release_id: str, title: str | None, project: Path | None) -> Pushed:
-    """Publish RELEASE as a new data set of the tool of connector NAME, without labelers.
-
-    \b
-    Example:
-      labelguard push label-studio r0001
-    """
-    from labelguard.release import publication
-
-    with progress() as report:
-        release, where = publication.push(name, release_id, title, project, report)
-    return Pushed(release, name, where)
 
 
 _OUTCOMES = {"promoted": "promoted (in use from now on)"}

@@ -39,7 +39,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
 PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
 HEAD = "--mechanism props --features length"
-OF_TOOLS = ("connect", "hook", "ingest", "pull", "push", "serve")
+OF_TOOLS = ("connect", "hook", "ingest", "pull", "serve")
 OF_MODELS = ("align", "candidates", "synthesize", "train")
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
