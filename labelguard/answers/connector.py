@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from labelguard import clock, plugins
 from labelguard.configuration import project_file
 from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE
-from labelguard.errors import ConnectorError
+from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.storage.files import read_mounted
 from labelguard.text import Progress
 
@@ -131,6 +131,9 @@ class Settings:
 class Connector(Protocol):
     """One project or data set of one annotation tool. Every method raises `ConnectorError`, which
     names the field that was unexpected, and never what is in it.
+
+    A connector may have a method `check_access`, which raises where a key or a package is missing,
+    and never speaks to the tool.
     """
 
     @property
@@ -162,15 +165,6 @@ class Connector(Protocol):
         ...
 
 
-@runtime_checkable
-class ChecksAccess(Protocol):
-    """A connector that can tell, without its tool, whether it could speak to it."""
-
-    def check_access(self) -> None:
-        """Raise `ConnectorError` where a key or a package is missing. Never speaks to the tool."""
-        ...
-
-
 def kinds() -> list[str]:
     """Return the connectors that are installed."""
     return plugins.available(DOOR)
@@ -198,9 +192,9 @@ def read_settings(tables: Mapping[str, Any], name: str) -> Settings:
 
 
 def check_access(settings: Settings) -> None:
-    """Raise `ConnectorError` for whatever would keep a pull from beginning, unasked of the tool."""
-    if isinstance(made := connector(settings), ChecksAccess):
-        made.check_access()
+    """Raise `ConnectorError` where a connector says, without its tool, that no pull can begin."""
+    if check := getattr(connector(settings), "check_access", None):
+        check()
 
 
 def read_all_settings(tables: Mapping[str, Any]) -> dict[str, Settings]:
@@ -236,12 +230,9 @@ def credential(connector: str, kind: str) -> str:
     `ConnectorError` if it is nowhere.
     """
     own = variable(connector, kind)
-    if value := os.environ.get(own, "").strip():
+    if value := read_secret(own, ConnectorError):
         return value
     if name := os.environ.get(f"{own}_FILE"):
-        data = read_mounted(Path(name), ConnectorError)
-        if value := data.decode(errors="replace").strip():
-            return value
         raise ConnectorError(f"connector {connector}: the file of its {kind} is empty: {name}")
     if find_spec("keyring"):
         import keyring
@@ -252,6 +243,17 @@ def credential(connector: str, kind: str) -> str:
         f"connector {connector}: no {kind}; put it into {own}, into a file named by "
         f"{own}_FILE, or into the keyring (keyring set {_SERVICE} {connector}/{kind})"
     )
+
+
+def read_secret(name: str, kind: type[LabelguardError]) -> str:
+    """Return the secret in an environment variable, or in the file that NAME_FILE names.
+
+    Blank if there is none. Raises `kind` for a file that is not safe or cannot be read.
+    """
+    secret, file = os.environ.get(name, "").strip(), os.environ.get(f"{name}_FILE")
+    if secret or not file:
+        return secret
+    return read_mounted(Path(file), kind).decode(errors="replace").strip()
 
 
 def variable(connector: str, kind: str) -> str:

@@ -144,10 +144,6 @@ class Segments:
         """Return whether there is no file of a segment."""
         return not any(self._path(segment.name, end).exists() for end in ("", _REWRITTEN))
 
-    def read_file(self, segment: Segment) -> bytes:
-        """Return the bytes of a segment's file, as the ledger lists it; else `ProjectError`."""
-        return self._read_verified_bytes(segment)
-
     def _write(self, name: str, end: str, data: bytes) -> str:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         write_atomically(self._path(name, end), data, mode=0o600)
@@ -166,7 +162,7 @@ class Segments:
 
         Raises `ProjectError` if the file is not the one that the ledger lists.
         """
-        data = self._read_verified_bytes(segment)
+        data = self.read_verified(segment)
         if not data.startswith(_HEADER):
             raise ProjectError(
                 f"segment {segment.name} of ingested answers is of a later version of labelguard"
@@ -217,7 +213,8 @@ class Segments:
     def _path(self, name: str, end: str = "") -> Path:
         return self._directory / f"{name}.segment{end}"
 
-    def _read_verified_bytes(self, segment: Segment) -> bytes:
+    def read_verified(self, segment: Segment) -> bytes:
+        """Return the bytes of a segment's file, as the ledger lists it; else `ProjectError`."""
         for path in map(partial(self._path, segment.name), ("", _REWRITTEN)):
             try:
                 data = path.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shlex
 import sys
@@ -85,15 +86,9 @@ def ask_for_later_labels() -> Mapping[str, Any]:
         number = click.IntRange(min=1)
         return {"uses": click.prompt("Releases in all, with this one", type=number, err=True)}
     every = click.prompt("How often", type=click.Choice(EVERY), default="weekly", err=True)
-    return {
-        "recurring": every,
-        "duration": click.prompt(
-            "For how long",
-            default="1y",
-            value_proc=lambda text: _parse_duration(every, text),
-            err=True,
-        ),
-    }
+    parse = functools.partial(_parse_duration, every)
+    duration = click.prompt("For how long", default="1y", value_proc=parse, err=True)
+    return {"recurring": every, "duration": duration}
 
 
 def ask_labeler_agreement(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -161,13 +156,8 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
         yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
     if preview.ball:
         yield "", f"  ball noise, priced for {pluralize(preview.ball, 'component')} or more"
-    yield (
-        "this release",
-        (
-            f"{pluralize(preview.labels, 'label')} of {pluralize(preview.units, preview.unit)}; "
-            f"charges {pluralize(preview.charged, kind.noun)}"
-        ),
-    )
+    labels = f"{pluralize(preview.labels, 'label')} of {pluralize(preview.units, preview.unit)}"
+    yield "this release", f"{labels}; charges {pluralize(preview.charged, kind.noun)}"
     if preview.left:
         few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
         left = few if few == most else f"{few} to {most}"
@@ -177,10 +167,8 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
 
 def _describe_expected_quality(preview: Preview) -> Iterator[tuple[str, str]]:
     if preview.label_error is not None:
-        wrong, differ = (
-            _round_to_percent(preview.label_error),
-            _round_to_percent(preview.disagreement),
-        )
+        wrong = _round_to_percent(preview.label_error)
+        differ = _round_to_percent(preview.disagreement)
         option = " (change with --agreement)" if preview.features else ""
         yield (
             "to expect",
@@ -244,14 +232,13 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
     except NoProject:
         if where is not None or not ask or not sys.stdin.isatty():
             raise
-    question = "No project here or above. A project keeps keys and what each labeler has spent."
-    echo(question, err=True)
+    echo(
+        "No project here or above. A project keeps keys and what each labeler has spent.", err=True
+    )
     _require_consent(f"Make one in {Path.cwd()}?", "labelguard init makes one")
     project = init(Path())
-    echo(
-        f"Project made in {relative_path(project.state)}; back up {relative_path(project.keys)}.",
-        err=True,
-    )
+    state, keys = relative_path(project.state), relative_path(project.keys)
+    echo(f"Project made in {state}; back up {keys}.", err=True)
     return project
 
 
@@ -310,13 +297,8 @@ class _Privatize(click.Command):
         """The command's own, and those of mechanisms before the last few."""
         own = super().get_params(ctx)
         last = [parameter.name for parameter in own].index("once")
-        return [
-            own[0],
-            _mechanism_option(),
-            *own[1:last],
-            *_build_mechanism_options(own),
-            *own[last:],
-        ]
+        special = _build_mechanism_options(own)
+        return [own[0], _mechanism_option(), *own[1:last], *special, *own[last:]]
 
 
 def _mechanism_option() -> click.Option:
@@ -398,15 +380,9 @@ def privatize(
         options |= {} if is_release_count_given(options) else ask_for_later_labels()
         options |= {} if yes else ask_labeler_agreement(options)
     with progress() as report:
-        release = release_labels(
-            source,
-            project=home,
-            progress=report,
-            review=make_release_review(
-                report, yes=yes, accepted=accept_little_use, again=options["again"]
-            ),
-            **options,
-        )
+        consent = {"yes": yes, "accepted": accept_little_use, "again": options["again"]}
+        review = make_release_review(report, **consent)
+        release = release_labels(source, project=home, progress=report, review=review, **options)
     return ReleaseSummary.of(release, tuple(_suggest_next_commands(release, project)))
 
 
@@ -417,13 +393,9 @@ def _preview_release(
     from labelguard.release.privatize import plan
 
     is_explicit = is_release_count_given(options)
+    options = options if is_explicit else options | {"once": True}
     with progress() as report:
-        preview = plan(
-            source,
-            project=project,
-            progress=report,
-            **options | ({} if is_explicit else {"once": True}),
-        ).preview
+        preview = plan(source, project=project, progress=report, **options).preview
     if is_explicit or not preview.first:
         return preview
     note = "shown as for --once; with --uses K or --recurring weekly --for 1y releases share ε"

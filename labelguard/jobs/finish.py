@@ -12,15 +12,14 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import traceback
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from labelguard import clock, extras
+from labelguard.answers.connector import read_secret
 from labelguard.errors import LabelguardError
 from labelguard.jobs.gates import EVALUATION
 from labelguard.jobs.settings import Job, NotifySettings
@@ -32,7 +31,6 @@ from labelguard.project.project import Project
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.writer import read_card
 from labelguard.report import overview
-from labelguard.storage.files import read_mounted
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
 _RAW_LABEL_STEPS = ("pull", "release", "evaluate")
@@ -262,11 +260,7 @@ def _make_signer(settings: NotifySettings) -> Any:
     from standardwebhooks.webhooks import Webhook
 
     name = settings.secret_env
-    secret = os.environ.get(name, "").strip()
-    if not secret and (file := os.environ.get(f"{name}_FILE")):
-        data = read_mounted(Path(file), LabelguardError)
-        secret = data.decode(errors="replace").strip()
-    if not secret:
+    if not (secret := read_secret(name, LabelguardError)):
         raise LabelguardError(
             f"notify: no secret; put it into {name}, or into a file named by {name}_FILE"
         )

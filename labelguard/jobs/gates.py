@@ -213,9 +213,10 @@ def make_evaluation(
                 _check_same_axes(directory, model, name)
     newest = newest_release(home, EVALUATION)
     options = {name: value for name, value in job.options.items() if name in _READING_OPTIONS}
+    options |= {"namespace": job.settings.source, "exhausted": "drop"}
     if newest is None:
         options["head"] = str(candidate)
-    request = JobRelease(EVALUATION, 1, job.source, job.settings.source, "drop", options)
+    request = JobRelease(EVALUATION, 1, job.source, options)
     outcome = releases.make_release(request, home, run, progress)
     release = outcome.release or newest_release(home, EVALUATION)
     if release is None:

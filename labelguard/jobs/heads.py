@@ -190,23 +190,12 @@ class HeadStep:
     def _choose_coordinates(
         self, pairs: pa.Table, task: TrainingTask
     ) -> tuple[PairFeatures, Basis, Shape]:
-        """Return features and principal axes: those of the gate, those of the model in use if it
-        has the same features, or axes fitted on these pairs.
-        """
-        shape = Shape(self.options.components, 0, ridge=self.options.ridge)
-        coordinates: Coordinates | None = None
+        """Return features and principal axes: those of the gate, or axes fitted on these pairs."""
         if task.coordinates:
             coordinates = self._load_gate_coordinates(task.coordinates)
-        elif task.previous and (task.previous / FILE).exists():
-            previous = Head.load(task.previous)
-            if (previous.features, replace(previous.shape, ridge=shape.ridge)) == (
-                self._features,
-                shape,
-            ):
-                coordinates = previous
-        if coordinates:
-            shape = replace(coordinates.shape, ridge=shape.ridge)
+            shape = replace(coordinates.shape, ridge=self.options.ridge)
             return coordinates.provider(task.progress), coordinates.basis, shape
+        shape = Shape(self.options.components, 0, ridge=self.options.ridge)
         provider = open_fitted(self._features, pairs, task.progress)
         return provider, fit_basis(spectrum(provider(pairs)), shape), shape
 

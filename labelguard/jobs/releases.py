@@ -17,7 +17,6 @@ from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.jobs.state import RunInProgress
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.options import Exhausted
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, abandon
 from labelguard.project.policy_facts import PolicyDetails
@@ -32,20 +31,15 @@ from labelguard.text import Progress, pluralize
 
 @dataclass(frozen=True)
 class JobRelease:
-    """A release to make once it has at least `min_new_labels`."""
+    """A release to make once it has at least `min_new_labels`.
+
+    `options` are further keywords of `privatize`.
+    """
 
     mechanism: str
     min_new_labels: int
     source: Input | None
-    namespace: str | None
-    exhausted: Exhausted
     options: Mapping[str, Any]
-
-    def list_privatize_arguments(self, home: Project, progress: Progress) -> dict[str, Any]:
-        """Return the keywords of `privatize` and `plan`."""
-        shared = {"project": home, "namespace": self.namespace, "progress": progress}
-        own = {"mechanism": self.mechanism, "exhausted": self.exhausted}
-        return shared | own | dict(self.options)
 
 
 @dataclass(frozen=True)
@@ -91,10 +85,9 @@ def make_release(
             raise NotEnoughLabels(replace(outcome, notes=tuple(preview.notes)))
         run.record_intent(request.mechanism, request=preview.request)
 
+    options = {"mechanism": request.mechanism, "progress": progress, **request.options}
     try:
-        release = privatize(
-            request.source, review=review, **request.list_privatize_arguments(home, progress)
-        )
+        release = privatize(request.source, project=home, review=review, **options)
     except NotEnoughLabels as stop:
         return stop.outcome
     except BudgetExceeded:
@@ -121,7 +114,8 @@ def preview_release(
     if begun and begun.state == "committed":
         return True, ReleaseOutcome(begun.id, finishes, begun.drawn or 0), {}
     try:
-        preview = plan(request.source, **request.list_privatize_arguments(home, progress)).preview
+        options = {"mechanism": request.mechanism, "progress": progress, **request.options}
+        preview = plan(request.source, project=home, **options).preview
     except BudgetExceeded:
         return False, NO_ALLOWANCE, {}
     if begun and preview.request == _recorded_request(request, run):

@@ -139,15 +139,10 @@ class JobExecution:
     @property
     def release_request(self) -> JobRelease:
         """The release that the job asks for."""
-        release, source = self.settings.release, self.settings.source
-        return JobRelease(
-            release.mechanism,
-            release.min_new_labels,
-            self.job.source,
-            source,
-            release.exhausted,
-            self.job.options,
-        )
+        release = self.settings.release
+        options = {"namespace": self.settings.source, "exhausted": release.exhausted}
+        options |= self.job.options
+        return JobRelease(release.mechanism, release.min_new_labels, self.job.source, options)
 
     def run(self, run: RunInProgress, *, resumed: bool, notes: list[str]) -> Retrained:
         """Do all steps that are not done yet."""
@@ -276,9 +271,8 @@ class JobExecution:
         return releases.newest_release(self.home, mechanism, last)
 
     def _train(self, release: str, candidate: Path) -> Facts:
-        directory, previous = self.home.releases / release, self.models.current
-        coordinates = self._gate_coordinates()
-        task = TrainingTask(directory, self.home, candidate, previous, self.progress, coordinates)
+        directory, coordinates = self.home.releases / release, self._gate_coordinates()
+        task = TrainingTask(directory, self.home, candidate, self.progress, coordinates)
         trained = self.step.train(task)
         return {"facts": dict(trained.facts), "curve": [dict(point) for point in trained.curve]}
 

@@ -276,7 +276,7 @@ class ProjectStore:
         for segment in self._ledger.read(sources.read_segments):
             folder = f"labels/{segment.name}/{self._tag(segment.digest)}"
             upload = partial(self._keep_counted_segment, segment)
-            yield _CountedObjects(folder, {"": len(self._segments.read_file(segment))}, upload)
+            yield _CountedObjects(folder, {"": len(self._segments.read_verified(segment))}, upload)
 
     def _keep_counted_map(self, release_id: str, digest: str) -> None:
         """Upload a map, unless it is not in place yet as the ledger says (`finish_rewriting`)."""
@@ -284,7 +284,7 @@ class ProjectStore:
             self.keep_map(release_id, digest, self._maps.files(release_id))
 
     def _keep_counted_segment(self, segment: Segment) -> None:
-        self.keep_segment(segment.name, segment.digest, self._segments.read_file(segment))
+        self.keep_segment(segment.name, segment.digest, self._segments.read_verified(segment))
 
     def _map_folder(self, release_id: str, digest: str) -> str:
         return f"released/{release_id}/{self._tag(digest)}"

@@ -161,13 +161,10 @@ def describe_jobs(project: Project) -> Iterator[Section]:
 
 def describe_job(name: str, runs: Sequence[JobRun]) -> Section:
     last = runs[-1]
-    rows = tuple(
-        (
-            *(run.run, run.ended_at[:10], run.outcome, run.budget),
-            *(run.new_labels, run.charged, run.model, run.why),
-        )
-        for run in reversed(runs[-_RUNS:])
-    )
+    rows = [
+        (r.run, r.ended_at[:10], r.outcome, r.budget, r.new_labels, r.charged, r.model, r.why)
+        for r in reversed(runs[-_RUNS:])
+    ]
     return section(
         "job",
         f"job-{name}",
@@ -195,8 +192,9 @@ def _chart_gate_measurements(name: str, runs: Sequence[JobRun]) -> Chart | None:
     if len(judged) < 2:
         return None
     run, judgement = judged[-1]
-    current, probes = _read_metric(judgement, "current"), judgement.get("by") == "probes"
-    public = f" on {pluralize(judgement['rows'], 'public probe')}" if probes else ""
+    current, public = _read_metric(judgement, "current"), ""
+    if judgement.get("by") == "probes":
+        public = f" on {pluralize(judgement['rows'], 'public probe')}"
     other = "there was no model before" if current is None else f"the model in use {current:.3f}"
     decided = "promoted" if run.outcome == "promoted" else "not promoted"
     return Chart(

@@ -84,12 +84,9 @@ def write_letter(
     charged = {one.id: one.used for one in report.releases}
     again = _find_uncharged_repeat_releases(opened, report)
     rows = [
-        (
-            *(one.id, format_time(one.created_at), one.settings["mechanism"]),
-            *(charged.get(one.id, 0), one.state),
-        )
-        for one in opened.ledger.releases.all()
-        if one.id in charged or one.id in again
+        (r.id, format_time(r.created_at), r.settings["mechanism"], charged.get(r.id, 0), r.state)
+        for r in opened.ledger.releases.all()
+        if r.id in charged or r.id in again
     ]
     shown: dict[str, Any] = {
         "report": report,
