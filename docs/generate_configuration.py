@@ -28,7 +28,7 @@ from labelguard.jobs.settings import options_model
 PAGE = Path(__file__).with_name("configuration.md")
 SCHEMAS = {
     Path(__file__).with_name("labelguard.schema.json"): lambda: project_schema(),
-    Path(__file__).with_name("job.schema.json"): settings.job_schema,
+    Path(__file__).with_name("job.schema.json"): settings.build_job_schema,
 }
 _CONNECTORS = {"label-studio": LabelStudioOptions, "argilla": ArgillaOptions}
 _STEPS = {"head": HeadOptions, "reward`, `dpo": TrainOptions}

@@ -98,7 +98,7 @@ def audit_randomized_response(
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += releases.check_randomized_response()
-    return AuditResult.of(randomized_response.NAME, epsilon, delta, runs, checks)
+    return AuditResult.from_checks(randomized_response.NAME, epsilon, delta, runs, checks)
 
 
 def audit_statistic(
@@ -134,7 +134,7 @@ def audit_statistic(
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += [*releases.check_statistic(), releases.check_ball()]
-    return AuditResult.of(statistic.NAME, epsilon, delta, runs, checks)
+    return AuditResult.from_checks(statistic.NAME, epsilon, delta, runs, checks)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Canary:
     labels: int
     runs: int
 
-    def threshold(self, uses: int) -> int:
+    def compute_threshold(self, uses: int) -> int:
         """Return the price of a block where the budget is for so many."""
         policy = Policy(self.epsilon, self.delta, (Allowance(RANDOMIZED_LABELS.name, uses),))
         [price] = pricing.prices(policy, RANDOMIZED_LABELS.name).values()
@@ -178,7 +178,7 @@ class Canary:
 
 def _check_block(canary: Canary, alpha: float) -> Check:
     """Count answers that say yes; as many as a block likes best prove its whole price."""
-    k, threshold = canary.labels, canary.threshold(1)
+    k, threshold = canary.labels, canary.compute_threshold(1)
     yes, no = (
         np.concatenate(
             [
@@ -202,7 +202,7 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
     Both together cost at most what two uses cost. One coin for both prices would never give
     "yes" at the lower flip probability and "no" at the higher to a label that is no.
     """
-    thresholds = canary.threshold(2), canary.threshold(4)
+    thresholds = canary.compute_threshold(2), canary.compute_threshold(4)
 
     def is_lost(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         clear, noisy = answers
@@ -221,7 +221,9 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
     worlds = _opposite_labels(canary.labels)[0], alternating
-    bound = _epsilon_of_event(canary, worlds, first_two_answers_agree, [canary.threshold(1)], alpha)
+    bound = _epsilon_of_event(
+        canary, worlds, first_two_answers_agree, [canary.compute_threshold(1)], alpha
+    )
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
 
 
@@ -304,7 +306,7 @@ def _check_sensitivity(gaussian: World, ball: World, epsilon: float, delta: floa
     """
     # Both worlds are the same but for their noise.
     sums = map(gaussian.compute_opposite_sums, range(gaussian.rows.units))
-    moved = max(float(_norm(favour - oppose)) for favour, oppose in sums)
+    moved = max(float(_measure_lengths(favour - oppose)) for favour, oppose in sums)
     needed = max(
         bounds.epsilon_of_distance(moved / gaussian.grid.scale, delta),
         bounds.epsilon_of_ball(moved / ball.grid.scale, delta, ball.z.shape[1]),
@@ -326,7 +328,7 @@ def _check_gaussian(
     second = (
         _draw_noisy_sums(other, world.grid, runs, "in the other world", progress) - other
     ) @ along
-    expected = float(_norm(one - other)) / world.grid.scale
+    expected = float(_measure_lengths(one - other)) / world.grid.scale
     # Beyond ε/μ + μ/2 the likelihood ratio of two Gaussians, μ apart, exceeds e^ε.
     limits = np.linspace(0, epsilon / expected + expected / 2 + 1, _THRESHOLDS)
     thresholds = np.concatenate([limits, expected - limits])
@@ -337,7 +339,7 @@ def _check_gaussian(
     centred = np.concatenate([first - expected, second])
     return [
         Check("separation", separated, f"{distance} of the stated noise"),
-        Check("events", passed, _describe_sizes(runs)),
+        Check("events", passed, _describe_thresholds(runs)),
         bounds.check_fit("fit", {"projections": ndtr(centred)}, alpha),
     ]
 
@@ -352,14 +354,17 @@ def _check_ball(
         _draw_noisy_sums(other, world.grid, runs, "in the other world", progress),
     )
     noise = np.concatenate([drawn[0] - one, drawn[1] - other])
-    radii = _norm(noise)
+    radii = _measure_lengths(noise)
     # A rounded vector is shorter than what was rounded by at most half a cell's diagonal.
     components = len(one)
     longest = float(radii.sum()) + len(radii) * math.sqrt(components) / 2
     scale = bounds.bound_exponential_scale(longest, len(radii) * components, alpha)
-    distance = float(_norm(one - other))
+    distance = float(_measure_lengths(one - other))
     separated = bounds.epsilon_of_ball(distance / scale, delta, components)
-    first, second = ((_norm(sums - other) - _norm(sums - one)) / world.grid.scale for sums in drawn)
+    first, second = (
+        (_measure_lengths(sums - other) - _measure_lengths(sums - one)) / world.grid.scale
+        for sums in drawn
+    )
     # The logarithm of the likelihood ratio is at most the distance in scales.
     limits = np.linspace(0, distance / world.grid.scale, _THRESHOLDS, endpoint=False)
     thresholds = np.concatenate([limits, -limits])
@@ -370,7 +375,7 @@ def _check_ball(
     )
     return [
         Check("ball separation", separated, f"scale {mean:.4f} of the stated noise"),
-        Check("ball events", passed, _describe_sizes(runs)),
+        Check("ball events", passed, _describe_thresholds(runs)),
         bounds.check_fit("ball fit", uniforms, alpha),
     ]
 
@@ -383,15 +388,15 @@ def _check_surplus(world: World, runs: int, alpha: float, progress: Progress) ->
     return bounds.check_fit("surplus fit", uniforms, alpha)
 
 
-def _describe_sizes(runs: int) -> str:
+def _describe_thresholds(runs: int) -> str:
     return f"{2 * _THRESHOLDS} thresholds, {runs:,} runs of each world"
 
 
 def _find_unit_direction(one: Integers, other: Integers) -> NDArray[np.float64]:
-    return np.asarray((one - other).astype(np.float64) / _norm(one - other))
+    return np.asarray((one - other).astype(np.float64) / _measure_lengths(one - other))
 
 
-def _norm(vectors: Integers) -> Any:
+def _measure_lengths(vectors: Integers) -> Any:
     """Return the Euclidean length of one vector, or of each row."""
     return np.linalg.norm(vectors.astype(np.float64), axis=-1)
 

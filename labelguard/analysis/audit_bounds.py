@@ -80,7 +80,7 @@ class AuditResult:
     checks: tuple[Check, ...]
 
     @classmethod
-    def of(
+    def from_checks(
         cls, mechanism: str, epsilon: float, delta: float, runs: int, checks: Sequence[Check]
     ) -> AuditResult:
         """Return the result of `checks` whose false alarms add up to FALSE_ALARM."""

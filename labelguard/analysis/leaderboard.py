@@ -50,7 +50,7 @@ ELO = 400 / math.log(10)
 # The mean of a board.
 MEAN = 1000.0
 
-# The headings of `rows`.
+# The headings of `format_standings`.
 COLUMNS = ("source", "rank", "ranks", "score", "interval", "whatever labels are", "comparisons")
 
 # Sources in a repr, and boards in a card.
@@ -128,7 +128,7 @@ class Leaderboard:
     def __str__(self) -> str:
         lines = []
         for board in self.boards:
-            cells = [COLUMNS, *rows(board)]
+            cells = [COLUMNS, *format_standings(board)]
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
             lines += [f"{board.title}: {board.words}", ""]
             lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
@@ -141,7 +141,7 @@ class Leaderboard:
         facts += group_facts("compared with no other", self.alone)
         facts += group_facts("notes", self.notes)
         tables = [
-            CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
+            CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(format_standings(board)))
             for board in self.boards[:_FEW]
         ]
         return card("Leaderboard", facts, tables=tables)
@@ -166,7 +166,7 @@ def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Le
     return rank_sources(load_summarized_head(directory_of(release)), stratum)
 
 
-def rows(board: Board) -> Iterator[tuple[str, ...]]:
+def format_standings(board: Board) -> Iterator[tuple[str, ...]]:
     """Yield the standings as cells under `COLUMNS`."""
     for row in board.standings:
         ranks = f"{row.rank}" if row.rank == row.worst_rank else f"{row.rank} to {row.worst_rank}"
@@ -201,10 +201,10 @@ def rank_sources(head: Head, stratum: str | None = None) -> Leaderboard:
     alone: list[tuple[str | None, str]] = []
     for group in groups:
         scores = _GroupScores.estimate(head, summary, summary.source_scores, group)
-        for members in scores.connected_members():
+        for members in scores.list_connected_members():
             place, name = scores.labels[members[0]]
             if len(members) > 1:
-                boards.append(scores.board(members))
+                boards.append(scores.build_board(members))
             else:
                 alone.append((place, name if place is None else f"{place}: {name}"))
     if stratum is not None:
@@ -274,12 +274,12 @@ class _GroupScores:
             estimate.errors,
         )
 
-    def connected_members(self) -> list[NDArray[np.intp]]:
+    def list_connected_members(self) -> list[NDArray[np.intp]]:
         """Return the indices of each set of connected sources, by stratum, larger ones first."""
         sets = [np.flatnonzero(self.island == number) for number in np.unique(self.island)]
         return sorted(sets, key=lambda m: (self.labels[m[0]][0] or "", -len(m), int(m[0])))
 
-    def board(self, members: NDArray[np.intp]) -> Board:
+    def build_board(self, members: NDArray[np.intp]) -> Board:
         """Return the board of sources that comparisons connect."""
         names = [self.labels[at][1] for at in members.tolist()]
         # Around the mean of the board.
@@ -289,7 +289,7 @@ class _GroupScores:
         clustered = np.hypot(bound, half_widths(self.unreleased[:, members] @ centre))
         scores = self.scores[members] - self.scores[members].mean()
         wide = half_widths(errors)
-        ahead = surely_ahead(scores, errors)
+        ahead = find_significant_leads(scores, errors)
         rank, worst = 1 + ahead.sum(axis=0), len(scores) - ahead.sum(axis=1)
         # By score, sources that cannot be distinguished would seem to have an order.
         order = sorted(range(len(scores)), key=lambda at: (rank[at], names[at]))
@@ -301,7 +301,7 @@ class _GroupScores:
         return Board(self.labels[members[0]][0], standings, describe_ranks(standings))
 
 
-def surely_ahead(scores: Floats, errors: Floats) -> NDArray[np.bool_]:
+def find_significant_leads(scores: Floats, errors: Floats) -> NDArray[np.bool_]:
     """Return True where row i is ahead of column j, for all pairs at once at `LEVEL`: (n, n).
 
     `errors` (draws, n) are simulated ones of `scores` (n,).

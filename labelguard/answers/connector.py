@@ -105,7 +105,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, table: Mapping[str, Any]) -> Settings:
+    def from_table(cls, name: str, table: Mapping[str, Any]) -> Settings:
         """From the table in labelguard.toml. Raises `ConnectorError` for values of other types."""
         own = validate(
             project_file.ConnectorTable, table, FILE, at=("connectors", name), error=ConnectorError
@@ -120,7 +120,7 @@ class Settings:
             own.model_extra or {},
         )
 
-    def own(self, kind: type[T]) -> T:
+    def parse_options(self, kind: type[T]) -> T:
         """Return the connector's own options as a model, or `ConnectorError` for what does not fit
         it.
         """
@@ -165,18 +165,18 @@ class Connector(Protocol):
         ...
 
 
-def kinds() -> list[str]:
+def list_connector_kinds() -> list[str]:
     """Return the connectors that are installed."""
     return plugins.available(DOOR)
 
 
-def connector(settings: Settings) -> Connector:
+def open_connector(settings: Settings) -> Connector:
     """Return the connector of these settings. Raises `ConnectorError` for an unknown kind."""
     entry_point = plugins.find(DOOR, settings.kind)
     if entry_point is None:
         raise ConnectorError(
             f"[connectors.{settings.name}]: no connector is called {settings.kind!r}; set kind to "
-            f"one of {', '.join(kinds())}"
+            f"one of {', '.join(list_connector_kinds())}"
         )
     loaded: Connector = entry_point.load()(settings)
     return loaded
@@ -188,12 +188,12 @@ def read_settings(tables: Mapping[str, Any], name: str) -> Settings:
     if not isinstance(table, Mapping):
         names = f"there are: {', '.join(sorted(tables))}" if tables else "see docs/connectors.md"
         raise ConnectorError(f"labelguard.toml has no [connectors.{name}]; {names}")
-    return Settings.of(name, table)
+    return Settings.from_table(name, table)
 
 
 def check_access(settings: Settings) -> None:
     """Raise `ConnectorError` where a connector says, without its tool, that no pull can begin."""
-    if check := getattr(connector(settings), "check_access", None):
+    if check := getattr(open_connector(settings), "check_access", None):
         check()
 
 
@@ -222,14 +222,14 @@ def read_source_settings(tables: Mapping[str, Any], source: str) -> Settings:
 _SERVICE = "labelguard"
 
 
-def credential(connector: str, kind: str) -> str:
+def read_credential(connector: str, kind: str) -> str:
     """Return a secret of a connector: `api_key`, or `hook_secret` (several, separated by blanks).
 
     Looked for in LABELGUARD_<CONNECTOR>_<KIND>, in the file that LABELGUARD_<CONNECTOR>_<KIND>_FILE
     names, and in the keyring under service `labelguard` and user `<connector>/<kind>`. Raises
     `ConnectorError` if it is nowhere.
     """
-    own = variable(connector, kind)
+    own = credential_variable(connector, kind)
     if value := read_secret(own, ConnectorError):
         return value
     if name := os.environ.get(f"{own}_FILE"):
@@ -256,6 +256,6 @@ def read_secret(name: str, kind: type[LabelguardError]) -> str:
     return read_mounted(Path(file), kind).decode(errors="replace").strip()
 
 
-def variable(connector: str, kind: str) -> str:
+def credential_variable(connector: str, kind: str) -> str:
     """Return the environment variable of such a secret."""
     return "LABELGUARD_" + re.sub(r"\W", "_", f"{connector}_{kind}").upper()

@@ -77,7 +77,7 @@ class AnswerRows:
     deleted: Blocks
 
     @classmethod
-    def of(
+    def from_answers(
         cls, answers: Sequence[Answer], connector: str, source: str, keys: KeyRing
     ) -> AnswerRows:
         """Return the answers of a connector as rows."""
@@ -107,7 +107,7 @@ class AnswerRows:
         table, keys = self.table.filter(pa.array(rows)), self.labeler_key[rows]
         return AnswerRows(self.record[rows], keys, table, self.deleted[deleted])
 
-    def tables(self) -> dict[int, pa.Table]:
+    def split_by_place(self) -> dict[int, pa.Table]:
         """Return what goes to which place of a segment, in the order of arrival."""
         bucket = buckets.bucket_of(self.labeler_key, BUCKETS)
         tables = {
@@ -133,14 +133,14 @@ class Segments:
         """Write a segment's file, flushed to disk; its digest."""
         return self._write(name, "", self._pack(name, tables))
 
-    def put(self, segment: Segment, data: bytes) -> None:
+    def restore(self, segment: Segment, data: bytes) -> None:
         """Write the file of a segment that lacks it. Raises `ProjectError` if it is another."""
         if self._digest(segment.name, data) != segment.digest:
             raise ProjectError(f"segment {segment.name} is not the one that the ledger lists")
         self._directory.mkdir(mode=0o700, exist_ok=True)
         write_atomically(self._path(segment.name), data, mode=0o600)
 
-    def lacks(self, segment: Segment) -> bool:
+    def is_missing(self, segment: Segment) -> bool:
         """Return whether there is no file of a segment."""
         return not any(self._path(segment.name, end).exists() for end in ("", _REWRITTEN))
 
@@ -176,14 +176,14 @@ class Segments:
     def rewrite(self, segment: Segment, changed: dict[int, pa.Table]) -> tuple[str, int]:
         """Write a segment anew beside itself with other tables in some places.
 
-        Its digest and number of rows, with which `settle` puts it in place once the ledger lists
-        them.
+        Return its digest and number of rows; `complete_rewrites` puts it in place once the ledger
+        lists them.
         """
         tables = {p: table for p, table in (self.read(segment) | changed).items() if len(table)}
         digest = self._write(segment.name, _REWRITTEN, self._pack(segment.name, tables))
         return digest, sum(map(len, tables.values()))
 
-    def settle(self, counted: Sequence[Segment]) -> None:
+    def complete_rewrites(self, counted: Sequence[Segment]) -> None:
         """Complete what crashes left: files change places with those that were rewritten, as the
         ledger says, and those go that it does not list.
         """
@@ -201,7 +201,7 @@ class Segments:
                 path.unlink()
         fsync_path(self._directory)
 
-    def fault(self, counted: Sequence[Segment]) -> str | None:
+    def find_fault(self, counted: Sequence[Segment]) -> str | None:
         """Return the error of the first segment that is not as the ledger says, or None."""
         for segment in counted:
             try:

@@ -239,9 +239,9 @@ def doctor(project: Path | None) -> list[Finding]:
     Example:
       labelguard doctor
     """
-    from labelguard.report.doctor import examine
+    from labelguard.report.doctor import check_installation
 
-    return examine(project)
+    return check_installation(project)
 
 
 release.add_command(export)

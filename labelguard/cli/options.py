@@ -113,7 +113,7 @@ source_option = click.option(
 )
 
 
-def click_settings(option: Option, *, usual: bool = True) -> dict[str, Any]:
+def build_click_settings(option: Option, *, usual: bool = True) -> dict[str, Any]:
     """Return what click needs to know of an option as it was declared.
 
     Where nothing is typed it has its default, if it is `usual`, and else is None.
@@ -148,7 +148,7 @@ def declared_options(
 
     def add(command: F) -> F:
         for name in reversed(names or tuple(known)):
-            settings = click_settings(known[name]) | changes.get(name, {})
+            settings = build_click_settings(known[name]) | changes.get(name, {})
             command = click.option(known[name].flag, name, **settings)(command)
         return command
 

@@ -12,9 +12,9 @@ from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import policy
 from labelguard.cli.terminal import (
     ask,
-    bullet_facts,
     confirm,
     echo,
+    format_bullet_facts,
     print_facts,
     print_notes,
     print_table,
@@ -196,7 +196,7 @@ def labeler() -> None:
 
 def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
     """Print what happens, or would happen, when a labeler leaves, and what remains."""
-    print_facts(_departure_facts(value, done))
+    print_facts(_list_departure_facts(value, done))
     from labelguard.budget import events
 
     if value.releases:
@@ -210,10 +210,10 @@ def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
         )
         print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
     echo()
-    print_facts(bullet_facts("remains", value.remains))
+    print_facts(format_bullet_facts("remains", value.remains))
 
 
-def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
+def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
     yield "labeler", value.labeler
     before = ", as before" if value.before == value.kind else ", retired before"
     yield "is" if done else "will be", value.kind + (before if value.before else "")

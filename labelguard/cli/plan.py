@@ -46,7 +46,7 @@ _LONGEST_BAR = 40
 
 
 def _print_inspection(inspection: Inspection) -> None:
-    print_facts(_inspection_facts(inspection))
+    print_facts(_list_inspection_facts(inspection))
     if inspection.labelers:
         _print_histogram(inspection.labelers.histogram)
     for number, example in enumerate(inspection.examples, 1):
@@ -64,7 +64,7 @@ def _print_inspection(inspection: Inspection) -> None:
         print_next_commands(inspection.next)
 
 
-def _inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
+def _list_inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
     yield "format", f"{inspection.format}: {inspection.about}"
     read = (role for role in inspection.roles if role.read)
     named = (r.role if r.role == r.column else f"{r.role} = {r.column}" for r in read)

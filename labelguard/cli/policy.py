@@ -232,16 +232,16 @@ def _print_activation_effect(value: Activation, *, err: bool) -> None:
     if closes := value.closes:
         price = f"at its full price, used or not: {format_budget(closes)}"
         facts.append(("closes", f"{closes.name}, {price}"))
-    facts.append(total_fact(value.total))
-    print_facts([*facts, ceiling_fact(value.ceiling)], err=err)
+    facts.append(format_total_fact(value.total))
+    print_facts([*facts, format_ceiling_fact(value.ceiling)], err=err)
 
 
-def total_fact(total: Budgeted) -> tuple[str, str]:
+def format_total_fact(total: Budgeted) -> tuple[str, str]:
     """Return what all policies cost together, as a fact."""
     return "total", f"{format_budget(total)} over the project's life, however policies were chosen"
 
 
-def ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
+def format_ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
     """Return the ceiling as a fact."""
     return "ceiling", f"{format_budget(ceiling)}, for all policies together"
 

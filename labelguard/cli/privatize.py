@@ -16,7 +16,7 @@ import click
 from labelguard.budget import events
 from labelguard.budget.request import EVERY, Horizon, PolicyRequest
 from labelguard.cli.options import (
-    click_settings,
+    build_click_settings,
     declared_options,
     directory_option,
     inputs_argument,
@@ -25,17 +25,17 @@ from labelguard.cli.options import (
     source_option,
     wait_option,
 )
-from labelguard.cli.release import card_facts
+from labelguard.cli.release import list_card_facts
 from labelguard.cli.terminal import (
     Reporter,
     echo,
     escape_controls,
+    format_relative_path,
     print_facts,
     print_next_commands,
     print_notes,
     prints,
     progress,
-    relative_path,
 )
 from labelguard.errors import NoProject, NotAgreed, PolicyError
 from labelguard.options import RunOptions, option_declarations
@@ -123,11 +123,11 @@ def print_preview(preview: Preview, *, err: bool = False, notes: bool = True) ->
         return
     if preview.first:
         echo("The first release fixes this, for the life of the project:", err=err)
-    print_facts(list(_preview_facts(preview)), err=err)
+    print_facts(list(_list_preview_facts(preview)), err=err)
     print_notes(preview.notes if notes else ())
 
 
-def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
+def _list_preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     whole = (
         f"all labels of each {preview.unit} together" if preview.unit != "item" else "each content"
     )
@@ -237,7 +237,7 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
     )
     _require_consent(f"Make one in {Path.cwd()}?", "labelguard init makes one")
     project = init(Path())
-    state, keys = relative_path(project.state), relative_path(project.keys)
+    state, keys = format_relative_path(project.state), format_relative_path(project.keys)
     echo(f"Project made in {state}; back up {keys}.", err=True)
     return project
 
@@ -260,7 +260,7 @@ class ReleaseSummary:
     notes: Sequence[str]
 
     @classmethod
-    def of(cls, release: Release, next_steps: Sequence[str]) -> ReleaseSummary:
+    def from_release(cls, release: Release, next_steps: Sequence[str]) -> ReleaseSummary:
         """Return the summary of a release."""
         card, path = dict(release.card), str(release.path)
         return cls(release.id, path, release.reused, card, next_steps, release.notes)
@@ -268,7 +268,7 @@ class ReleaseSummary:
 
 def print_release_summary(made: ReleaseSummary) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
-    facts = [*card_facts(made.card), ("where", relative_path(made.path))]
+    facts = [*list_card_facts(made.card), ("where", format_relative_path(made.path))]
     if made.reused:
         facts = [
             (f"{name} then" if name.startswith("allowance") else name, value)
@@ -316,7 +316,7 @@ def _build_mechanism_options(own: list[click.Parameter]) -> Iterator[click.Optio
     taken = {parameter.name for parameter in own}
     for name, (mechanisms, option) in collect_options().items():
         if name not in taken:
-            settings = click_settings(option, usual=False)
+            settings = build_click_settings(option, usual=False)
             text = f"{', '.join(mechanisms)}: {option.text}"
             yield click.Option([option.flag, name], **settings | {"help": text})
 
@@ -383,7 +383,7 @@ def privatize(
         consent = {"yes": yes, "accepted": accept_little_use, "again": options["again"]}
         review = make_release_review(report, **consent)
         release = release_labels(source, project=home, progress=report, review=review, **options)
-    return ReleaseSummary.of(release, tuple(_suggest_next_commands(release, project)))
+    return ReleaseSummary.from_release(release, tuple(_suggest_next_commands(release, project)))
 
 
 def _preview_release(

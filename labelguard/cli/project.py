@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli.options import HELP
-from labelguard.cli.policy import ceiling_fact
+from labelguard.cli.policy import format_ceiling_fact
 from labelguard.cli.terminal import confirm, echo, print_bullets, print_facts, prints
 from labelguard.text import format_budget, pluralize
 
@@ -161,7 +161,7 @@ def project_restore(
 
 
 def _print_ceiling(value: CeilingUse, *, err: bool = False) -> None:
-    facts = [ceiling_fact(value.ceiling)]
+    facts = [format_ceiling_fact(value.ceiling)]
     facts += [("reached", format_budget(value.reached)), ("left", format_budget(value.left))]
     if value.raised:
         raised = f"{format_budget(value.raised)}: only this is promised from then on"

@@ -197,12 +197,12 @@ def print_next_commands(commands: Sequence[str], when: str = "") -> None:
         echo(head + f"\n{' ' * len(head)}".join(commands))
 
 
-def bullet_facts(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+def format_bullet_facts(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     """Facts that have one name together: sentences, each with a dot before it."""
     return [("" if number else name, f"· {line}") for number, line in enumerate(lines)]
 
 
-def relative_path(path: str | Path) -> str:
+def format_relative_path(path: str | Path) -> str:
     """A path as it may be typed here."""
     with contextlib.suppress(ValueError):
         return str(Path(path).relative_to(Path.cwd()))
@@ -338,7 +338,7 @@ BACKLOG = 2_048
 _SHUTDOWN_SECONDS = 30
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises `LabelguardError` where the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol named, asyncio sends what it writes at once (TCP_NODELAY); else every
@@ -356,7 +356,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
+def format_address(listener: socket.socket) -> str:
     """Return the URL of a socket that listens."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -15,13 +15,13 @@ from labelguard.cli.options import (
 )
 from labelguard.cli.terminal import (
     echo,
+    format_relative_path,
     print_facts,
     print_next_commands,
     print_notes,
     print_table,
     prints,
     progress,
-    relative_path,
 )
 from labelguard.release.frameworks import NOISES, FrameworkName
 from labelguard.text import describe_reason_counts, pluralize
@@ -182,7 +182,7 @@ def _print_run_result(result: Retrained) -> None:
     print_notes(result.notes)
 
 
-def _preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
+def _list_preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
     yield "job", preview.job
     if preview.under_way:
         yield "", f"run {preview.under_way} was begun and would be resumed"
@@ -217,7 +217,7 @@ def _print_job_file(result: JobFile) -> None:
 def _print_retrain_result(result: Retrained | RunPreview | JobFile) -> None:
     show: Mapping[str, Callable[[Any], None]] = {
         "Retrained": _print_run_result,
-        "RunPreview": lambda preview: print_facts(_preview_facts(preview)),
+        "RunPreview": lambda preview: print_facts(_list_preview_facts(preview)),
         "JobFile": _print_job_file,
     }
     show[type(result).__name__](result)
@@ -277,7 +277,7 @@ class _Trainer(click.Choice):  # type: ignore[type-arg]
 
 def _print_exported(value: ExportResult) -> None:
     rate = "" if value.rate is None else f" at the rate {value.rate:.6g}"
-    written = f"{pluralize(value.rows, 'pair')} written to {relative_path(value.path)}"
+    written = f"{pluralize(value.rows, 'pair')} written to {format_relative_path(value.path)}"
     hard = ": probabilities are dropped; --copies 10 keeps them" * (value.noise == "hard")
     echo(f"{written}; noise: {value.noise}{rate}{hard}")
     echo(f"{value.guarantee[0].upper()}{value.guarantee[1:]}")

@@ -87,18 +87,18 @@ def make_history_entry(
     )
 
 
-def training_config(job: Job, step: Step) -> dict[str, Any]:
+def describe_training(job: Job, step: Step) -> dict[str, Any]:
     """Return by what a job trains and judges, as JSON."""
     gate = job.settings.gate.model_dump(mode="json")
     return {"step": step.name, "options": dict(step.identity()), "gate": gate}
 
 
-def training_key(job: Job, step: Step, release: str) -> str:
+def compute_training_key(job: Job, step: Step, release: str) -> str:
     """Return a digest of all that decides what is learned from a release, and how it is judged.
 
     Equal keys make no new model, and are not judged twice.
     """
-    content = {"release": release, **training_config(job, step)}
+    content = {"release": release, **describe_training(job, step)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -132,7 +132,7 @@ def record_and_notify(job: Job, home: Project, run: RunInProgress) -> list[str]:
 
 def end_failed_run(job: Job, home: Project, run: RunInProgress, why: str) -> None:
     """End a run that failed; its release stays, and the next run learns from it."""
-    run.end(make_history_entry(job, run, "failed", why))
+    run.record_end(make_history_entry(job, run, "failed", why))
     with contextlib.suppress(LabelguardError):  # the first error has to be raised
         record_and_notify(job, home, run)
 
@@ -192,7 +192,7 @@ def notify(
         return []
     queue = state.read(_QUEUE) or {"noted": 0, "below": [], "waiting": []}
     if queue["noted"] < run.run:
-        usage = overview.budget(home).allowances
+        usage = overview.read_budget(home).allowances
         # The share of each allowance that is left, over all labelers who gave labels.
         left = {use.event: round(use.left / use.allowed, 4) for use in usage if use.allowed}
         below = sorted(name for name, share in left.items() if share < settings.budget_below)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import releases
-from labelguard.jobs.releases import JobRelease, newest_release
+from labelguard.jobs.releases import JobRelease, find_newest_release
 from labelguard.jobs.settings import GateSettings, Job
 from labelguard.jobs.state import Facts, Models, RunInProgress
 from labelguard.jobs.steps import Step
@@ -157,7 +157,7 @@ def find_coordinates_directory(home: Project, current: Path | None) -> Path | No
     """Return the directory with the coordinates of gate `held-out`: the newest evaluation of the
     project or, before there is one, the model in use.
     """
-    newest = newest_release(home, EVALUATION)
+    newest = find_newest_release(home, EVALUATION)
     return home.releases / newest if newest else current
 
 
@@ -170,7 +170,7 @@ def check_same_coordinates(mechanism: str, home: Project, current: Path | None) 
         return
     if current:
         _check_same_axes(directory, current, "the model in use")
-    newest = newest_release(home, mechanism)
+    newest = find_newest_release(home, mechanism)
     if newest and (home.releases / newest / FILE).exists():
         _check_same_axes(directory, home.releases / newest, f"release {newest}")
     elif mechanism == "statistic":
@@ -211,14 +211,14 @@ def make_evaluation(
         for model, name in ((candidate, "the candidate"), (current, "the model in use")):
             if model:
                 _check_same_axes(directory, model, name)
-    newest = newest_release(home, EVALUATION)
+    newest = find_newest_release(home, EVALUATION)
     options = {name: value for name, value in job.options.items() if name in _READING_OPTIONS}
     options |= {"namespace": job.settings.source, "exhausted": "drop"}
     if newest is None:
         options["head"] = str(candidate)
     request = JobRelease(EVALUATION, 1, job.source, options)
     outcome = releases.make_release(request, home, run, progress)
-    release = outcome.release or newest_release(home, EVALUATION)
+    release = outcome.release or find_newest_release(home, EVALUATION)
     if release is None:
         raise LabelguardError(
             f"gate.by: held-out has nothing to judge by ({outcome.why}); wait for labels of those "
@@ -258,7 +258,7 @@ def judge(
     else:
         assert evaluation is not None
         measured = _measure_by_held_out(gate, models, evaluation, charged)
-    return _decide(gate, measured)
+    return _build_judgement(gate, measured)
 
 
 def _measure_by_released(
@@ -340,7 +340,7 @@ def _measure_by_held_out(
     )
 
 
-def _decide(gate: GateSettings, measured: _Measurement) -> Judgement:
+def _build_judgement(gate: GateSettings, measured: _Measurement) -> Judgement:
     """Apply the rule to estimates as they are; show of them what is possible."""
     least, most = _RANGE[measured.measure]
 
@@ -354,7 +354,7 @@ def _decide(gate: GateSettings, measured: _Measurement) -> Judgement:
     beside = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in baselines.items()]
     interval = f"({low:.3f} to {high:.3f}{''.join(beside)})"
     value = f"{measured.measure} {possible(candidate):.3f} {interval}"
-    promote, why = _apply_rule(gate, measured, difference, value)
+    promote, why = _decide_promotion(gate, measured, difference, value)
     return Judgement(
         by=gate.by,
         promote=promote,
@@ -371,7 +371,7 @@ def _decide(gate: GateSettings, measured: _Measurement) -> Judgement:
     )
 
 
-def _apply_rule(
+def _decide_promotion(
     gate: GateSettings, measured: _Measurement, difference: float | None, value: str
 ) -> tuple[bool, str]:
     """Return whether the candidate is promoted, and why; `value` is the estimate as it is shown.

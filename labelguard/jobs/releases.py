@@ -131,7 +131,7 @@ def preview_release(
     return True, ReleaseOutcome(None, why, preview.new_labels, preview.charged), preview.left
 
 
-def newest_release(home: Project, mechanism: str, preferred: str | None = None) -> str | None:
+def find_newest_release(home: Project, mechanism: str, preferred: str | None = None) -> str | None:
     """Return `preferred`, or the newest committed release by a mechanism that is still on disk."""
     ids = [
         record.id
@@ -150,7 +150,7 @@ def find_begun_release(
 
 
 def _recorded_request(request: JobRelease, run: RunInProgress | None) -> str | None:
-    intent = run.intent(request.mechanism) if run else None
+    intent = run.read_intent(request.mechanism) if run else None
     return intent["request"] if intent else None
 
 
@@ -184,13 +184,15 @@ def _describe_reused_release(record: ReleaseRecord, min_new_labels: int) -> Rele
 def find_usage(mechanism: str, home: Project) -> Usage | None:
     """Return how far what a mechanism charges is used; None before it charged anybody."""
     event = str(open_mechanism(mechanism).priced)
-    used = (one for one in overview.budget(home).allowances if one.event == event and one.labelers)
+    used = (
+        one for one in overview.read_budget(home).allowances if one.event == event and one.labelers
+    )
     return next(used, None)
 
 
 def require_policy_in_force(home: Project) -> PolicyDetails:
     """Return the policy in force. Raises `PolicyError` where there is none."""
-    policy = overview.budget(home).policy
+    policy = overview.read_budget(home).policy
     if policy is not None:
         return policy
     drafts = [draft.name for draft in policies.listing(home) if draft.state == "draft"]

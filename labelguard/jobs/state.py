@@ -59,7 +59,7 @@ class JobState:
         with hold_lock(self.directory / _LOCK, busy):
             yield
 
-    def ended_runs(self) -> list[JobRun]:
+    def read_ended_runs(self) -> list[JobRun]:
         """Return the runs that ended, oldest first."""
         return attempts.read_job_runs(self.history)
 
@@ -70,25 +70,25 @@ class JobState:
         """
         outcomes = ("promoted", "rejected") if in_use else ("rejected",)
         return any(
-            run.lesson == training_key for run in self.ended_runs() if run.outcome in outcomes
+            run.lesson == training_key for run in self.read_ended_runs() if run.outcome in outcomes
         )
 
-    def last_release(self) -> str | None:
+    def find_last_release(self) -> str | None:
         """Return the release that the job learned from last."""
-        return next((run.release for run in reversed(self.ended_runs()) if run.release), None)
+        return next((run.release for run in reversed(self.read_ended_runs()) if run.release), None)
 
-    def run_in_progress(self) -> RunInProgress | None:
+    def read_run_in_progress(self) -> RunInProgress | None:
         """Return the run that was begun and has not ended, if there is one."""
         facts = self.read(_RUN)
         if facts is None:
             return None
         if {name: type(facts.get(name)) for name in _TYPES} != _TYPES:
-            raise _unreadable(self.directory / _RUN)
+            raise _make_unreadable_error(self.directory / _RUN)
         return RunInProgress(self, facts)
 
-    def begin(self, job: Job) -> RunInProgress:
+    def begin_run(self, job: Job) -> RunInProgress:
         """Begin a new run."""
-        number = max((run.run for run in self.ended_runs()), default=0) + 1
+        number = max((run.run for run in self.read_ended_runs()), default=0) + 1
         facts = {"format": 1, "run": number, "started_at": clock.now(), "digest": job.digest}
         facts |= {"settings": job.settings.model_dump(mode="json"), "base": str(job.base)}
         run = RunInProgress(self, {**facts, "steps": {}, "intents": {}})
@@ -103,9 +103,9 @@ class JobState:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise _unreadable(path) from None
+            raise _make_unreadable_error(path) from None
         if not isinstance(facts, dict):
-            raise _unreadable(path)
+            raise _make_unreadable_error(path)
         return facts
 
     def write(self, name: str, facts: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class RunInProgress:
             self.write()
         return self.steps[name]
 
-    def intent(self, name: str) -> Facts | None:
+    def read_intent(self, name: str) -> Facts | None:
         """Return the facts recorded before an action that may have begun."""
         intent: Facts | None = self.facts["intents"].get(name)
         return intent
@@ -175,7 +175,7 @@ class RunInProgress:
         self.facts["intents"][name] = facts
         self.write()
 
-    def end(self, run: JobRun) -> None:
+    def record_end(self, run: JobRun) -> None:
         """Record how the run ended; its entry in the history follows, whatever crashes."""
         self.facts["ended"] = vars(run)
         self.write()
@@ -194,7 +194,7 @@ def hold_lock(path: Path, busy: str) -> Iterator[None]:
         yield
 
 
-def _unreadable(path: Path) -> ProjectError:
+def _make_unreadable_error(path: Path) -> ProjectError:
     return ProjectError(f"{path} cannot be read; remove it to begin anew")
 
 
@@ -214,7 +214,7 @@ class Models:
         self._check()
 
     @classmethod
-    def of(cls, job: Job, home: Project) -> Self:
+    def open_for_job(cls, job: Job, home: Project) -> Self:
         """Return the models of a job, apart from its project's state and keys despite any links."""
         # The fingerprint of the project key: it stays when a project moves or is restored.
         models = cls(job.models, job.name, KeyRing(home.keys).key_fingerprint())
@@ -320,7 +320,7 @@ class Models:
         """Remove models that were trained and not promoted, but for the one to `keep`."""
         for path in self.directory.glob(f"{_CANDIDATE}*"):
             if keep is None or not path.name.startswith(keep):
-                _remove(path)
+                _remove_file_or_directory(path)
 
     def promote(self, candidate: Path, name: str, facts: Mapping[str, Any], keep: int) -> None:
         """Make `candidate` the model `name` and the one in use; finish what is not done yet.
@@ -356,10 +356,10 @@ class Models:
         present = [name for name in sorted(self._names) if (self.directory / name).exists()]
         for name in present[:-keep]:
             if name != self.in_use:
-                _remove(self.directory / name)
+                _remove_file_or_directory(self.directory / name)
 
 
-def _remove(path: Path) -> None:
+def _remove_file_or_directory(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -53,14 +53,14 @@ class Finding:
     notice: bool = False
 
 
-def examine(project: Where) -> list[Finding]:
+def check_installation(project: Where) -> list[Finding]:
     """Return all checks; a missing project is reported, not an error, unless it was named."""
     checks = [
         Finding("python", sys.version_info >= (3, 11), platform.python_version()),
         Finding("system", os.name == "posix", platform.system()),
         *(_check_package(name) for name in _CORE),
         Finding("extras", True, _list_installed_extras()),
-        _run_check("randomized response", _check_accounting),
+        _make_finding("randomized response", _check_accounting),
     ]
     return [*_release_failures(project), *checks, *_check_project(project)]
 
@@ -141,13 +141,13 @@ def _check_project(project: Where) -> list[Finding]:
 
     def check_answers() -> str | Finding:
         opened = OpenProject.open(home)
-        broken = opened.answers.fault()
+        broken = opened.answers.find_fault()
         if broken:
             raise ProjectError(broken)
-        held = opened.answers.count()
+        held = opened.answers.count_stored()
         settings = connectors.read_all_settings(home.connectors)
         for one in settings.values():
-            connectors.connector(one)  # which checks its own options
+            connectors.open_connector(one)  # which checks its own options
         names = ", ".join(sorted(settings)) or "none"
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
         detail = f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
@@ -174,7 +174,7 @@ def _check_project(project: Where) -> list[Finding]:
         return Finding("deliveries", True, "; ".join(lines), notice=bool(why or ignored))
 
     def check_budget() -> str | Finding:
-        known = overview.budget(home)
+        known = overview.read_budget(home)
         if known.policy is None:
             return "no policy is in force"
         unit = known.policy.unit
@@ -196,7 +196,7 @@ def _check_project(project: Where) -> list[Finding]:
         "deliveries": check_hook,
         "budget": check_budget,
     }
-    return _refer_repeats_to_first([_run_check(name, work) for name, work in checks.items()])
+    return _refer_repeats_to_first([_make_finding(name, work) for name, work in checks.items()])
 
 
 def _refer_repeats_to_first(findings: list[Finding]) -> list[Finding]:
@@ -210,7 +210,7 @@ def _refer_repeats_to_first(findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def _run_check(name: str, work: Callable[[], str | Finding]) -> Finding:
+def _make_finding(name: str, work: Callable[[], str | Finding]) -> Finding:
     try:
         shown = work()
         return Finding(name, True, shown) if isinstance(shown, str) else shown
@@ -269,7 +269,7 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
 
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
-    tool = connectors.connector(settings)
+    tool = connectors.open_connector(settings)
     about = tool.about()
     answers = list(islice(_pull_answers(tool), ANSWERS))
     if not answers:

@@ -20,7 +20,7 @@ from labelguard.ledger.records import UnitGroups
 from labelguard.project import erasure, linking
 from labelguard.project.opening import OpenProject, Where
 from labelguard.report.facts import format_best_guess_accuracy, format_odds_factor
-from labelguard.report.render import Report, format_time, html, markdown, section
+from labelguard.report.render import Report, fill_words, format_time, render_html, render_markdown
 from labelguard.report.sections import NOT_STATED, read_organisation_statements
 from labelguard.storage import blocks
 from labelguard.storage.files import write_atomically
@@ -102,14 +102,14 @@ def write_letter(
         "stated": {name: stated[name] for name in _CONTACTS},
     }
     parts = tuple(
-        section(block, rows=rows if block == "letter_used" else (), **shown) for block in _BLOCKS
+        fill_words(block, rows=rows if block == "letter_used" else (), **shown) for block in _BLOCKS
     )
     name = opened.project.about.get("name", "this project")
     summary = (("to labeler", labeler_id), ("known here as", report.labeler))
     document = Report(f"Your answers in {name}", clock.now(), __version__, True, summary, parts)
-    text = markdown(document)
+    text = render_markdown(document)
     if output:
-        page = html(document) if output.suffix == ".html" else text
+        page = render_html(document) if output.suffix == ".html" else text
         write_atomically(output, page.encode(), mode=0o600)
     missing = [name for name in _CONTACTS if stated[name] == NOT_STATED]
     return LabelerLetter(report.labeler, text, str(output) if output else None, missing)

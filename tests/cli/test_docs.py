@@ -257,9 +257,9 @@ def _recipe():
 
 
 def _dead_letters():
-    with contextlib.closing(OpenProject.open(".").answers.inbox()) as inbox:
+    with contextlib.closing(OpenProject.open(".").answers.open_inbox()) as inbox:
         for body in (b"[]", b"1", b"2", b"{"):
-            inbox.bury("label-studio", body, "not understood")
+            inbox.store_dead_letter("label-studio", body, "not understood")
 
 
 PREPARED = {

@@ -22,7 +22,7 @@ def label_studio_event(project):
 
 
 def check(project, name):
-    return next(one for one in doctor.examine(project) if one.name == name)
+    return next(one for one in doctor.check_installation(project) if one.name == name)
 
 
 @pytest.fixture

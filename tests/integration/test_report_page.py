@@ -58,9 +58,9 @@ def pages(tmp_path_factory):
         directory = project.jobs / "nightly"
         directory.mkdir(parents=True)
         (directory / HISTORY).write_text("".join(json.dumps(asdict(r)) + "\n" for r in runs))
-        inbox = Inbox.at(project.state, project.ledger_url, OpenProject.open(project).keys)
-        inbox.put([Event("desk", (Answer("1", 1),))])
-        inbox.bury("desk", b"x", HOSTILE)
+        inbox = Inbox.open(project.state, project.ledger_url, OpenProject.open(project).keys)
+        inbox.store_events([Event("desk", (Answer("1", 1),))])
+        inbox.store_dead_letter("desk", b"x", HOSTILE)
         inbox.close()
         (project.state / "worker.json").write_text(json.dumps({"releases": {HOSTILE: made.id}}))
         write(here / "full.html", project=project)

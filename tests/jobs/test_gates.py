@@ -113,7 +113,7 @@ def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base):
     model = [_model(base / "all", [])]
     found = gates._measure_accuracy(Gate(), Opinions(), model, pairs, flips, np.arange(100))
     assert found.candidate == pytest.approx(3.0)
-    judged = gates._decide(Gate(at_least=1.5), found)
+    judged = gates._build_judgement(Gate(at_least=1.5), found)
     assert judged.promote and (judged.candidate, judged.interval) == (1.0, (1.0, 1.0))
 
 

@@ -81,7 +81,7 @@ def test_labels_that_come_in_between_are_not_charged_twice(moment, uses, base, t
         assert done.new_labels == 30
         assert retrain(one.job).new_labels == 30
     assert one.charged() == uses
-    releases = overview.releases(one.path)
+    releases = overview.list_releases(one.path)
     assert not [line.state for line in releases if line.state in ("computing", "drawn")]
     assert releases[-1].rows == 90
 

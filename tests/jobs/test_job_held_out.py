@@ -25,7 +25,7 @@ def make_desk(here):
 
 
 def mechanisms(small):
-    return [one.mechanism for one in overview.releases(small.path) if one.state == "committed"]
+    return [one.mechanism for one in overview.list_releases(small.path) if one.state == "committed"]
 
 
 def test_every_model_is_judged_by_one_charged_statistic(tmp_path):

@@ -64,7 +64,7 @@ def spent_by(who, project):
     """ε of a person, as all three places that tell it have it."""
     across = add_up_spending([who], [project]).total
     letter = erasure.preview_removal(who, "erased", project, never_seen=True).epsilon
-    assert across and letter == overview.labeler(who, project).epsilon == across.epsilon
+    assert across and letter == overview.read_labeler_budget(who, project).epsilon == across.epsilon
     return letter
 
 

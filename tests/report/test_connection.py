@@ -12,7 +12,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, find
 from labelguard.report import demonstration
-from labelguard.report.doctor import check_connector, examine
+from labelguard.report.doctor import check_connector, check_installation
 
 _DESK = "[connectors.desk]"
 
@@ -113,9 +113,9 @@ def test_what_it_notes_does_not_depend_on_what_was_answered(tool):
 
 
 def test_one_fault_is_told_once(used_project):
-    assert all(one.ok for one in examine(used_project))
+    assert all(one.ok for one in check_installation(used_project))
     (used_project.keys / "project.key").unlink()
-    found = {one.name: one.detail for one in examine(used_project) if not one.ok}
+    found = {one.name: one.detail for one in check_installation(used_project) if not one.ok}
     assert "project.key" in found.pop("keys")
     names = ("ledger", "private maps", "ingested answers", "deliveries", "budget")
     assert found == dict.fromkeys(names, "not looked at: see keys")

@@ -19,7 +19,7 @@ from labelguard.project import erasure, linking, policies
 from labelguard.project.project import find
 from labelguard.report.page import report
 from labelguard.report.person import write_letter
-from labelguard.report.render import html, markdown
+from labelguard.report.render import render_html, render_markdown
 
 COST: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 STATED = 'controller = "Clinic"\npurpose = """training\nan assistant"""\n'
@@ -183,7 +183,7 @@ def test_a_statement_that_is_markup_is_shown_and_never_obeyed(released):
     hostile = "".join(f"{name} = {json.dumps(HOSTILE)}\n" for name in ("controller", "recipients"))
     document = report(project=state(released, hostile))
     assert dict(section(document, "processing").facts)["controller"].startswith("<script>")
-    for render in (html, markdown):
+    for render in (render_html, render_markdown):
         text = render(document)
         assert "<script" not in re.sub(r"\\.", "", text) and "\x1b" not in text
 
