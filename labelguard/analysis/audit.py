@@ -313,7 +313,7 @@ def _check_sensitivity(gaussian: World, ball: World, epsilon: float, delta: floa
     )
     bound = needed if needed > epsilon else 0.0
     ratios = f"{moved / gaussian.grid.scale:.4f} (ball: {moved / ball.grid.scale:.4f})"
-    return Check("sensitivity", bound, f"{ratios} of the noise at most, taken as stated")
+    return Check("sensitivity", bound, f"{ratios} of the stated noise at most")
 
 
 def _check_gaussian(

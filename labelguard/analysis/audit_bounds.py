@@ -240,7 +240,7 @@ def check_fit(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
         values, steps = np.sort(sample), np.arange(len(sample) + 1) / len(sample)
         distance = float(np.maximum(steps[1:] - values, values - steps[:-1]).max())
         fits &= distance <= chance
-        details.append(f"{what} {distance:.4f} off the stated law, by chance up to {chance:.4f}")
+        details.append(f"{what} {distance:.4f} off the stated law, up to {chance:.4f} by chance")
     wrong = "" if fits else ": not the noise that is priced"
     return Check(name, 0.0 if fits else math.inf, "; ".join(details) + wrong)
 

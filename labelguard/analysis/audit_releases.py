@@ -215,7 +215,7 @@ class ReleaseAudit:
             estimated = bounds.epsilon_of_means(first, second, self.delta, self.alpha / 2)
             bound = max(bound, estimated)
         moved = (first.mean() - second.mean()) / noise
-        detail = f"means {moved:.2f} of the noise apart, taken as stated; {self.runs} of each world"
+        detail = f"means {moved:.2f} stated deviations apart; {self.runs} releases per world"
         return [*_compare_views(worlds), Check("end to end", bound, detail)]
 
     def check_ball(self) -> Check:
@@ -235,9 +235,7 @@ class ReleaseAudit:
         is_missing = bound_closeness_probability((first, second), scale) < self.alpha / 2
         bound = math.inf if is_missing else bounds.epsilon_of_ball(moved, self.delta, BALL)
         distance = abs(first.mean() - second.mean()) / scale
-        detail = (
-            f"means {distance:.2f} of the scale apart, taken as stated; {self.runs} of each world"
-        )
+        detail = f"means {distance:.2f} stated scales apart; {self.runs} releases per world"
         missing = ": noise of the stated scale is missing" if is_missing else ""
         return Check("ball end to end", bound, detail + missing)
 

@@ -51,7 +51,7 @@ ELO = 400 / math.log(10)
 MEAN = 1000.0
 
 # The headings of `format_standings`.
-COLUMNS = ("source", "rank", "ranks", "score", "interval", "whatever labels are", "comparisons")
+COLUMNS = ("source", "rank", "ranks", "score", "interval", "worst case", "comparisons")
 
 # Sources in a repr, and boards in a card.
 _FEW = 3
@@ -194,8 +194,8 @@ def rank_sources(head: Head, stratum: str | None = None) -> Leaderboard:
         )
     if summary.source_scores is None:
         raise LabelguardError(
-            "this head has sources, but no leaderboard: it is of choices of the best "
-            "of several, or of more than 512 sources; compare pairs, or fewer sources"
+            "this head has sources, but no leaderboard: it was fitted on choices of the "
+            "best of several, or on more than 512 sources; compare pairs, or fewer sources"
         )
     boards: list[Board] = []
     alone: list[tuple[str | None, str]] = []
@@ -344,33 +344,33 @@ def _board_notes(boards: Sequence[Board]) -> Iterator[str]:
         vague += sum(row.clustered > max(scores) - min(scores) for row in board.standings)
     if vague:
         yield (
-            f"of {vague:,} of {total:,} sources ± in the column “whatever labels are” is more than "
-            "all scores of their board are apart: that bound says nothing of where they stand; the "
-            "interval does, if labelers differ as simulated ones do"
+            f"for {vague:,} of {total:,} sources the ± of the worst case exceeds the spread of "
+            "their board's scores, so that this bound does not rank them; the interval does, if "
+            "labelers differ as the simulated ones do"
         )
 
 
 def _explain_scores(head: Head, summary: HeadSummary, groups: list[Group]) -> Iterator[str]:
     """Yield how to read a leaderboard, and its assumptions."""
     yield (
-        f"scores are points of Elo, 400 / ln 10 a log-odd, with mean {MEAN:,.0f}: 100 points more "
-        "are preferred in 64% of comparisons, a tie being half a win"
+        f"scores are Elo points, 400 / ln 10 per unit of log-odds, with mean {MEAN:,.0f}: a source "
+        "100 points ahead wins 64% of comparisons, a tie counting as half a win"
     )
     yield (
-        "intervals hold the noise, the scatter of labels and what is not known of how labelers "
-        f"differ; each covers with {LEVEL:.0%} by itself, ranks all together; pairs are as given"
+        "intervals cover the noise, the sampling error of labels and unknown differences between "
+        f"labelers; each holds with {LEVEL:.0%} by itself, ranks hold jointly; pairs are as given"
     )
     others = [group.name for group in summary.groups if group not in groups]
     if others or len(groups) > 1:
         what = ", ".join(others) if others else "the other column of sources"
-        yield f"scores are net of {what}: what sources owe to that is not in them"
+        yield f"scores are net of {what}: they exclude its effect"
     if summary.unknown:
         yield unknown_sources_note(summary.unknown)
     if any(_has_unreleased_differences(head, summary, group) for group in groups):
         yield (
             f"only {head.basis.projection.shape[1]} components were released: scores are 0 along "
-            "the directions outside; intervals include these, assumed to vary like the released "
-            "ones, which is rough with few: ask for more --components"
+            "the others; intervals include these, assuming that they vary like the released ones, "
+            "which is rough if few were released: use more --components"
         )
 
 

@@ -30,7 +30,7 @@ DOOR = "labelguard.connectors"
 T = TypeVar("T")
 
 # Why an answer is not taken that would win over all that is said of it until its time has come.
-AHEAD = "its time is ahead of this machine's clock by more than a day: see which clock is wrong"
+AHEAD = "its time is more than a day ahead of this machine's clock: find out which clock is wrong"
 _AHEAD = timedelta(days=1) // timedelta(microseconds=1)
 
 
@@ -186,7 +186,7 @@ def read_settings(tables: Mapping[str, Any], name: str) -> Settings:
     """Return the settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
     table = tables.get(name)
     if not isinstance(table, Mapping):
-        names = f"there are: {', '.join(sorted(tables))}" if tables else "see docs/connectors.md"
+        names = f"found: {', '.join(sorted(tables))}" if tables else "see docs/connectors.md"
         raise ConnectorError(f"labelguard.toml has no [connectors.{name}]; {names}")
     return Settings.from_table(name, table)
 
@@ -213,8 +213,7 @@ def read_source_settings(tables: Mapping[str, Any], source: str) -> Settings:
     first = settings[0]
     if any((s.columns, s.question) != (first.columns, first.question) for s in settings):
         raise ConnectorError(
-            f"the connectors of source {source!r} differ in columns or question; one source is "
-            "read in one way"
+            f"the connectors of source {source!r} differ in columns or question; they must agree"
         )
     return first
 
@@ -240,8 +239,8 @@ def read_credential(connector: str, kind: str) -> str:
         if value := (keyring.get_password(_SERVICE, f"{connector}/{kind}") or "").strip():
             return value
     raise ConnectorError(
-        f"connector {connector}: no {kind}; put it into {own}, into a file named by "
-        f"{own}_FILE, or into the keyring (keyring set {_SERVICE} {connector}/{kind})"
+        f"connector {connector}: no {kind}; set it in {own}, in a file named by "
+        f"{own}_FILE, or in the keyring (keyring set {_SERVICE} {connector}/{kind})"
     )
 
 

@@ -273,8 +273,8 @@ class Inbox:
             there, held = connection.execute(sa.select(sa.func.count(), size)).one()
             if there >= LETTERS or held + len(body) > LETTERS_BYTES:
                 raise ConnectorError(
-                    f"there are {there:,} dead letters, and no more are kept; see why they came "
-                    "(labelguard hook dead-letters list), mend it and retry them"
+                    f"there are {there:,} dead letters, the most that are kept; see their causes "
+                    "(labelguard hook dead-letters list), fix them and retry"
                 )
             row = values | {"bytes": len(body), "body": sealed}
             connection.execute(sa.insert(_letters).values(row))

@@ -165,7 +165,7 @@ class Segments:
         data = self.read_verified(segment)
         if not data.startswith(_HEADER):
             raise ProjectError(
-                f"segment {segment.name} of ingested answers is of a later version of labelguard"
+                f"segment {segment.name} was written by a later version of labelguard"
             )
         return {
             place: self._open_table(segment.name, place, data[start:end], columns)
@@ -224,7 +224,7 @@ class Segments:
                 return data
         raise ProjectError(
             f"segment {segment.name} of ingested answers is missing, or not the one that the "
-            "ledger lists; put it back from a backup"
+            "ledger lists; restore it from a backup"
         )
 
     def _digest(self, name: str, data: bytes) -> str:

@@ -81,8 +81,8 @@ class AnswerStore:
         """
         sources = self.list_sources()
         if name is not None and name not in sources:
-            others = f"; ingested were: {', '.join(sources)}" if sources else ""
-            raise NothingIngested(f"nothing of source {name!r} was ingested{others}")
+            others = f"; ingested sources: {', '.join(sources)}" if sources else ""
+            raise NothingIngested(f"no answers of source {name!r} were ingested{others}")
         if not sources:
             raise NothingIngested(
                 "no INPUT was given, and nothing was ingested (labelguard ingest, labelguard pull)"
@@ -214,7 +214,7 @@ class AnswerStore:
 def describe_unknown_source(source: str) -> str:
     """Return what to do about a connector's source that was not added."""
     return (
-        f"nothing of source {source!r} is released before it is added: labelguard source add "
+        f"answers of source {source!r} are not released until it is added: labelguard source add "
         f"{source}"
     )
 
@@ -267,14 +267,14 @@ class WorkerState:
             return cls()
         except (OSError, ValueError, TypeError):
             raise ProjectError(
-                f"{path} is not what a worker wrote; remove it, nothing is lost by that"
+                f"{path} was not written by a worker; it can be removed safely"
             ) from None
 
     def reconciliations(self) -> Iterator[tuple[str, str]]:
         """Yield connectors with the day of the last reconciliation, and since when they fail."""
         done, failing = self.reconciled, self.unreconciled
         for name in sorted({*done, *failing}):
-            fails = f" (attempts fail since {failing[name]['since']})" if name in failing else ""
+            fails = f" (failing since {failing[name]['since']})" if name in failing else ""
             yield name, f"{done.get(name, 'never')}{fails}"
 
     def write(self, state: Path) -> None:

@@ -64,8 +64,8 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
     from labelguard.project import linking
 
     if people is None:
-        question = f"Are all people in {name} new to this project (nobody of them has labels under "
-        agreed = ask(f"{question}another source)?", "say it: --people new, or --people known")
+        question = f"Are all people in {name} new to this project (none of them has labels under "
+        agreed = ask(f"{question}another source)?", "answer by --people new or --people known")
         people = "new" if agreed else "known"
     return linking.add_source(name, people, project)
 
@@ -138,7 +138,7 @@ def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTa
 
 def _print_people(value: WhoIsWho) -> None:
     if not value.linked and not value.distinct:
-        echo("Every id is a person of their own.")
+        echo("Every id is a separate person.")
     if value.linked:
         print_table(("labeler", "takes from"), ((one.labeler, one.unit) for one in value.linked))
     if value.distinct:
@@ -233,7 +233,7 @@ def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[st
         stored = pluralize(value.stored_answers, "answer")
         yield "ingested", f"{stored} of theirs, or waiting in the inbox, {becomes}"
     for name in value.unreadable_files if erased else ():
-        yield "", f"{name} cannot be read and goes whole"
+        yield "", f"{name} cannot be read and is removed entirely"
     for release_id in value.given_up:
         lost = f"{release_id}, unfinished: it cannot be finished without their labels, and stays "
         keep = "" if done else "; to keep it, run its command again first"

@@ -43,8 +43,8 @@ def policy() -> None:
 
 # What becomes of a tie.
 TIES = {
-    "coin": "as a fair coin falls (coin)",
-    "zero": "no side is better (zero)",
+    "coin": "decided by a fair coin (coin)",
+    "zero": "count for neither side (zero)",
     "drop": "left out (drop)",
 }
 _STATES = {"draft": "draft: not in force"}

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _WAYS = {
     "once": "no: this release may spend all of ε, and no later label of theirs is released",
     "several": "yes, a number of times: the releases share ε, each with more noise",
-    "regularly": "yes, every day, week or month for some time: as several",
+    "regularly": "yes, every day, week or month for some time: the releases share ε, too",
 }
 _OPTIONS = (
     "--once                       they will not: this release may spend all of ε\n"
@@ -97,7 +97,7 @@ def ask_labeler_agreement(options: Mapping[str, Any]) -> Mapping[str, Any]:
     if known or not sys.stdin.isatty():
         return {}
     echo(f"{AGREEMENT_HELP}.", err=True)
-    echo("From elsewhere, not from these labels: probabilities are scaled by it.", err=True)
+    echo("Take it from elsewhere, not from these labels; probabilities are scaled by it.", err=True)
     share = click.prompt("Agreement", default=_UNKNOWN, value_proc=_parse_agreement, err=True)
     return {"agreement": share}
 

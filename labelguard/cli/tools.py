@@ -201,7 +201,7 @@ def _list_preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
         few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
         yield "left then", f"{few if few == most else f'{few} to {most}'} of each labeler"
     yield "budget", _describe_budget(preview)
-    yield "trains", preview.trains or "nothing: no release that was not learned from"
+    yield "trains", preview.trains or "nothing: every release was learned from before"
     yield "judged by", preview.gate
     in_use = f"in use is {preview.replaces}" if preview.replaces else "no model in use yet"
     yield "puts into use", f"{preview.promotes or 'nothing'}; {in_use}"
@@ -210,7 +210,7 @@ def _list_preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
 def _print_job_file(result: JobFile) -> None:
     echo(f"Job written to {result.path}, for policy {result.policy}.")
     if result.drafted:
-        echo("That policy is a draft: look at it, and put it into force.")
+        echo("That policy is a draft: review it, and put it into force.")
     print_next_commands(result.next)
 
 

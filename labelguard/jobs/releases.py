@@ -59,8 +59,8 @@ class ReleaseOutcome:
     notes: tuple[str, ...] = ()
 
 
-NOTHING_NEW = "nothing is new since it was made"
-NO_ALLOWANCE = ReleaseOutcome(None, "labelers lack allowance for what is new", exhausted=True)
+NOTHING_NEW = "nothing new since it was made"
+NO_ALLOWANCE = ReleaseOutcome(None, "labelers lack allowance for the new labels", exhausted=True)
 
 
 class NotEnoughLabels(Exception):
@@ -110,7 +110,7 @@ def preview_release(
     """Return whether `make_release` would make a release, its outcome, and the allowances left."""
     ledger = OpenProject.open(home).ledger
     begun = find_begun_release(request, home, run)
-    finishes = "finishes the release that was begun, charges nothing more"
+    finishes = "finishes the release already begun, charges nothing more"
     if begun and begun.state == "committed":
         return True, ReleaseOutcome(begun.id, finishes, begun.drawn or 0), {}
     try:

@@ -113,7 +113,7 @@ def _end_earlier_run(
         return finish.record_and_notify(job, home, begun)
     if begun.end_entry is None and "judge" not in begun.steps:
         finish.end_failed_run(job, home, begun, "job.yaml changed while it was under way")
-        return [f"job.yaml changed: run {begun.number} was given up, this one is new"]
+        return [f"job.yaml changed: run {begun.number} was abandoned, this one is new"]
     before = parse_job(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
     JobExecution(before, home, progress).run(begun, resumed=True, notes=[])
     return [f"job.yaml changed: run {begun.number} was finished as it began, this one is new"]
@@ -181,7 +181,7 @@ class JobExecution:
             return finish.make_history_entry(self.job, run, "unchanged", why)
         key = finish.compute_training_key(self.job, self.step, release)
         if "train" not in run.steps and self.state.was_judged(key, self.models.in_use):
-            why = f"release {release} was learned from before; {why}"
+            why = f"release {release} was already learned from; {why}"
             return finish.make_history_entry(self.job, run, "unchanged", why)
         candidate = self.models.prepare_candidate(key)
         run.do_step_once("train", lambda: self._train(release, candidate))
@@ -204,8 +204,8 @@ class JobExecution:
         existing = next(path for path in parents if path.exists())
         if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
             raise LabelguardError(
-                f"promote.directory: {existing} cannot be written; open it to whoever runs the "
-                "job, or name another directory"
+                f"promote.directory: {existing} is not writable; make it writable for whoever runs "
+                "the job, or name another directory"
             )
 
     def check(self) -> Facts:
@@ -314,9 +314,9 @@ _ENTRY_FIELDS = (
 
 
 _GATES = {
-    "released": "released labels of items that are kept apart; costs nothing",
+    "released": "released labels of held-out items; costs nothing",
     "probes": "public pairs; costs nothing",
-    "held-out": "one statistic release of labelers who are kept apart; charges each of them one",
+    "held-out": "one statistic release of held-out labelers; charges each of them one use",
     "none": "nothing: every model is put into use",
 }
 
@@ -384,7 +384,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
         pulls=pulls,
         ingests=ingests,
         releases=makes,
-        why=f"run {begun.number} would be taken up: {outcome.why}" if begun else outcome.why,
+        why=f"run {begun.number} would be resumed: {outcome.why}" if begun else outcome.why,
         mechanism=job.settings.release.mechanism,
         new_labels=outcome.new_labels,
         charged=outcome.charged,
@@ -407,15 +407,15 @@ def _preview_release_step(
     """
     if begun and "release" in begun.steps:
         exhausted = bool(begun.steps["release"]["exhausted"])
-        return False, ReleaseOutcome(None, "its release is made", exhausted=exhausted), {}
+        return False, ReleaseOutcome(None, "its release is already made", exhausted=exhausted), {}
     try:
         made, outcome, left = preview_release(run.release_request, run.home, begun, run.progress)
     except NothingIngested:
         if not more:
             raise
-        return False, ReleaseOutcome(None, "nothing was ingested so far"), {}
+        return False, ReleaseOutcome(None, "nothing has been ingested yet"), {}
     if more and outcome.why == releases.NOTHING_NEW:
-        outcome = replace(outcome, why="what was ingested before is released")
+        outcome = replace(outcome, why="everything ingested so far is released")
     return made, outcome, left
 
 

@@ -158,8 +158,8 @@ class RunInProgress:
                 json.dumps(facts, allow_nan=False)
             except (TypeError, ValueError):
                 raise LabelguardError(
-                    f"{name}: its result has a number that is not finite, or is no JSON; see how "
-                    "the step diverged, or mend it"
+                    f"{name}: its result has a number that is not finite, or is not JSON; check "
+                    "whether training diverged"
                 ) from None
             self.steps[name] = facts
             self.write()
@@ -195,7 +195,7 @@ def hold_lock(path: Path, busy: str) -> Iterator[None]:
 
 
 def _make_unreadable_error(path: Path) -> ProjectError:
-    return ProjectError(f"{path} cannot be read; remove it to begin anew")
+    return ProjectError(f"{path} cannot be read; remove it to start over")
 
 
 CURRENT, REGISTRY = "current", "registry.json"
@@ -239,21 +239,21 @@ class Models:
     def _check(self) -> None:
         if self.directory.is_symlink() or (self.directory.exists() and not self.directory.is_dir()):
             raise LabelguardError(
-                f"promote.directory: {self.directory} is a link or no directory; name a directory"
+                f"promote.directory: {self.directory} is a link or no directory; name another"
             )
         registry = self._read_registry()
         for owner in ("project", "job"):
             if registry and registry[owner] != getattr(self, owner):
                 raise LabelguardError(
                     f"promote.directory: the models in {self.directory} are those of another "
-                    f"{owner}; let every job have a directory of its own"
+                    f"{owner}; give every job its own directory"
                 )
         names = self._names
         for path in self.directory.glob("[0-9]*"):
             if _NUMBER.fullmatch(path.name) and path.name not in names:
                 raise LabelguardError(
-                    f"promote.directory: {REGISTRY} in {self.directory} does not know {path.name}; "
-                    "put the register back, or name another directory"
+                    f"promote.directory: {REGISTRY} in {self.directory} does not list {path.name}; "
+                    "restore the registry, or name another directory"
                 )
         _ = self.in_use
 
@@ -269,7 +269,7 @@ class Models:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AssertionError):
-            raise LabelguardError(f"{path} is not a register of models") from None
+            raise LabelguardError(f"{path} is not a registry of models") from None
         return dict(registry)
 
     @property
@@ -290,13 +290,13 @@ class Models:
         link = self.directory / CURRENT
         if not link.is_symlink():
             if link.exists():
-                raise LabelguardError(f"{link} is no link; a job would replace it: move it away")
+                raise LabelguardError(f"{link} is not a link; a job would replace it: move it away")
             return None
         target = str(link.readlink())
         path = self.directory / target
         if target not in self._names or path.is_symlink() or not path.is_dir():
             raise LabelguardError(
-                f"{link} leads to no model of {REGISTRY}; let it lead to one, or remove it"
+                f"{link} does not point to a model of {REGISTRY}; point it to one, or remove it"
             )
         return target
 
@@ -332,7 +332,7 @@ class Models:
             self._add_to_registry({"model": name, **facts}, hashes_of(candidate))
         if not final.is_dir():
             if not candidate.is_dir():
-                raise LabelguardError(f"{candidate} is gone; run the job again to learn it anew")
+                raise LabelguardError(f"{candidate} is missing; run the job again to train it anew")
             publish_directory(candidate, final)
         if self.in_use != name:
             self._point_current_to(name)

@@ -169,7 +169,7 @@ def _check_project(project: Where) -> list[Finding]:
             raise LabelguardError("; ".join(overdue))
         days = [f"{name} reconciled: {when}" for name, when in state.worker.reconciliations()]
         letters = pluralize(state.letters, "dead letter")
-        ignored = [f"{name} takes nothing: {reason}" for name, reason in state.ignored.items()]
+        ignored = [f"{name} ignores deliveries: {reason}" for name, reason in state.ignored.items()]
         lines = [*days, *why.values(), *ignored, f"{letters} (labelguard hook dead-letters list)"]
         return Finding("deliveries", True, "; ".join(lines), notice=bool(why or ignored))
 
@@ -205,7 +205,7 @@ def _refer_repeats_to_first(findings: list[Finding]) -> list[Finding]:
     return [
         one
         if one.ok or first[one.detail] == one.name
-        else replace(one, detail=f"not looked at: see {first[one.detail]}")
+        else replace(one, detail=f"not checked: see {first[one.detail]}")
         for one in findings
     ]
 
@@ -273,7 +273,7 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     about = tool.about()
     answers = list(islice(_pull_answers(tool), ANSWERS))
     if not answers:
-        raise InvalidLabels(f"connector {name}: nothing was answered in the tool so far")
+        raise InvalidLabels(f"connector {name}: the tool holds no answers yet")
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         path = Path(directory) / f"{name}.jsonl"
         path.touch(mode=0o600)
@@ -301,14 +301,14 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
 def _advise_on_reading(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:
     if settings.question is None and "," in about.get("questions", ""):
         yield (
-            f'several things are asked: name the one that is read (question = "NAME" in '
+            f'there are several questions: name the one to read (question = "NAME" in '
             f"[connectors.{settings.name}]) before the first release; later, every label would be "
             "new, and charged again"
         )
     yield (
         "labels are read as the tool's own words for the two sides, or the names of their fields; "
-        "where it has others, name them at the first release (--label-values "
-        "a=first,b=second,tie=same): a word outside is released as a tie"
+        "where it uses others, name them at the first release (--label-values "
+        "a=first,b=second,tie=same): any other word is released as a tie"
     )
 
 

@@ -185,10 +185,9 @@ class HookState:
         """Yield what needs doing, as sentences that hold no text of a tool."""
         for name, why in self.overdue.items():
             yield (
-                f"What the hook missed of {name} is not read from the tool, {why}: "
-                f"`labelguard connect reconcile {name}` says why."
+                f"Reconciliation of {name}: {why}; `labelguard connect reconcile {name}` says why."
             )
         if self.letters:
             waits = "waits" if self.letters == 1 else "wait"
             letters = pluralize(self.letters, "dead letter")
-            yield f"{letters} {waits}: `labelguard hook dead-letters list` says for which cause."
+            yield f"{letters} {waits}: `labelguard hook dead-letters list` shows the causes."

@@ -67,7 +67,8 @@ def write(
     if not format and ending not in ("", *FORMS):
         names = ", .".join(FORMS)
         raise LabelguardError(
-            f"a report is .{names}; found {output.name}: print the page to a PDF from a browser"
+            f"a report is written as .{names}; found {output.name}; for a PDF, print the page from "
+            "a browser"
         )
     form = format or ending or "html"
     check_output_file(output, "report.html")

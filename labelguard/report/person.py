@@ -68,14 +68,12 @@ def write_letter(
     report = erasure.preview_removal(labeler_id, "erased", project, never_seen=True)
     if not (report.known or report.before):
         raise LedgerError(
-            "nobody with this id was ever seen in this project; give it as your files write it, "
-            "or the pseudonym"
+            "this id was never seen in this project; give it as in your files, or the pseudonym"
         )
     opened = OpenProject.open(project)
     if fault := opened.ledger.fault():
         raise LedgerError(
-            f"the ledger does not hold, so that a letter could be untrue: {fault}; put a true copy "
-            "back"
+            f"the ledger does not verify, so a letter could be wrong: {fault}; restore a backup"
         )
     stated = read_organisation_statements(opened.project)
     used = Counter[str]()
@@ -198,7 +196,7 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
         for path, one in zip(projects, opened, strict=True)
     ]
     if not any(one.known for one in each):
-        raise LedgerError("nobody with this id was ever seen in any of these projects")
+        raise LedgerError("this id was never seen in any of these projects")
     units = {one.unit for one in each if one.unit}
     adds_up = len(units) < 2 and "item" not in units
     return PersonSpending(each, pricing.total(each) if adds_up else None)

@@ -148,7 +148,7 @@ def test_what_nothing_connects_is_not_compared(tmp_path):
 
 def test_the_command_prints_and_writes_it(released, tmp_path):
     text = run("leaderboard", str(released.path)).output
-    assert "alpha" in text and "share rank" in text and "points of Elo" in text
+    assert "alpha" in text and "share rank" in text and "Elo points" in text
     found = json.loads(run("leaderboard", str(released.path), "--json").output)
     order = [(one["rank"], one["source"]) for one in found["boards"][0]["standings"]]
     assert order == sorted(order) and order[0] == (1, "alpha")

@@ -224,7 +224,7 @@ def test_connectors_without_a_secret_are_not_served(tmp_path, monkeypatch):
     made = hooks.project(tmp_path, monkeypatch, other)
     found = Endpoints.of(made)
     assert list(found.served) == ["clinic"]
-    assert found.left_out["other"].startswith("connector other: no hook_secret; put it into")
+    assert found.left_out["other"].startswith("connector other: no hook_secret; set it in")
     with client(made) as (tool, _):
         for name in ("other", "nobody", "clinic/more", ""):
             assert tool.post(f"/hooks/{name}", content=b"{}").status_code == 404

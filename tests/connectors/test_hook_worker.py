@@ -212,9 +212,9 @@ def test_while_another_job_holds_the_project_it_waits(make):
 def test_a_file_that_is_not_the_workers_stops_it(make):
     clinic = make('when = "manual"')
     (clinic.project.state / "worker.json").write_text("[]")
-    with pytest.raises(ProjectError, match="is not what a worker wrote"):
+    with pytest.raises(ProjectError, match="was not written by a worker"):
         WorkerState.read(clinic.project.state)
-    assert "is not what a worker wrote" in clinic.worker().turn().failed[0]
+    assert "was not written by a worker" in clinic.worker().turn().failed[0]
 
 
 # What may happen to the hook's worker, and to what it keeps.
@@ -319,7 +319,7 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
         with clock.simulate_time(datetime(2026, 11, day, tzinfo=UTC)):
             shown = {one.id: one for one in report(project=clinic.project).sections}
             checked = check(clinic)
-        never = ("desk", "reconciled", "never (attempts fail since 2026-11-01)")
+        never = ("desk", "reconciled", "never (failing since 2026-11-01)")
         assert shown["hook"].table and never in shown["hook"].table.rows
         assert any("missed of desk" in one for one in shown["to-do"].points) == overdue
         assert checked.ok != overdue and checked.notice != overdue

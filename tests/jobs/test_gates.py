@@ -140,7 +140,7 @@ def test_what_cannot_judge_is_refused_before_anything_is_charged(base):
     for gate, mechanism, said in (
         (Gate(probes="nowhere.parquet"), "rr", "nowhere.parquet cannot be read"),
         (Gate(by="released"), "statistic", "needs labels with known flips"),
-        (Gate(by="held-out"), "rr", "cannot judge opinions; take released or probes"),
+        (Gate(by="held-out"), "rr", "cannot judge opinions; use released or probes"),
     ):
         with pytest.raises(LabelguardError, match=said):
             gates.check_gate(gate, step, mechanism, nothing, base)
@@ -223,7 +223,7 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
 def test_coins_judge_nobody(tmp_path):
     _write_release(tmp_path, 1, gamma=0.5)
     _model(tmp_path / "one", [])
-    with pytest.raises(LabelguardError, match="are coins"):
+    with pytest.raises(LabelguardError, match="are pure noise"):
         _judge(Gate(by="released", probes=None), tmp_path, "one", None, Contents())
 
 

@@ -154,7 +154,7 @@ def test_a_kill_leaves_a_model_or_none(flipped, tmp_path, monkeypatch):
         ({"componnets": 3}, r"train\.options\.componnets"),
         ({"features": "lenght"}, "lenght"),
         ({"features": "hf:/nowhere/at-all"}, "no model directory|encoders"),
-        ({"features": "length+columns:a"}, "no such columns"),
+        ({"features": "length+columns:a"}, "not these columns"),
     ],
 )
 def test_options_that_cannot_be_are_named(options, said):

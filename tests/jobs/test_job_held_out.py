@@ -88,7 +88,7 @@ def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_
     assert (done.outcome, done.budget) == ("promoted", "exhausted")
     assert done.new_labels == done.charged and done.judgement and first.judgement
     [_, evaluation, _] = small.committed()
-    assert done.judgement["cost"] == f"nothing: evaluation {evaluation} was read again"
+    assert done.judgement["cost"] == f"nothing: evaluation {evaluation} was reused"
     assert small.history()[-1].budget == "exhausted"
 
 

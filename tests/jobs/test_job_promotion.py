@@ -171,7 +171,7 @@ def test_a_job_of_what_was_pulled_pulls(pulled):
 def test_what_a_hook_heard_is_released_without_a_pull(pulled):
     small, project, tool = pulled
     small.asks(input=None)
-    for first, why in ((20, "nothing was ingested so far"), (40, "what was ingested before")):
+    for first, why in ((20, "nothing has been ingested yet"), (40, "everything ingested so far")):
         numbers = range(first, first + 13)
         deliver(project, *(tool.answer(f"annotator {n % 3}", n, "left") for n in numbers))
         said = dry_run(small.job)

@@ -379,7 +379,7 @@ def test_the_name_of_the_file_says_the_format(project, tmp_path):
     assert write(tmp_path / "a.json", project=project).format == "json"
     assert write(tmp_path / "a", project=project).format == "html"
     assert write(tmp_path / "b.md", project=project, format="json").format == "json"
-    with pytest.raises(LabelguardError, match=r"found m\.pdf: print the page to a PDF"):
+    with pytest.raises(LabelguardError, match=r"found m\.pdf; for a PDF, print the page"):
         write(tmp_path / "m.pdf", project=project)
     overview.export_ledger(tmp_path / "ledger.json", project)
     for name in ("a.md", "a", "ledger.json"):
