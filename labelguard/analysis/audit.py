@@ -146,7 +146,7 @@ class Canary:
     labels: int
     runs: int
 
-    def compute_threshold(self, uses: int) -> int:
+    def find_threshold(self, uses: int) -> int:
         """Return the price of a block where the budget is for so many."""
         policy = Policy(self.epsilon, self.delta, (Allowance(RANDOMIZED_LABELS.name, uses),))
         [price] = pricing.prices(policy, RANDOMIZED_LABELS.name).values()
@@ -178,7 +178,7 @@ class Canary:
 
 def _check_block(canary: Canary, alpha: float) -> Check:
     """Count answers that say yes; as many as a block likes best prove its whole price."""
-    k, threshold = canary.labels, canary.compute_threshold(1)
+    k, threshold = canary.labels, canary.find_threshold(1)
     yes, no = (
         np.concatenate(
             [
@@ -202,7 +202,7 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
     Both together cost at most what two uses cost. One coin for both prices would never give
     "yes" at the lower flip probability and "no" at the higher to a label that is no.
     """
-    thresholds = canary.compute_threshold(2), canary.compute_threshold(4)
+    thresholds = canary.find_threshold(2), canary.find_threshold(4)
 
     def is_lost(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         clear, noisy = answers
@@ -217,13 +217,11 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
     """Compare two answers: one coin for two items would reveal whether their labels agree."""
     alternating = np.where(np.arange(canary.labels) % 2, LABEL_A, LABEL_B).astype(np.uint8)
 
-    def first_two_answers_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
+    def first_two_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
     worlds = _opposite_labels(canary.labels)[0], alternating
-    bound = _epsilon_of_event(
-        canary, worlds, first_two_answers_agree, [canary.compute_threshold(1)], alpha
-    )
+    bound = _epsilon_of_event(canary, worlds, first_two_agree, [canary.find_threshold(1)], alpha)
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
 
 
@@ -306,7 +304,7 @@ def _check_sensitivity(gaussian: World, ball: World, epsilon: float, delta: floa
     """
     # Both worlds are the same but for their noise.
     sums = map(gaussian.compute_opposite_sums, range(gaussian.rows.units))
-    moved = max(float(_measure_lengths(favour - oppose)) for favour, oppose in sums)
+    moved = max(float(_norm(favour - oppose)) for favour, oppose in sums)
     needed = max(
         bounds.epsilon_of_distance(moved / gaussian.grid.scale, delta),
         bounds.epsilon_of_ball(moved / ball.grid.scale, delta, ball.z.shape[1]),
@@ -328,7 +326,7 @@ def _check_gaussian(
     second = (
         _draw_noisy_sums(other, world.grid, runs, "in the other world", progress) - other
     ) @ along
-    expected = float(_measure_lengths(one - other)) / world.grid.scale
+    expected = float(_norm(one - other)) / world.grid.scale
     # Beyond ε/μ + μ/2 the likelihood ratio of two Gaussians, μ apart, exceeds e^ε.
     limits = np.linspace(0, epsilon / expected + expected / 2 + 1, _THRESHOLDS)
     thresholds = np.concatenate([limits, expected - limits])
@@ -354,17 +352,14 @@ def _check_ball(
         _draw_noisy_sums(other, world.grid, runs, "in the other world", progress),
     )
     noise = np.concatenate([drawn[0] - one, drawn[1] - other])
-    radii = _measure_lengths(noise)
+    radii = _norm(noise)
     # A rounded vector is shorter than what was rounded by at most half a cell's diagonal.
     components = len(one)
     longest = float(radii.sum()) + len(radii) * math.sqrt(components) / 2
     scale = bounds.bound_exponential_scale(longest, len(radii) * components, alpha)
-    distance = float(_measure_lengths(one - other))
+    distance = float(_norm(one - other))
     separated = bounds.epsilon_of_ball(distance / scale, delta, components)
-    first, second = (
-        (_measure_lengths(sums - other) - _measure_lengths(sums - one)) / world.grid.scale
-        for sums in drawn
-    )
+    first, second = ((_norm(sums - other) - _norm(sums - one)) / world.grid.scale for sums in drawn)
     # The logarithm of the likelihood ratio is at most the distance in scales.
     limits = np.linspace(0, distance / world.grid.scale, _THRESHOLDS, endpoint=False)
     thresholds = np.concatenate([limits, -limits])
@@ -393,10 +388,10 @@ def _describe_thresholds(runs: int) -> str:
 
 
 def _find_unit_direction(one: Integers, other: Integers) -> NDArray[np.float64]:
-    return np.asarray((one - other).astype(np.float64) / _measure_lengths(one - other))
+    return np.asarray((one - other).astype(np.float64) / _norm(one - other))
 
 
-def _measure_lengths(vectors: Integers) -> Any:
+def _norm(vectors: Integers) -> Any:
     """Return the Euclidean length of one vector, or of each row."""
     return np.linalg.norm(vectors.astype(np.float64), axis=-1)
 

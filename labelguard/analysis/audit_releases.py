@@ -154,9 +154,8 @@ def _release_world(
             fixed = {name: options[name] for name in names}
             policies.new("audit", **fixed, allow=[allow], project=project)
             policies.activate("audit", project)
-        release = privatize(
-            survey.make_labels(world), project=project, accept_delta=True, **options
-        )
+        labels = survey.make_labels(world)
+        release = privatize(labels, project=project, accept_delta=True, **options)
         value = noise = math.nan
         if (release.path / FILE).exists():
             head = Head.load(release.path)
@@ -188,8 +187,7 @@ class ReleaseAudit:
         worlds = self._release_worlds(survey, (self.runs, 1, 1), mechanism="rr")
         budget = {"epsilon": self.epsilon, "delta": self.delta}
         other = [
-            _release_world(survey, REVERSED, None, mechanism="rr", **budget)
-            for _ in range(self.runs)
+            _release_world(survey, REVERSED, mechanism="rr", **budget) for _ in range(self.runs)
         ]
         law = block(RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels)
         likely = self.labels - law.most_changes

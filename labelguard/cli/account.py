@@ -8,7 +8,7 @@ import click
 
 from labelguard.budget.events import TRAINING_RUNS
 from labelguard.cli.options import HELP
-from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
+from labelguard.cli.terminal import echo, print_facts, print_table, prints, show_progress
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _add_audit_command(name: str, function: str, short_help: str, text: str, *si
     def run(**options: Any) -> AuditResult:
         from labelguard.analysis import audit as audits
 
-        with progress() as report:
+        with show_progress() as report:
             result: AuditResult = getattr(audits, function)(**options, progress=report)
         return result
 

@@ -99,8 +99,7 @@ def _exit_with_error(
     """End with a line on standard error and, where JSON was asked for, an object on the other."""
     if not is_printed:
         echo(f"labelguard: {escape_controls(message)}", err=True)
-    for note in notes:
-        echo(f"labelguard: note: {escape_controls(note)}", err=True)
+    print_notes(notes)
     if "--json" in ctx.meta[_TYPED]:
         print_json(Failure(kind, message, code))
     ctx.exit(code)

@@ -201,12 +201,10 @@ def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
 
     if value.releases:
         echo()
+        uses = (pluralize(r.used, events.kind(r.event).shortage_noun) for r in value.releases)
         rows = (
-            (
-                *(r.id, r.created_at, r.state, r.mechanism),
-                pluralize(r.used, events.kind(r.event).shortage_noun),
-            )
-            for r in value.releases
+            (r.id, r.created_at, r.state, r.mechanism, use)
+            for r, use in zip(value.releases, uses, strict=True)
         )
         print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
     echo()

@@ -28,7 +28,7 @@ from labelguard.cli.terminal import (
     print_notes,
     print_table,
     prints,
-    progress,
+    show_progress,
     to_json,
 )
 from labelguard.errors import NoProject, PolicyError
@@ -131,7 +131,7 @@ def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
     """
     from labelguard.report.inspection import inspect as run
 
-    with progress() as report:
+    with show_progress() as report:
         return run(list(inputs), progress=report, **options)
 
 
@@ -249,7 +249,7 @@ def plan(
     periods = horizon.releases if horizon else 1 if uses is None else uses
     budgets = _parse_epsilons(epsilons)
     options |= {"uses": periods}
-    with progress() as report, contextlib.ExitStack() as stack:
+    with show_progress() as report, contextlib.ExitStack() as stack:
         source: Input = list(inputs)
         if not inputs:
             from labelguard.release.request import open_ingested

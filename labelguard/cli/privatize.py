@@ -30,12 +30,13 @@ from labelguard.cli.terminal import (
     Reporter,
     echo,
     escape_controls,
+    format_range,
     format_relative_path,
     print_facts,
     print_next_commands,
     print_notes,
     prints,
-    progress,
+    show_progress,
 )
 from labelguard.errors import NoProject, NotAgreed, PolicyError
 from labelguard.options import RunOptions, option_declarations
@@ -159,9 +160,7 @@ def _list_preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     labels = f"{pluralize(preview.labels, 'label')} of {pluralize(preview.units, preview.unit)}"
     yield "this release", f"{labels}; charges {pluralize(preview.charged, kind.noun)}"
     if preview.left:
-        few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
-        left = few if few == most else f"{few} to {most}"
-        yield "left for later files", f"{left} per {preview.unit}"
+        yield "left for later files", f"{format_range(preview.left)} per {preview.unit}"
     yield from _describe_expected_quality(preview)
 
 
@@ -379,7 +378,7 @@ def privatize(
     if not policies.listing(home):
         options |= {} if is_release_count_given(options) else ask_for_later_labels()
         options |= {} if yes else ask_labeler_agreement(options)
-    with progress() as report:
+    with show_progress() as report:
         consent = {"yes": yes, "accepted": accept_little_use, "again": options["again"]}
         review = make_release_review(report, **consent)
         release = release_labels(source, project=home, progress=report, review=review, **options)
@@ -394,7 +393,7 @@ def _preview_release(
 
     is_explicit = is_release_count_given(options)
     options = options if is_explicit else options | {"once": True}
-    with progress() as report:
+    with show_progress() as report:
         preview = plan(source, project=project, progress=report, **options).preview
     if is_explicit or not preview.first:
         return preview

@@ -30,7 +30,7 @@ from labelguard.cli.terminal import (
     print_notes,
     print_table,
     prints,
-    progress,
+    show_progress,
     wants_json,
 )
 from labelguard.text import format_budget, pluralize
@@ -233,7 +233,7 @@ def release_publish(release_id: str, to: str, public: bool, project: Path | None
     """
     from labelguard.release import publication
 
-    with progress() as report:
+    with show_progress() as report:
         return publication.publish(release_id, to, public=public, project=project, progress=report)
 
 
@@ -437,5 +437,5 @@ def demo(directory: Path | None) -> Demonstration:
     """
     from labelguard.report.demonstration import demonstrate
 
-    with progress() as report:
+    with show_progress() as report:
         return demonstrate(directory or Path("labelguard-demo"), progress=report)

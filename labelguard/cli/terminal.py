@@ -177,6 +177,12 @@ def format_cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)
 
 
+def format_range(spread: Mapping[str, float]) -> str:
+    """Return the minimum and maximum of a spread as text; one number if they are equal."""
+    least, most = (f"{spread[name]:,.0f}" for name in ("min", "max"))
+    return least if least == most else f"{least} to {most}"
+
+
 def print_bullets(lines: Iterable[str]) -> None:
     """Sentences after a blank line, each with a dot before it."""
     echo()
@@ -210,7 +216,7 @@ def format_relative_path(path: str | Path) -> str:
 
 
 @contextlib.contextmanager
-def progress(*, at_once: bool = False) -> Iterator[Reporter]:
+def show_progress(*, at_once: bool = False) -> Iterator[Reporter]:
     """Show progress on standard error: a moving line on a terminal, else `ProgressLines`, whose
     first comes `at_once`.
 

@@ -15,13 +15,14 @@ from labelguard.cli.options import (
 )
 from labelguard.cli.terminal import (
     echo,
+    format_range,
     format_relative_path,
     print_facts,
     print_next_commands,
     print_notes,
     print_table,
     prints,
-    progress,
+    show_progress,
 )
 from labelguard.release.frameworks import NOISES, FrameworkName
 from labelguard.text import describe_reason_counts, pluralize
@@ -65,7 +66,7 @@ def ingest(project: Path | None) -> IngestionResult:
     """
     from labelguard.project import ingestion
 
-    with progress() as report:
+    with show_progress() as report:
         return ingestion.ingest(project, report)
 
 
@@ -84,7 +85,7 @@ def pull(name: str, project: Path | None) -> IngestionResult:
     """
     from labelguard.project import ingestion
 
-    with progress() as report:
+    with show_progress() as report:
         return ingestion.pull(name, project, report)
 
 
@@ -143,7 +144,7 @@ def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -
     """
     from labelguard.project import ingestion
 
-    with progress() as report:
+    with show_progress() as report:
         return ingestion.reconcile(name, project, report, accept_deletions=accept_deletions)
 
 
@@ -154,9 +155,7 @@ def _describe_budget(result: Retrained | RunPreview) -> str:
     """Return how much labelers have left, by the counts of the ledger."""
     if (use := result.allowance) is None:
         return result.budget
-    few, most = (use.left_per_labeler[name] for name in ("min", "max"))
-    left = f"{few:,}" if few == most else f"{few:,} to {most:,}"
-    shown = f"{left} left of each labeler"
+    shown = f"{format_range(use.left_per_labeler)} left of each labeler"
     if use.exhausted_labelers:
         shown += f"; {use.exhausted_labelers:,} of {use.labelers:,} have nothing left"
     return shown if result.budget == "left" else f"{result.budget}: {shown}"
@@ -198,8 +197,7 @@ def _list_preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
     else:
         yield "releases", f"nothing: {preview.why}"
     if preview.left:
-        few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
-        yield "left then", f"{few if few == most else f'{few} to {most}'} of each labeler"
+        yield "left then", f"{format_range(preview.left)} of each labeler"
     yield "budget", _describe_budget(preview)
     yield "trains", preview.trains or "nothing: every release was learned from before"
     yield "judged by", preview.gate
@@ -256,7 +254,7 @@ def retrain(
         from labelguard.jobs.start import write_job
 
         return write_job(job, project)
-    with progress() as report:
+    with show_progress() as report:
         if dry_run:
             from labelguard.jobs.run import dry_run as preview_run
 
@@ -329,7 +327,7 @@ def export(release: str, output: Path, project: Path | None, **options: Any) -> 
 
     directory: str | Path = Path(release) if Path(release).is_dir() else release
     teacher = options.pop("teacher")
-    with progress() as report:
+    with show_progress() as report:
         return write_export(
             directory,
             output,

@@ -11,13 +11,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelguard import extras
 from labelguard.answers import connector as connectors
-from labelguard.answers.connector import Answer, Connector, Settings
+from labelguard.answers.connector import Settings
 from labelguard.answers.store import describe_unknown_source
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.project import attempts
@@ -271,7 +271,8 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     settings = connectors.read_settings(opened.project.connectors, name)
     tool = connectors.open_connector(settings)
     about = tool.about()
-    answers = list(islice(_pull_answers(tool), ANSWERS))
+    pulled = chain.from_iterable(page.answers for page in tool.pull())
+    answers = list(islice(pulled, ANSWERS))
     if not answers:
         raise InvalidLabels(f"connector {name}: the tool holds no answers yet")
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
@@ -310,11 +311,6 @@ def _advise_on_reading(settings: Settings, about: Mapping[str, str]) -> Iterator
         "where it uses others, name them at the first release (--label-values "
         "a=first,b=second,tie=same): any other word is released as a tie"
     )
-
-
-def _pull_answers(tool: Connector) -> Iterator[Answer]:
-    for page in tool.pull():
-        yield from page.answers
 
 
 def _read_comparisons(batch: pa.RecordBatch) -> Iterator[ToolComparison | None]:

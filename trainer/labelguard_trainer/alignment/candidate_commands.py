@@ -16,7 +16,7 @@ from labelguard.cli.terminal import (
     print_notes,
     print_table,
     prints,
-    progress,
+    show_progress,
 )
 from labelguard.text import format_budget, pluralize
 from labelguard_trainer.alignment.reward_command import mix_option, release_argument
@@ -108,7 +108,7 @@ def candidates(model: str, prompts: Path, output: Path, **options: Any) -> Candi
     Example:
       labelguard candidates base --prompts prompts.parquet --n 8 -o candidates.parquet
     """
-    with progress(at_once=True) as report:
+    with show_progress(at_once=True) as report:
         report("loading libraries", None)
         from labelguard_trainer.alignment.candidates import write_candidates
 
@@ -181,7 +181,7 @@ def best_of(release: str, candidates: Path, output: Path | None, **options: Any)
     Example:
       labelguard best-of r0001 --candidates candidates.parquet --mix length=-0.1 -o best.parquet
     """
-    with progress(at_once=True) as report:
+    with show_progress(at_once=True) as report:
         from labelguard_trainer.alignment.best_of import best_of as choose
 
         return choose(release, candidates, output=output, progress=report, **options)
@@ -236,7 +236,7 @@ def synthesize(
     Example:
       labelguard synthesize r0001 --prompts prompts.parquet --model base -o synthesis
     """
-    with progress(at_once=True) as report:
+    with show_progress(at_once=True) as report:
         report("loading libraries", None)
         from labelguard_trainer.alignment.synthesis import synthesize as write
 

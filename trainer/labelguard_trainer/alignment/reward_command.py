@@ -10,7 +10,7 @@ import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP, complete_releases_or_files, file_option
-from labelguard.cli.terminal import echo, format_relative_path, print_facts, prints, progress
+from labelguard.cli.terminal import echo, format_relative_path, print_facts, prints, show_progress
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
@@ -181,5 +181,5 @@ def reward_score(release: str, file: Path, output: Path, **options: Any) -> Resp
     from labelguard.analysis.reward import reward
     from labelguard_trainer.alignment.rewards import score_file
 
-    with progress() as report:
+    with show_progress() as report:
         return score_file(reward(release, **options), file, output, report)

@@ -22,7 +22,7 @@ from labelguard.cli.terminal import (
     print_facts,
     print_notes,
     prints,
-    progress,
+    show_progress,
 )
 from labelguard.processes import is_first_process, require_one_process
 from labelguard.text import Progress, format_budget, no_progress
@@ -192,7 +192,7 @@ def train_publish(
     from labelguard_trainer.training.training_card import publish_model
 
     require_one_process("labelguard train publish")
-    with progress() as report:
+    with show_progress() as report:
         return publish_model(
             model, to, base=base, public=public, non_private=non_private, progress=report
         )
@@ -212,7 +212,7 @@ def _run(
 def silence_other_processes() -> Iterator[Progress]:
     """Show the progress of the first of several processes; the others end without a word."""
     is_first = is_first_process()
-    with progress(at_once=True) if is_first else nullcontext(no_progress) as report:
+    with show_progress(at_once=True) if is_first else nullcontext(no_progress) as report:
         yield report
     if not is_first:
         click.get_current_context().exit()
