@@ -106,13 +106,13 @@ def _match_gold_labels(gold: Path, release: Path, item: Items) -> tuple[NDArray[
     return labels, side[at][nearest[labels]]
 
 
-def _estimate_notes(what: str, estimate: AgreementEstimate | None) -> list[str]:
+def _estimate_notes(labels: str, estimate: AgreementEstimate | None) -> list[str]:
     """Return why an estimate is missing, or of little use."""
     if estimate is None:
-        return [f"no estimate from {what}: the release has none that carry information"]
+        return [f"no estimate from {labels}: the release has none that carry information"]
     if estimate.reach > USEFUL:
         return [
-            f"{what}: the interval is ± {estimate.reach:.2g}, too wide to use; "
+            f"{labels}: the interval is ± {estimate.reach:.2g}, too wide to use; "
             "more labels per item, fewer per labeler or a larger ε narrow it"
         ]
     return []

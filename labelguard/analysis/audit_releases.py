@@ -187,7 +187,8 @@ class ReleaseAudit:
         worlds = self._release_worlds(survey, (self.runs, 1, 1), mechanism="rr")
         budget = {"epsilon": self.epsilon, "delta": self.delta}
         other = [
-            _release_world(survey, REVERSED, mechanism="rr", **budget) for _ in range(self.runs)
+            _release_world(survey, REVERSED, None, mechanism="rr", **budget)
+            for _ in range(self.runs)
         ]
         law = block(RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels)
         likely = self.labels - law.most_changes

@@ -389,9 +389,9 @@ def report(
       labelguard report -o report.html
       labelguard report r0001 -o release.md
     """
-    from labelguard.report.page import write
+    from labelguard.report.page import write_report
 
-    return write(output, release_id, project, format, anchor)
+    return write_report(output, release_id, project, format, anchor)
 
 
 def _print_demonstration(demo: Demonstration) -> None:

@@ -152,7 +152,7 @@ def log_failure(run: RunInProgress, error: Exception) -> None:
     reads_labels = step in _RAW_LABEL_STEPS
     trace = _trace_without_labels(error) if reads_labels else traceback.format_exception(error)
     with contextlib.suppress(OSError):  # the first error has to be raised
-        path = run.state.log(f"run {run.number}, {step} failed\n{''.join(trace)}")
+        path = run.state.append_to_log(f"run {run.number}, {step} failed\n{''.join(trace)}")
         error.add_note(f"traceback: {path}")
 
 
@@ -190,7 +190,7 @@ def notify(
     """Queue the messages of a run and deliver the queue; return notes for the caller."""
     if settings is None:
         return []
-    queue = state.read(_QUEUE) or {"noted": 0, "below": [], "waiting": []}
+    queue = state.read_json(_QUEUE) or {"noted": 0, "below": [], "waiting": []}
     if queue["noted"] < run.run:
         usage = overview.read_budget(home).allowances
         # The share of each allowance that is left, over all labelers who gave labels.
@@ -199,7 +199,7 @@ def notify(
         crossed = sorted(set(below) - set(queue["below"]))
         waiting = [*queue["waiting"], *_compose_messages(run, left, crossed)][-_MAX_WAITING:]
         queue = {"noted": run.run, "below": below, "waiting": waiting}
-        state.write(_QUEUE, queue)
+        state.write_json(_QUEUE, queue)
     waiting = list(queue["waiting"])
     while waiting:
         try:
@@ -207,7 +207,7 @@ def notify(
         except LabelguardError as error:
             return [f"{error}; the next run tries again"]
         waiting.pop(0)
-        state.write(_QUEUE, queue | {"waiting": waiting})
+        state.write_json(_QUEUE, queue | {"waiting": waiting})
     return []
 
 

@@ -79,7 +79,7 @@ class JobState:
 
     def read_run_in_progress(self) -> RunInProgress | None:
         """Return the run that was begun and has not ended, if there is one."""
-        facts = self.read(_RUN)
+        facts = self.read_json(_RUN)
         if facts is None:
             return None
         if {name: type(facts.get(name)) for name in _TYPES} != _TYPES:
@@ -95,7 +95,7 @@ class JobState:
         run.write()
         return run
 
-    def read(self, name: str) -> Facts | None:
+    def read_json(self, name: str) -> Facts | None:
         """Return a file of JSON, None if there is none; raise `ProjectError` for anything else."""
         path = self.directory / name
         try:
@@ -108,12 +108,12 @@ class JobState:
             raise _make_unreadable_error(path)
         return facts
 
-    def write(self, name: str, facts: Mapping[str, Any]) -> None:
+    def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
         """Write a file of JSON, whole or not at all."""
         data = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
         write_atomically(self.directory / name, data, mode=0o600)
 
-    def log(self, text: str) -> str:
+    def append_to_log(self, text: str) -> str:
         """Append to the log of errors, which its owner alone can read; return its path."""
         path = self.directory / _LOG
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -182,7 +182,7 @@ class RunInProgress:
 
     def write(self) -> None:
         """Write all of it to disk."""
-        self.state.write(_RUN, self.facts)
+        self.state.write_json(_RUN, self.facts)
 
 
 @contextlib.contextmanager

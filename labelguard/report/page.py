@@ -50,7 +50,7 @@ def report(release_id: str | None = None, project: Where = None) -> Report:
     return _verify_and_build_report(ReportFacts.collect(release_id, project), None)[0]
 
 
-def write(
+def write_report(
     output: Path,
     release_id: str | None = None,
     project: Where = None,

@@ -20,7 +20,7 @@ from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, Projec
 from labelguard.project import attempts, policies
 from labelguard.project.opening import OpenProject
 from labelguard.report import doctor, overview
-from labelguard.report.page import report, write
+from labelguard.report.page import report, write_report
 
 
 class Clinic:
@@ -288,7 +288,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     assert "1 attempt failed" in status["releases"]
     first = doctor.check_installation(project)[0]
     assert not first.ok and "lack" in first.detail
-    write(tmp_path / "report.json", project=project)
+    write_report(tmp_path / "report.json", project=project)
     assert "Releases fail" in (tmp_path / "report.json").read_text()
 
     tools.deliver(project, desk.answer("bob", 3, "left"))

@@ -22,7 +22,7 @@ from labelguard.answers.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
-from labelguard.report.page import write, write_leaderboard
+from labelguard.report.page import write_leaderboard, write_report
 from labelguard.simulation import simulate
 
 pytestmark = pytest.mark.browser
@@ -63,14 +63,14 @@ def pages(tmp_path_factory):
         inbox.store_dead_letter("desk", b"x", HOSTILE)
         inbox.close()
         (project.state / "worker.json").write_text(json.dumps({"releases": {HOSTILE: made.id}}))
-        write(here / "full.html", project=project)
-        write(here / "release.html", made.id, project)
-        write(here / "empty.html", project=empty)
+        write_report(here / "full.html", project=project)
+        write_report(here / "release.html", made.id, project)
+        write_report(here / "empty.html", project=empty)
         board = lg.init(here / "arena", max_epsilon=1e6)
         systems = lg.privatize(arena(10), project=board, **SOURCES)
         write_leaderboard(leaderboard(systems.path), systems.id, here / "board.html")
         (made.path / "data.parquet").write_bytes(b"")
-        write(here / "broken.html", project=project)
+        write_report(here / "broken.html", project=project)
     names = ("full", "release", "empty", "broken", "board")
     return {name: here / f"{name}.html" for name in names}
 

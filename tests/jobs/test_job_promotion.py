@@ -309,7 +309,7 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
 
     write = JobState.write
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(JobState, "write", die)
+        patch.setattr(JobState, "write_json", die)
         retrain(small.job)
     assert retrain(small.job).run == 1
     assert len(somebody.ids) == 2 and len(set(somebody.ids)) == 1

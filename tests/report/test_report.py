@@ -32,7 +32,7 @@ from labelguard.release.coefficients import COLUMNS
 from labelguard.release.sections import Section, Table
 from labelguard.report import overview
 from labelguard.report.facts import format_best_guess_accuracy
-from labelguard.report.page import report, write
+from labelguard.report.page import report, write_report
 from labelguard.report.render import Report, render_html, render_json, render_markdown
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
@@ -212,10 +212,10 @@ def test_a_kept_anchor_is_looked_for_in_the_journal(project, tmp_path):
     lg.privatize(TABLE.slice(0, 9), project=project, **BUDGET)
     proof = section(report(project=project), "verification")
     assert overview.read_anchor_line(project).anchor in proof.lines
-    assert write(page, project=project, anchor=kept).ok
+    assert write_report(page, project=project, anchor=kept).ok
     assert f"holds entry {kept.split(':')[2]} as the anchor" in page.read_text()
     forged = kept[:-1] + ("0" if kept[-1] != "0" else "1")
-    document = write(page, project=project, anchor=forged)
+    document = write_report(page, project=project, anchor=forged)
     assert not document.ok and "it was cut or changed" in page.read_text()
     assert "as the anchor that was kept" not in page.read_text()
 
@@ -375,12 +375,12 @@ def test_the_policy_of_the_page_allows_its_style_and_nothing_else(released):
 
 
 def test_the_name_of_the_file_says_the_format(project, tmp_path):
-    assert write(tmp_path / "a.md", project=project).format == "md"
-    assert write(tmp_path / "a.json", project=project).format == "json"
-    assert write(tmp_path / "a", project=project).format == "html"
-    assert write(tmp_path / "b.md", project=project, format="json").format == "json"
+    assert write_report(tmp_path / "a.md", project=project).format == "md"
+    assert write_report(tmp_path / "a.json", project=project).format == "json"
+    assert write_report(tmp_path / "a", project=project).format == "html"
+    assert write_report(tmp_path / "b.md", project=project, format="json").format == "json"
     with pytest.raises(LabelguardError, match=r"found m\.pdf; for a PDF, print the page"):
-        write(tmp_path / "m.pdf", project=project)
+        write_report(tmp_path / "m.pdf", project=project)
     overview.export_ledger(tmp_path / "ledger.json", project)
     for name in ("a.md", "a", "ledger.json"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
