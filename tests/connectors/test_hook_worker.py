@@ -321,7 +321,7 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
             checked = check(clinic)
         never = ("desk", "reconciled", "never (failing since 2026-11-01)")
         assert shown["hook"].table and never in shown["hook"].table.rows
-        assert any("missed of desk" in one for one in shown["to-do"].points) == overdue
+        assert any("Reconciliation of desk" in one for one in shown["to-do"].points) == overdue
         assert checked.ok != overdue and checked.notice != overdue
         assert "no api_key" in checked.detail
         lines, status = read_pages(clinic.project)

@@ -144,7 +144,7 @@ def test_what_cannot_judge_is_refused_before_anything_is_charged(base):
     ):
         with pytest.raises(LabelguardError, match=said):
             gates.check_gate(gate, step, mechanism, nothing, base)
-    with pytest.raises(LabelguardError, match="needs items to judge by"):
+    with pytest.raises(LabelguardError, match="needs held-out items"):
         gates.check_gate(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
 
 

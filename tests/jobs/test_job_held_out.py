@@ -201,6 +201,6 @@ def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path)
     retrain(small.job)
     spent = small.charged()
     small.asks(gate=GATE, release=statistic, train=taught)
-    with pytest.raises(LabelguardError, match="a first statistic has coordinates of its own"):
+    with pytest.raises(LabelguardError, match="a first statistic has its own coordinates"):
         retrain(small.job)
     assert small.charged() == spent

@@ -293,7 +293,7 @@ def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wa
     for options in ({}, {"namespace": "other"}):
         with pytest.raises(NothingIngested):
             lg.privatize(project=project, **OPEN | options)
-    with pytest.raises(ConnectorError, match=r"no \[connectors.other\]; there are: desk"):
+    with pytest.raises(ConnectorError, match=r"no \[connectors.other\]; found: desk"):
         ingestion.pull("other", project)
     deliver(project, desk.answer("maria", 1, "left"))
     path = project.state / CONFIG
