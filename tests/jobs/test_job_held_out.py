@@ -34,7 +34,7 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path):
     first = retrain(small.job)
     assert first.outcome == "promoted" and first.judgement
     assert first.judgement["measure"] == "log-likelihood per label"
-    assert "held out" in first.judgement["cost"] and first.judgement["current"] is None
+    assert "held-out" in first.judgement["cost"] and first.judgement["current"] is None
     held = small.charged() - first.new_labels
     assert 0 < held < 5 and first.charged == small.charged()
     assert first.charged_by == {"rr": first.new_labels, "statistic": held}
