@@ -127,7 +127,7 @@ def test_a_register_that_is_none_is_refused(tmp_path):
     without = [{k: v for k, v in whole.items() if k != name} for name in whole]
     for text in ("", "[]", *map(json.dumps, [*without, *(whole | one for one in wrong)])):
         (tmp_path / "registry.json").write_text(text)
-        with pytest.raises(LabelguardError, match="regist"):
+        with pytest.raises(LabelguardError, match="registry"):
             Models(tmp_path, "job", "project")
 
 
