@@ -45,7 +45,7 @@ from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_new_output_file
 from labelguard.text import AUTO_FORMAT
 
-_TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public, and in no number"}
+_TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public and not counted"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
         return Agreement(card["release"], None, None, None, (reason,))
     data = rows_path(release)
     between = estimate_agreement(data, card)
-    notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("two labels of one item", between)]
+    notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("labels of one item", between)]
     by_gold = None
     if gold is not None:
         item, side = items_and_sides(data, by_question=has_question_column(data))
@@ -84,7 +84,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
         blocks = card["flip_probability"].get("blocks", ())
         at, answer = _match_gold_labels(gold, data, item)
         by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)
-        notes += _estimate_notes("a label of a gold item", by_gold)
+        notes += _estimate_notes("labels of gold items", by_gold)
     usable = usable_agreement(card, between)
     plan = None if usable is None else f"--agreement {usable:.2f}"
     notes += _note_same_unit_comparisons(card, between)
@@ -100,20 +100,20 @@ def _match_gold_labels(gold: Path, release: Path, item: Items) -> tuple[NDArray[
     keys, side = items_and_sides(gold, by_question=by_question)
     keys, at, where = np.unique(keys, return_index=True, return_inverse=True)
     if (side != side[at][where]).any():
-        raise LabelguardError(f"{gold} answers a pair in two ways; leave one of them out")
+        raise LabelguardError(f"{gold} has two answers to one pair; remove one of them")
     nearest = np.minimum(np.searchsorted(keys, item), len(keys) - 1)
     labels = np.flatnonzero(keys[nearest] == item)
     return labels, side[at][nearest[labels]]
 
 
-def _estimate_notes(what: str, estimate: AgreementEstimate | None) -> list[str]:
+def _estimate_notes(labels: str, estimate: AgreementEstimate | None) -> list[str]:
     """Return why an estimate is missing, or of little use."""
     if estimate is None:
-        return [f"no item can be compared: {what} that says anything is not in the release"]
+        return [f"no estimate from {labels}: the release has none that carry information"]
     if estimate.reach > USEFUL:
         return [
-            f"{what}: the interval reaches {estimate.reach:.2g} to either side, too far to go by; "
-            "more labels an item, fewer a labeler or a larger ε narrow it"
+            f"{labels}: the interval is ± {estimate.reach:.2g}, too wide to use; "
+            "more labels per item, fewer per labeler or a larger ε narrow it"
         ]
     return []
 
@@ -126,10 +126,10 @@ def _note_same_unit_comparisons(
         return []
     note = (
         f"up to {share:.1%} of the comparisons are between labels of one "
-        f"{card['privacy']['unit']} (linked ids, or members of a group), which need not agree as "
-        "others do"
+        f"{card['privacy']['unit']} (linked ids, or members of a group), which may agree more or "
+        "less often than others"
     )
-    return [note + ("; nothing is suggested for a plan" if share > SELF_SHARE else "")]
+    return [note + ("; so no value is suggested for a plan" if share > SELF_SHARE else "")]
 
 
 @suggest_misspelled_keywords

@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from labelguard.accounting.blocks import PAIR, block
 from labelguard.analysis import audit_bounds as bounds
@@ -97,7 +98,7 @@ def audit_randomized_response(
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += releases.check_randomized_response()
-    return AuditResult.of(randomized_response.NAME, epsilon, delta, runs, checks)
+    return AuditResult.from_checks(randomized_response.NAME, epsilon, delta, runs, checks)
 
 
 def audit_statistic(
@@ -133,7 +134,7 @@ def audit_statistic(
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += [*releases.check_statistic(), releases.check_ball()]
-    return AuditResult.of(statistic.NAME, epsilon, delta, runs, checks)
+    return AuditResult.from_checks(statistic.NAME, epsilon, delta, runs, checks)
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Canary:
     labels: int
     runs: int
 
-    def threshold(self, uses: int) -> int:
+    def find_threshold(self, uses: int) -> int:
         """Return the price of a block where the budget is for so many."""
         policy = Policy(self.epsilon, self.delta, (Allowance(RANDOMIZED_LABELS.name, uses),))
         [price] = pricing.prices(policy, RANDOMIZED_LABELS.name).values()
@@ -174,24 +175,18 @@ class Canary:
                 for threshold in thresholds
             )
 
-    def make_equal_labels(self, label: int) -> Labels:
-        """Return labels that all equal `label`, shape (k,)."""
-        return np.full(self.labels, label, np.uint8)
-
 
 def _check_block(canary: Canary, alpha: float) -> Check:
     """Count answers that say yes; as many as a block likes best prove its whole price."""
-    k, threshold = canary.labels, canary.threshold(1)
+    k, threshold = canary.labels, canary.find_threshold(1)
     yes, no = (
         np.concatenate(
             [
                 answers.sum(axis=1, dtype=np.int64)
-                for (answers,) in canary.randomize_labels(
-                    canary.make_equal_labels(label), threshold
-                )
+                for (answers,) in canary.randomize_labels(labels, threshold)
             ]
         )
-        for label in (LABEL_A, LABEL_B)
+        for labels in _opposite_labels(k)
     )
     # Besides that number, some up to 4.5 standard deviations above one half of k.
     steps = k / 2 + np.sqrt(k) / 2 * np.arange(0, 5, 0.5)
@@ -207,13 +202,13 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
     Both together cost at most what two uses cost. One coin for both prices would never give
     "yes" at the lower flip probability and "no" at the higher to a label that is no.
     """
-    thresholds = canary.threshold(2), canary.threshold(4)
+    thresholds = canary.find_threshold(2), canary.find_threshold(4)
 
     def is_lost(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         clear, noisy = answers
         return np.asarray(((clear == LABEL_A) & (noisy == LABEL_B)).any(axis=1))
 
-    worlds = canary.make_equal_labels(LABEL_A), canary.make_equal_labels(LABEL_B)
+    worlds = _opposite_labels(canary.labels)
     bound = _epsilon_of_event(canary, worlds, is_lost, thresholds, alpha)
     return Check("reuse", bound, f"two prices for each label, {canary.runs:,} made-up labelers")
 
@@ -222,12 +217,17 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
     """Compare two answers: one coin for two items would reveal whether their labels agree."""
     alternating = np.where(np.arange(canary.labels) % 2, LABEL_A, LABEL_B).astype(np.uint8)
 
-    def first_two_answers_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
+    def first_two_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
-    worlds = canary.make_equal_labels(LABEL_A), alternating
-    bound = _epsilon_of_event(canary, worlds, first_two_answers_agree, [canary.threshold(1)], alpha)
+    worlds = _opposite_labels(canary.labels)[0], alternating
+    bound = _epsilon_of_event(canary, worlds, first_two_agree, [canary.find_threshold(1)], alpha)
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
+
+
+def _opposite_labels(count: int) -> tuple[Labels, Labels]:
+    """Return labels that all say yes, and labels that all say no, each of shape (count,)."""
+    return np.full(count, LABEL_A, np.uint8), np.full(count, LABEL_B, np.uint8)
 
 
 def _epsilon_of_event(
@@ -311,7 +311,7 @@ def _check_sensitivity(gaussian: World, ball: World, epsilon: float, delta: floa
     )
     bound = needed if needed > epsilon else 0.0
     ratios = f"{moved / gaussian.grid.scale:.4f} (ball: {moved / ball.grid.scale:.4f})"
-    return Check("sensitivity", bound, f"{ratios} of the noise at most, taken as stated")
+    return Check("sensitivity", bound, f"{ratios} of the stated noise at most")
 
 
 def _check_gaussian(
@@ -334,11 +334,11 @@ def _check_gaussian(
     separated = bounds.epsilon_of_means(first, second, delta, alpha)
     spread = np.sqrt((first.var() + second.var()) / 2)
     distance = f"means {first.mean() - second.mean():.4f}, deviation {spread:.4f}"
-    uniforms = bounds.map_gaussian_to_uniforms(np.concatenate([first - expected, second]))
+    centred = np.concatenate([first - expected, second])
     return [
         Check("separation", separated, f"{distance} of the stated noise"),
-        Check("events", passed, _describe_sizes(runs)),
-        bounds.check_fit("fit", uniforms, alpha),
+        Check("events", passed, _describe_thresholds(runs)),
+        bounds.check_fit("fit", {"projections": ndtr(centred)}, alpha),
     ]
 
 
@@ -370,7 +370,7 @@ def _check_ball(
     )
     return [
         Check("ball separation", separated, f"scale {mean:.4f} of the stated noise"),
-        Check("ball events", passed, _describe_sizes(runs)),
+        Check("ball events", passed, _describe_thresholds(runs)),
         bounds.check_fit("ball fit", uniforms, alpha),
     ]
 
@@ -383,7 +383,7 @@ def _check_surplus(world: World, runs: int, alpha: float, progress: Progress) ->
     return bounds.check_fit("surplus fit", uniforms, alpha)
 
 
-def _describe_sizes(runs: int) -> str:
+def _describe_thresholds(runs: int) -> str:
     return f"{2 * _THRESHOLDS} thresholds, {runs:,} runs of each world"
 
 

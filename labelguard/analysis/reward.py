@@ -129,7 +129,7 @@ def _make_release_scorer(directory: Path) -> tuple[Scorer, PairFeatures | None]:
     if parse_feature_columns(head.features) or "verdict" in kinds:
         raise LabelguardError(
             f"the head of {directory.name} reads {head.features}: columns of its pairs, which a "
-            "text alone has not; fit one on features of texts, say --features length+style+text"
+            "text alone does not have; fit one on features of texts: --features length+style+text"
         )
     provider = head.provider(no_progress)
     provider.store_nothing()
@@ -223,9 +223,7 @@ class ReleaseReward:
         the labeled responses. Raises `LabelguardError` where no labeled responses are at hand.
         """
         if self._labeled is None:
-            raise LabelguardError(
-                "no labeled responses are at hand: name their release (reference=)"
-            )
+            raise LabelguardError("no labeled responses to compare with: name a reference release")
         return self._labeled.distances(_make_text_table(prompts, responses))
 
 

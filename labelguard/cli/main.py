@@ -32,7 +32,7 @@ from labelguard.cli.terminal import (
     print_notes,
     prints,
 )
-from labelguard.cli.tools import connect, export, ingest, pull, push, retrain
+from labelguard.cli.tools import connect, export, ingest, pull, retrain
 from labelguard.errors import LabelguardError
 from labelguard.text import DEFAULT_AGREEMENT
 
@@ -61,10 +61,6 @@ class Main(click.Group):
             problem = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
             _exit_with_error(ctx, "OSError", problem, 1)
         except click.ClickException as error:
-            if isinstance(error, click.NoSuchOption) and (at := error.ctx):
-                typed = (one for own in at.command.get_params(at) for one in own.opts)
-                longer = [one for one in typed if one.startswith(error.option_name)]
-                error.possibilities = longer or error.possibilities  # type: ignore[misc]
             usage = io.StringIO()
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)
@@ -105,8 +101,7 @@ def _exit_with_error(
     """End with a line on standard error and, where JSON was asked for, an object on the other."""
     if not is_printed:
         echo(f"labelguard: {escape_controls(message)}", err=True)
-    for note in notes:
-        echo(f"labelguard: note: {escape_controls(note)}", err=True)
+    print_notes(notes)
     if "--json" in ctx.meta[_TYPED]:
         print_json(Failure(kind, message, code))
     ctx.exit(code)
@@ -194,7 +189,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
 
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
-    *(pull, ingest, connect, push),
+    *(pull, ingest, connect),
     *(budget, labeler, project, account, release, leaderboard, agreement, report),
 ):
     main.add_command(command)
@@ -248,9 +243,9 @@ def doctor(project: Path | None) -> list[Finding]:
     Example:
       labelguard doctor
     """
-    from labelguard.report.doctor import examine
+    from labelguard.report.doctor import check_installation
 
-    return examine(project)
+    return check_installation(project)
 
 
 release.add_command(export)

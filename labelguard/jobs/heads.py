@@ -98,8 +98,8 @@ class HeadStep:
             return
         if parse_feature_columns(self._features):
             raise LabelguardError(
-                f"train.options.features: {self._features}: rows that rr releases have texts, and "
-                "no such columns; take features of texts, or mechanism statistic"
+                f"train.options.features: {self._features}: rows released by rr have texts, not "
+                "these columns; use features of texts, or mechanism statistic"
             )
         if coordinates is None:
             open_provider(self._features)
@@ -175,7 +175,7 @@ class HeadStep:
             scorer = HeadLearner(shape.ridge).fit(z, np.ones(len(z)), flips, None)
         except (ValueError, ArithmeticError) as error:
             raise LabelguardError(
-                f"the head cannot be fitted ({error}); take another train.options.ridge"
+                f"the head cannot be fitted ({error}); try another train.options.ridge"
             ) from None
         coefficients = basis.projection @ scorer.theta
         state = provider.state()
@@ -190,23 +190,12 @@ class HeadStep:
     def _choose_coordinates(
         self, pairs: pa.Table, task: TrainingTask
     ) -> tuple[PairFeatures, Basis, Shape]:
-        """Return features and principal axes: those of the gate, those of the model in use if it
-        has the same features, or axes fitted on these pairs.
-        """
-        shape = Shape(self.options.components, 0, ridge=self.options.ridge)
-        coordinates: Coordinates | None = None
+        """Return features and principal axes: those of the gate, or axes fitted on these pairs."""
         if task.coordinates:
             coordinates = self._load_gate_coordinates(task.coordinates)
-        elif task.previous and (task.previous / FILE).exists():
-            previous = Head.load(task.previous)
-            if (previous.features, replace(previous.shape, ridge=shape.ridge)) == (
-                self._features,
-                shape,
-            ):
-                coordinates = previous
-        if coordinates:
-            shape = replace(coordinates.shape, ridge=shape.ridge)
+            shape = replace(coordinates.shape, ridge=self.options.ridge)
             return coordinates.provider(task.progress), coordinates.basis, shape
+        shape = Shape(self.options.components, 0, ridge=self.options.ridge)
         provider = open_fitted(self._features, pairs, task.progress)
         return provider, fit_basis(spectrum(provider(pairs)), shape), shape
 
@@ -218,7 +207,7 @@ class HeadStep:
             raise LabelguardError(
                 f"train.options: features {self._features} in {components} components, and the "
                 f"gate judges in the coordinates of {directory.name}, {names[0]} in "
-                f"{names[1]}: take these, or another gate, or begin evaluations anew "
+                f"{names[1]}: use these, use another gate, or restart evaluations "
                 "(labelguard privatize --mechanism evaluation --again --head DIRECTORY)"
             )
         return coordinates

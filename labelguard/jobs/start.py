@@ -89,7 +89,7 @@ def write_job(path: Path, project: Where = None) -> JobFile:
 
 def _choose_policy(home: Project) -> tuple[Policy, str, bool]:
     """Return the policy in force, or a draft if there is none; its name; True if it is new."""
-    policy = overview.budget(home).policy
+    policy = overview.read_budget(home).policy
     if policy:
         return policy, policy.name, False
     if any(line.name == POLICY for line in policies.listing(home)):

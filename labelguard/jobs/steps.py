@@ -32,14 +32,13 @@ class TrainingTask:
     """A release to learn a model from, and nothing that holds a raw label.
 
     `output` appears whole; a call that was killed is repeated, and goes on or begins anew.
-    `previous` is the directory of the model in use. `coordinates` is the directory of the head or
-    evaluation in whose coordinates the model must be for its gate; None if any will do.
+    `coordinates` is the directory of the head or evaluation in whose coordinates the model must be
+    for its gate; None if any will do.
     """
 
     release: Path
     project: Project
     output: Path
-    previous: Path | None
     progress: Progress
     coordinates: Path | None = None
 

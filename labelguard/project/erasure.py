@@ -121,7 +121,9 @@ class _Leaver:
     def raw_rows(self) -> RawRows:
         """Return what is stored of them: rows in quarantine, and answers."""
         quarantined = quarantine.find(self.project.quarantine, self.row_matcher)
-        return quarantined + self.opened.answers.remove(self.row_matcher, self.row_keys, None)
+        return quarantined + self.opened.answers.remove_labelers(
+            self.row_matcher, self.row_keys, None
+        )
 
     def purge_raw(self, epoch: int) -> RawRows:
         """Remove it, from disk too; return what there was. May be called again after a crash.
@@ -131,7 +133,9 @@ class _Leaver:
         # It names answers without labelers, and the next release writes it anew.
         self.project.outside.unlink(missing_ok=True)
         quarantined = quarantine.purge(self.project.quarantine, self.row_matcher)
-        return quarantined + self.opened.answers.remove(self.row_matcher, self.row_keys, epoch)
+        return quarantined + self.opened.answers.remove_labelers(
+            self.row_matcher, self.row_keys, epoch
+        )
 
     @property
     def pseudonym(self) -> str:

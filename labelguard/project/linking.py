@@ -130,7 +130,7 @@ def _list_source_names(opened: OpenProject) -> list[str]:
     released = [record.name for record in opened.ledger.people.sources()]
     settings = connectors.read_all_settings(opened.project.connectors)
     connected = [one.source for one in settings.values()]
-    return list(dict.fromkeys([*released, *opened.answers.sources(), *connected]))
+    return list(dict.fromkeys([*released, *opened.answers.list_sources(), *connected]))
 
 
 def resolve_ids_or_pseudonyms(

@@ -53,8 +53,8 @@ def forget(opened: OpenProject, epoch: int) -> int:
     until = "" if keep is None else clock.format_time(clock.parse_time(clock.now()) - keep)
     released = _released_keys(opened, until)
     rewritten, count = {}, 0
-    for name in sorted({segment.connector for segment in opened.answers.segments()}):
-        segments = opened.answers.segments(name)
+    for name in sorted({segment.connector for segment in opened.answers.list_segments()}):
+        segments = opened.answers.list_segments(name)
         standing = stored.read_counting_states(files, segments)
         forgotten: _Forgotten = {}
         # Whose answers are another source's since, were released as those of their own.
@@ -72,7 +72,9 @@ def forget(opened: OpenProject, epoch: int) -> int:
             if tables:
                 rewritten[segment.name] = files.rewrite(segment, tables)
     if rewritten:
-        files.settle(opened.ledger.write(epoch, sources.record_rewritten_segments, rewritten))
+        files.complete_rewrites(
+            opened.ledger.write(epoch, sources.record_rewritten_segments, rewritten)
+        )
     return count
 
 

@@ -182,7 +182,9 @@ class ProjectStore:
                 yield partial(self._fetch_release, record)
         for segment in self._ledger.read(sources.read_segments):
             check_file_names((), segment.name)
-            if self._segments.lacks(segment) or (replace and self._segments.fault([segment])):
+            if self._segments.is_missing(segment) or (
+                replace and self._segments.find_fault([segment])
+            ):
                 yield partial(self._fetch_segment, segment)
 
     def _fetch_map(self, release_id: str, digest: str) -> None:
@@ -223,7 +225,7 @@ class ProjectStore:
     def _fetch_segment(self, segment: Segment) -> None:
         name = f"labels/{segment.name}/{self._tag(segment.digest)}"
         try:
-            self._segments.put(segment, self._objects.read(name))
+            self._segments.restore(segment, self._objects.read(name))
         except ProjectError as error:
             where = self._objects.uri(name)
             text = str(error) if where in str(error) else f"{where}: {error}"
@@ -276,7 +278,7 @@ class ProjectStore:
         for segment in self._ledger.read(sources.read_segments):
             folder = f"labels/{segment.name}/{self._tag(segment.digest)}"
             upload = partial(self._keep_counted_segment, segment)
-            yield _CountedObjects(folder, {"": len(self._segments.read_file(segment))}, upload)
+            yield _CountedObjects(folder, {"": len(self._segments.read_verified(segment))}, upload)
 
     def _keep_counted_map(self, release_id: str, digest: str) -> None:
         """Upload a map, unless it is not in place yet as the ledger says (`finish_rewriting`)."""
@@ -284,7 +286,7 @@ class ProjectStore:
             self.keep_map(release_id, digest, self._maps.files(release_id))
 
     def _keep_counted_segment(self, segment: Segment) -> None:
-        self.keep_segment(segment.name, segment.digest, self._segments.read_file(segment))
+        self.keep_segment(segment.name, segment.digest, self._segments.read_verified(segment))
 
     def _map_folder(self, release_id: str, digest: str) -> str:
         return f"released/{release_id}/{self._tag(digest)}"

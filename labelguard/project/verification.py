@@ -65,7 +65,7 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
             if restored
             else ""
         )
-    broken = broken or find_release_fault(opened, records) or opened.answers.fault()
+    broken = broken or find_release_fault(opened, records) or opened.answers.find_fault()
     committed = sum(record.state == "committed" for record in records)
     backwards = None if broken else _describe_backward_time(entries)
     return Verification(broken is None, broken, committed, len(entries), backwards)

@@ -41,7 +41,7 @@ NEGLIGIBLE = 1e-3
 # Columns that are listed; of more, those that carry most.
 MOST = 40
 # The headings of `format_coefficient_rows`.
-COLUMNS = ("column", "log-odds", "interval", "whatever labels are", "of the decision")
+COLUMNS = ("column", "log-odds", "interval", "worst case", "of the decision")
 _IN_WORDS = 4
 # The preference where a coefficient is above 0, and below.
 _PHRASES = {

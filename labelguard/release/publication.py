@@ -100,7 +100,7 @@ def push(
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
     record, directory = _find_verified_release(opened, release_id)
-    where = connectors.connector(settings).push(directory, title or record.id, progress)
+    where = connectors.open_connector(settings).push(directory, title or record.id, progress)
     return record.id, where
 
 

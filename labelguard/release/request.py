@@ -79,7 +79,7 @@ def _write_ingested(source: Input, opened: OpenProject, columns: Mapping[str, st
     if not isinstance(source, Ingested):
         return source
     opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    paths = opened.answers.export(source.source, opened.project.work / "ingested")
+    paths = opened.answers.export_source(source.source, opened.project.work / "ingested")
     return [
         replace(resolve_file(path, columns, f"answers of {path.stem}"), answers=path)
         for path in paths

@@ -111,7 +111,7 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
     labels, fresh = _simulate_and_split_labelers()
     file = directory / "labels.parquet"
     pq.write_table(labels.to_arrow(), file, compression="zstd")
-    demo = _Trials.of(file, labels, fresh, progress)
+    demo = _Trials.from_labels(file, labels, fresh, progress)
     outcomes = [demo.train_without_privacy()]
     for place, options in demo.choose_release_options().items():
         progress(f"releasing: {place}", None)
@@ -159,7 +159,7 @@ class _Trials:
     progress: Progress
 
     @classmethod
-    def of(
+    def from_labels(
         cls, file: Path, labels: pl.DataFrame, fresh: pl.DataFrame, progress: Progress
     ) -> _Trials:
         """Fit the features, on public pairs, and compute them once."""

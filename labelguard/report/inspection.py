@@ -235,20 +235,14 @@ def inspect(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
         check_public_columns(staged, reading.public_columns)
-        roles = _read_columns(staged, reading, work / "look")
-        return _build_inspection(source, reading, roles, staged)
+        roles, problems = _read_columns(staged, reading, work / "look")
+        return _build_inspection(source, reading, roles, problems, staged)
 
 
-@dataclass(frozen=True)
-class _InputColumns:
-    """The columns of an input, before a row is read."""
-
-    format: str
-    roles: tuple[Role, ...]
-    problems: tuple[str, ...]
-
-
-def _read_columns(staged: Staged, reading: Reading, scratch: Path) -> _InputColumns:
+def _read_columns(
+    staged: Staged, reading: Reading, scratch: Path
+) -> tuple[tuple[Role, ...], tuple[str, ...]]:
+    """Return the columns of an input with their roles, and why a release would be refused."""
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
     connection = readers.connect(scratch)
@@ -261,7 +255,7 @@ def _read_columns(staged: Staged, reading: Reading, scratch: Path) -> _InputColu
             column = renamed or formatted.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
         problems |= dict.fromkeys(_find_refusal_reasons(part, reading, connection))
-    return _InputColumns(staged.formatted[-1].format, tuple(roles), tuple(problems))
+    return tuple(roles), tuple(problems)
 
 
 def _find_refusal_reasons(
@@ -311,16 +305,20 @@ def _explain_missing_labels(
 
 
 def _build_inspection(
-    source: Input, reading: Reading, columns: _InputColumns, staged: Staged
+    source: Input,
+    reading: Reading,
+    roles: tuple[Role, ...],
+    problems: tuple[str, ...],
+    staged: Staged,
 ) -> Inspection:
     pairs = find_distinct_pairs(staged, texts=False) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None
     compared = 0 if rows is None else len(rows)
-    usual = staged.fault_reasons.most_common()
+    usual, name = staged.fault_reasons.most_common(), staged.formatted[-1].format
     return Inspection(
-        format=columns.format,
-        about=formats.FORMATS[columns.format].about,
-        roles=columns.roles,
+        format=name,
+        about=formats.FORMATS[name].about,
+        roles=roles,
         rows=staged.rows_read,
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
@@ -335,9 +333,9 @@ def _build_inspection(
         labelers=_summarize_labelers(rows) if rows and staged.labelers else None,
         questions=_count_pairs_per_question(pairs),
         examples=tuple(_read_example_pairs(staged, pairs)) if pairs else (),
-        problems=columns.problems,
+        problems=problems,
         next=tuple(_suggest_next_commands(source, reading, staged))
-        if pairs and not columns.problems
+        if pairs and not problems
         else (),
     )
 

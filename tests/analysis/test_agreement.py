@@ -264,7 +264,7 @@ def test_an_interval_that_is_too_wide_is_said_to_be_and_a_statistic_tells_nothin
     release = lg.privatize(table[:200].to_arrow(), project=project, epsilon=1, mechanism="rr")
     estimate = agreement(release.path)
     assert estimate.plan is None
-    assert any("too far to go by" in note for note in estimate.notes)
+    assert any("too wide to use" in note for note in estimate.notes)
     other = lg.privatize(table[:200].to_arrow(), project=lg.init(tmp_path / "other"), **STATISTIC)
     nothing = agreement(other.path)
     assert (nothing.between, nothing.gold, len(nothing.notes)) == (None, None, 1)
@@ -294,7 +294,7 @@ def test_one_pair_under_two_questions_is_two_items(project, tmp_path):
     asked = answer | {"question": "kind"}
     lines = json.dumps(asked), json.dumps(asked | {"chosen": "two", "rejected": "one"})
     gold.write_text("\n".join(lines))
-    with pytest.raises(LabelguardError, match="answers a pair in two ways"):
+    with pytest.raises(LabelguardError, match="has two answers to one pair"):
         agreement(release.path, gold)
 
 

@@ -405,10 +405,10 @@ def test_bounds_from_events_subtract_delta_and_use_complements():
 
 def test_the_verdict_is_that_no_bound_exceeds_the_claim():
     checks = [Check("one", 0.9, ""), Check("two", 1.0, "")]
-    assert AuditResult.of("rr", 1.0, DELTA, 100, checks).verdict == "holds"
-    violated = AuditResult.of("rr", 0.95, DELTA, 100, checks)
+    assert AuditResult.from_checks("rr", 1.0, DELTA, 100, checks).verdict == "holds"
+    violated = AuditResult.from_checks("rr", 0.95, DELTA, 100, checks)
     assert (violated.verdict, violated.violated_checks) == ("violated", ("two",))
-    endless = AuditResult.of("rr", 1.0, DELTA, 100, [Check("one", float("inf"), "")])
+    endless = AuditResult.from_checks("rr", 1.0, DELTA, 100, [Check("one", float("inf"), "")])
     shown = json.loads(to_json(endless))
     assert shown["lower_bound"] is None and shown["checks"][0]["lower_bound"] is None
 

@@ -17,7 +17,7 @@ from labelguard_connectors.argilla.publishing import argilla_pairs
 from labelguard_connectors.argilla.rest import ArgillaClient, list_pages
 from support.replies import Server, serving
 
-from labelguard.answers.connector import Settings, connector
+from labelguard.answers.connector import Settings, open_connector
 from labelguard.errors import ConnectorError
 from labelguard.text import no_progress
 
@@ -127,7 +127,7 @@ def test_a_data_set_that_is_not_there_is_said(server, monkeypatch):
     table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
     workspace = {"id": "00000000-0000-4000-8000-000000000000", "name": "labelers"}
     server.replies += [OK, (200, {}, {"items": [workspace]}), OK]
-    argilla = connector(Settings.of("argilla", table))
+    argilla = open_connector(Settings.from_table("argilla", table))
     for noun in ("workspace", "dataset"):
         with pytest.raises(ConnectorError, match=f"no {noun} of that name .* check {noun}"):
             argilla.about()
@@ -224,7 +224,7 @@ DATASET = "00000000-0000-4000-8000-000000000000"
 def push(release, name):
     """Push to an address where nobody listens: whoever asks anything there is told so."""
     options = {"url": "http://127.0.0.1:1", "dataset": DATASET}
-    Argilla(Settings.of("argilla", options)).push(release, name, no_progress)
+    Argilla(Settings.from_table("argilla", options)).push(release, name, no_progress)
 
 
 def chat(*messages):

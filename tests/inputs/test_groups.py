@@ -55,7 +55,7 @@ def release(home, table, **options):
 
 def places(home, worker):
     """Those of a worker's unit: how many it has, how many are taken."""
-    [own] = overview.labeler(f"worker {worker}", home).allowances
+    [own] = overview.read_labeler_budget(f"worker {worker}", home).allowances
     return own.allowed, own.used
 
 

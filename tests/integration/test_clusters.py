@@ -114,7 +114,7 @@ def test_a_coordinator_that_is_killed_is_taken_up_and_charges_once(delay, shards
     made = lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
     assert made.card["counts"]["rows"] == len(TABLE)
     assert overview.verify(project.state).ok
-    [one] = [line for line in overview.releases(project.state) if line.state == "committed"]
+    [one] = [line for line in overview.list_releases(project.state) if line.state == "committed"]
     assert one.id == made.id
     table = OpenProject.open(project).ledger.releases.labelers("rr")
     assert set(table.used.tolist()) == {1}

@@ -22,7 +22,7 @@ from labelguard.answers.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
-from labelguard.report.page import write, write_leaderboard
+from labelguard.report.page import write_leaderboard, write_report
 from labelguard.simulation import simulate
 
 pytestmark = pytest.mark.browser
@@ -58,19 +58,19 @@ def pages(tmp_path_factory):
         directory = project.jobs / "nightly"
         directory.mkdir(parents=True)
         (directory / HISTORY).write_text("".join(json.dumps(asdict(r)) + "\n" for r in runs))
-        inbox = Inbox.at(project.state, project.ledger_url, OpenProject.open(project).keys)
-        inbox.put([Event("desk", (Answer("1", 1),))])
-        inbox.bury("desk", b"x", HOSTILE)
+        inbox = Inbox.open(project.state, project.ledger_url, OpenProject.open(project).keys)
+        inbox.store_events([Event("desk", (Answer("1", 1),))])
+        inbox.store_dead_letter("desk", b"x", HOSTILE)
         inbox.close()
         (project.state / "worker.json").write_text(json.dumps({"releases": {HOSTILE: made.id}}))
-        write(here / "full.html", project=project)
-        write(here / "release.html", made.id, project)
-        write(here / "empty.html", project=empty)
+        write_report(here / "full.html", project=project)
+        write_report(here / "release.html", made.id, project)
+        write_report(here / "empty.html", project=empty)
         board = lg.init(here / "arena", max_epsilon=1e6)
         systems = lg.privatize(arena(10), project=board, **SOURCES)
         write_leaderboard(leaderboard(systems.path), systems.id, here / "board.html")
         (made.path / "data.parquet").write_bytes(b"")
-        write(here / "broken.html", project=project)
+        write_report(here / "broken.html", project=project)
     names = ("full", "release", "empty", "broken", "board")
     return {name: here / f"{name}.html" for name in names}
 

@@ -63,7 +63,7 @@ def test_it_is_raised_after_asking_and_never_lowered(project):
     assert "only this is promised" in no.stderr
     assert ceiling(project) == Ceiling()
     raise_to(project, "20,1e-4", input="y\n")
-    told = overview.journal(project.state)[-1].body
+    told = overview.read_journal(project.state)[-1].body
     assert told == {"max_epsilon": 20.0, "max_delta": 1e-4}
     for lower in ("10,1e-4", "20,1e-5", "30,1e-5", "20,1e-4"):
         assert "never lowered" in raise_to(project, lower, "--yes", code=1).stderr
@@ -78,7 +78,7 @@ def test_what_is_shown_afterwards_promises_the_raised_one_only(project):
     policy_facts.raise_ceiling(Ceiling(20, 1e-3), project)
     again = lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
     assert again.card["privacy"]["ceiling"] == {"epsilon": 20.0, "delta": 1e-3}
-    assert overview.budget(project.state).ceiling == Ceiling(20, 1e-3)
+    assert overview.read_budget(project.state).ceiling == Ceiling(20, 1e-3)
     text = (again.path / "CARD.md").read_text()
     assert "ε = 20, δ = 0.001, the project's ceiling" in text and "ε = 10" not in text
     shown = policy_facts.show_ceiling(project)
@@ -179,11 +179,11 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
 
 def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project):
     first = lg.privatize(TABLE, **PRICE, project=project)
-    before = overview.anchor(project.state)
+    before = overview.read_anchor_line(project.state)
     more = ({"epsilon": 8}, {"epsilon": 8, "delta": 1e-3})
     for options in ({}, PRICE, *more, {"mechanism": "rr", "uses": 3}):
         again = lg.privatize(TABLE, **options, project=project)
         assert again.reused and again.id == first.id
         noted = [n for n in again.notes if "the project gives ε = 3, δ = 1e-5 in all" in n]
         assert [n.startswith("asked: ε = 8") for n in noted] == [True] * (options in more)
-    assert overview.anchor(project.state) == before
+    assert overview.read_anchor_line(project.state) == before

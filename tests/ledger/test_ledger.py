@@ -72,7 +72,7 @@ def test_an_untouched_ledger_holds(project):
     assert verdict.ok and not verdict.backwards
     assert (verdict.journal_entries, verdict.releases) == (10, 2)
     kinds = ["created", "policy", *["charged", "computing", "drawn", "committed"] * 2]
-    assert [entry.kind for entry in overview.journal(project.state)] == kinds
+    assert [entry.kind for entry in overview.read_journal(project.state)] == kinds
 
 
 @pytest.mark.quick(
@@ -141,7 +141,7 @@ def test_an_altered_ledger_is_found(changes, found, project):
     ids=["altered", "missing"],
 )
 def test_an_altered_release_file_is_found(act, found, name, project):
-    release = overview.releases(project.state)[0]
+    release = overview.list_releases(project.state)[0]
     path = Path(release.path) / name
     act(path)
     told = fault(project)

@@ -131,7 +131,7 @@ def test_a_ledger_of_another_project_is_called_that(tmp_path, monkeypatch):
 def test_who_looks_at_a_ledger_that_is_missing_makes_none(project):
     path = project.state / "ledger.sqlite3"
     path.unlink()
-    for look in (overview.verify, overview.budget, upgrade):
+    for look in (overview.verify, overview.read_budget, upgrade):
         with pytest.raises(LedgerError, match=r"no ledger at .* set LABELGUARD_LEDGER_URL"):
             look(project)
     assert not path.exists()
@@ -206,7 +206,7 @@ def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones
     for path in used_project.witnesses:
         path.unlink()
     with pytest.raises(LedgerError, match="labelguard project restore"):
-        overview.budget(used_project.state)
+        overview.read_budget(used_project.state)
     restore(made.path, tmp_path / "again", keys=used_project.keys, nothing_since=True)
     again = find(tmp_path / "again")
     assert again.witnesses[0].read_text() == again.witnesses[1].read_text()

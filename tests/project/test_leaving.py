@@ -48,9 +48,9 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     table = labels_table()
     first = lg.privatize(table, project=project, **PRICE)
     before, bytes_before = values(first), files(first.path)
-    spent = overview.budget(project.state).allowances
+    spent = overview.read_budget(project.state).allowances
     erasure.remove_labeler(WHO, kind, project)
-    assert overview.budget(project.state).allowances == spent
+    assert overview.read_budget(project.state).allowances == spent
     shown = run("budget", "journal", project=project).stdout
     assert first.id in shown.split("rewritten")[1] and "{" not in shown
 
@@ -173,26 +173,26 @@ def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project):
 
 def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project):
     lg.privatize(labels_table(), project=project, **PRICE)
-    assert overview.labeler(WHO, project).departure is None
+    assert overview.read_labeler_budget(WHO, project).departure is None
     erasure.remove_labeler(WHO, "erased", project)
     erasure.remove_labeler("worker of the past", "retired", project, never_seen=True)
     erasure.remove_labeler("worker 1", "retired", project)
     erasure.remove_labeler("worker 1", "erased", project)
-    gone = overview.labeler("worker 1", project).departure
+    gone = overview.read_labeler_budget("worker 1", project).departure
     assert gone and gone.retired_at and gone.retired_at <= gone.at
     assert gone.retired_at in invoke(project, "labeler", "list").stdout
     for name in (WHO, pseudonym(project)):
-        found = overview.labeler(name, project)
+        found = overview.read_labeler_budget(name, project)
         assert found.departure in erasure.list_departures(project) and found.allowances[0].used == 1
         *_, row, _, spent = invoke(project, "budget", "labeler", name).stdout.splitlines()
         assert spent == "spent: ε = 3, δ = 1e-5 (all policies, at their full price)"
         assert row.endswith("–")
-    found = overview.labeler("worker of the past", project)
+    found = overview.read_labeler_budget("worker of the past", project)
     assert found.pseudonym == pseudonym(project, "worker of the past") and not found.allowances
     shown = invoke(project, "budget", "labeler", "worker of the past").stdout
     assert "retired on" in shown and "Nothing has been charged" in shown
     with pytest.raises(LedgerError, match="none has left"):
-        overview.labeler("nobody", project)
+        overview.read_labeler_budget("nobody", project)
 
 
 def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(project):
@@ -235,18 +235,18 @@ def test_a_member_leaves_and_the_group_keeps_what_it_spent(project):
     groups.write_text(f"labeler_id,group_id\n{WHO},ward\nworker 1,ward\n")
     policies.add_groups(groups, project)
     first = lg.privatize(labels_table(), project=project, unit="group", **PRICE)
-    spent = overview.labeler("worker 1", project.state)
+    spent = overview.read_labeler_budget("worker 1", project.state)
     with pytest.raises(LedgerError, match="group's pseudonym"):
         erasure.remove_labeler(spent.pseudonym, "erased", project)
     found = erasure.remove_labeler(WHO, "erased", project)
     assert found.group and found.randomized_blocks == 1
     assert found.rows_remembered > 0 and remembered(project) == 0
     assert any("group" in line for line in found.remains)
-    assert overview.labeler("worker 1", project.state) == spent
+    assert overview.read_labeler_budget("worker 1", project.state) == spent
     price = PRICE | {"exhausted": "drop"}
     second = lg.privatize(labels_table(), project=project, unit="group", **price)
     assert second.card["counts"]["charged"] == 0
-    assert overview.labeler("worker 1", project.state) == spent
+    assert overview.read_labeler_budget("worker 1", project.state) == spent
     assert all(row in values(first) for row in values(second))
     assert 0 < len(values(second)) < len(values(first))
     assert_sound(project)

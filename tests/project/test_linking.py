@@ -43,7 +43,7 @@ def rename_workers(table, names):
 
 
 def count(project, labeler):
-    return sum(one.used for one in overview.labeler(labeler, project.state).allowances)
+    return sum(one.used for one in overview.read_labeler_budget(labeler, project.state).allowances)
 
 
 # ---------------------------------------------------------------- spellings
@@ -139,7 +139,7 @@ def test_who_was_charged_apart_stays_apart(project):
     with pytest.raises(PolicyError, match="before the first charge of either"):
         linking.link("a", "b", project)
     assert linking.link("a", "worker 0", project).linked == 0
-    assert [entry.kind for entry in overview.journal(project.state)].count("linked") == 2
+    assert [entry.kind for entry in overview.read_journal(project.state)].count("linked") == 2
 
 
 def test_a_table_links_whole_chains(project, tmp_path):
@@ -202,7 +202,7 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project):
     timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
     lg.privatize(timed, mechanism="rr", columns={"submitted_at": "when"}, project=project)
     assert linking.list_sources(project)[0].columns["submitted_at"] == "when"
-    told = [entry.body.get("columns", {}) for entry in overview.journal(project.state)]
+    told = [entry.body.get("columns", {}) for entry in overview.read_journal(project.state)]
     assert ["submitted_at" in columns for columns in told if columns] == [False, True]
     lg.privatize(TABLE, mechanism="rr", project=project)  # it may be left out again
     again = timed.append_column("then", timed["when"])

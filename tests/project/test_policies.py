@@ -185,7 +185,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
     policies.activate("one", project)
     assert policies.show(None, project) == replace(shown, state="active", activation=None)
     assert policies.activate("one", project).closes is None  # nothing happens twice
-    assert len(overview.journal(project.state)) == 3
+    assert len(overview.read_journal(project.state)) == 3
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
@@ -198,7 +198,7 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     again = lg.privatize(table.slice(0, 100), mechanism="rr", project=project, exhausted="drop")
     assert again.card["counts"]["charged"] == 0
     assert set(lg.load(again).rows()) <= set(lg.load(coins).rows())
-    one, other = overview.budget(project.state).allowances
+    one, other = overview.read_budget(project.state).allowances
     assert (one.event, one.used) == ("rr", coins.card["counts"]["charged"])
     assert (other.event, other.used, other.left) == ("statistic", 25, 11 * 25)
     assert "priced together with 12 statistic releases" in coins.card["privacy"]["accounting"]
@@ -257,7 +257,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table,
     assert asdict(told.closes) == {"name": "old", "epsilon": 3.0, "delta": 1e-5}
     assert asdict(told.total) == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
     assert policies.activate("new", project) == told
-    assert asdict(overview.budget(project.state).lifetime) == {
+    assert asdict(overview.read_budget(project.state).lifetime) == {
         "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
     }  # fmt: skip
     assert spent(project) == 0  # places of the new one are unused
@@ -284,15 +284,15 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
             policies.drop(name, project)
     make_policy(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
     assert overview.verify(project.state).ok
-    assert [one.kind for one in overview.journal(project.state)].count("dropped") == 2
+    assert [one.kind for one in overview.read_journal(project.state)].count("dropped") == 2
 
 
 def test_a_policy_can_end_without_another(table, project):
     make_policy(project, "p", "rr:uses=40,block=1")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project).epsilon == 3
-    assert overview.budget(project.state).lifetime.epsilon == 3
-    [own] = overview.labeler(str(table["labeler_id"][0]), project.state).allowances
+    assert overview.read_budget(project.state).lifetime.epsilon == 3
+    [own] = overview.read_labeler_budget(str(table["labeler_id"][0]), project.state).allowances
     assert 0 < own.used < own.allowed and own.left == 0
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, mechanism="rr", project=project)
@@ -336,7 +336,7 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, pro
     charged = spent(project)
     given_up = abandon("r0001", project)
     assert given_up.charged == charged == spent(project)
-    assert overview.releases(project.state)[0].state == "abandoned"
+    assert overview.list_releases(project.state)[0].state == "abandoned"
     policies.activate("q", project)
     release = lg.privatize(table, mechanism="rr", project=project)  # what was charged is free
     assert release.card["counts"]["released_before"] == charged
@@ -397,10 +397,10 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
 
 def test_an_anchor_proves_what_the_journal_held(table, project):
     make_policy(project, "p", "rr:uses=15,block=1")
-    kept = overview.anchor(project.state).anchor
+    kept = overview.read_anchor_line(project.state).anchor
     lg.privatize(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok
-    newest = overview.anchor(project.state).anchor
+    newest = overview.read_anchor_line(project.state).anchor
     # Somebody cuts the journal off, and puts everything that would tell away.
     with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:
         ledger.executescript(

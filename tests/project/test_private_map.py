@@ -271,6 +271,6 @@ def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(projec
     assert by_labeler(project) == before
     assert [len(list(path.iterdir())) for path in maps(project)] == windows  # none is left over
     assert overview.verify(project.state).ok
-    assert overview.journal(project.state)[-1].kind == "rewritten"
+    assert overview.read_journal(project.state)[-1].kind == "rewritten"
     again = lg.privatize(TABLE, project=project, **RR)
     assert again.card["counts"]["charged"] == 0 and by_labeler(project) == before

@@ -25,8 +25,8 @@ from labelguard.release import card, sections
 from labelguard.release.model_card import LearnedRelease, find_learned_releases, front_matter
 from labelguard.release.writer import copy_release
 from labelguard.report import overview
-from labelguard.report.page import report, write
-from labelguard.report.render import html, markdown
+from labelguard.report.page import report, write_report
+from labelguard.report.render import render_html, render_markdown
 from labelguard.storage.files import SUMS, find_changed_file, hashes_of
 
 CEILING = 60
@@ -234,9 +234,9 @@ def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_pa
     made = report(project=tmp_path)
     [own] = [section for section in made.sections if section.id == "seal"]
     assert own.title == f"The seal of this release ({sealed.id})" and own.chart
-    page = html(made)
+    page = render_html(made)
     assert "It is sealed with wax." in page and "red &lt;b&gt;" in page and "red <b>" not in page
-    assert "It is sealed with wax." in markdown(made)
+    assert "It is sealed with wax." in render_markdown(made)
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_a_card_outlives_its_mechanism(sealed, tmp_path, monkeypatch):
     [gone] = sections.sections_of_card(sealed.card)
     assert "sealed cannot be shown: it is not installed" in gone.text[0]
     assert ("  duplicates", "0") in list(card.facts(sealed.card))
-    found = write(tmp_path / "report.html", sealed.id, tmp_path)
+    found = write_report(tmp_path / "report.html", sealed.id, tmp_path)
     assert found.ok and "cannot be shown" in (tmp_path / "report.html").read_text()
 
 

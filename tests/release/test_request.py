@@ -48,7 +48,8 @@ from labelguard.jobs import settings
 assert lg.__file__.startswith({copy!r}), lg.__file__
 shown = CliRunner().invoke(main, ["privatize", "--help"]).stdout
 print("help", "--colour [red|blue]" in shown)
-options = settings.job_schema()["$defs"]["ReleaseSettings"]["properties"]["options"]["properties"]
+schema = settings.build_job_schema()["$defs"]["ReleaseSettings"]
+options = schema["properties"]["options"]["properties"]
 print("job.yaml", "red" in str(options["colour"]))
 for colour in ("red", "green"):
     try:

@@ -68,7 +68,7 @@ def test_the_card_and_the_head_are_shown_in_the_same_words(project, release):
 
 def test_a_labeler_pays_one_place_however_many_labels_they_gave(project):
     lg.privatize(survey(), project=project, uses=3, **TEACHER)
-    [budget] = overview.budget(project.state).allowances
+    [budget] = overview.read_budget(project.state).allowances
     assert (budget.allowed, budget.used) == (360, 120)
     assert overview.verify(project.state).ok
 

@@ -64,7 +64,7 @@ def spent_by(who, project):
     """ε of a person, as all three places that tell it have it."""
     across = add_up_spending([who], [project]).total
     letter = erasure.preview_removal(who, "erased", project, never_seen=True).epsilon
-    assert across and letter == overview.labeler(who, project).epsilon == across.epsilon
+    assert across and letter == overview.read_labeler_budget(who, project).epsilon == across.epsilon
     return letter
 
 
@@ -160,7 +160,7 @@ def test_there_is_no_sum_across_units_and_none_of_contents(two, tmp_path):
 
 
 def test_an_id_that_nobody_knows_is_refused_and_not_repeated(two):
-    with pytest.raises(LedgerError, match="nobody with this id") as error:
+    with pytest.raises(LedgerError, match="this id was never seen") as error:
         add_up_spending(["some secret"], two)
     assert "secret" not in str(error.value)
 

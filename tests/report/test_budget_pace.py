@@ -43,7 +43,7 @@ def policy(project, *allow, name="clinic", **options):
 def weeks_left(project, week):
     """The weeks of each allowance, at a time after the first Monday."""
     with clock.simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
-        return [one.weeks_left for one in overview.budget(project).allowances]
+        return [one.weeks_left for one in overview.read_budget(project).allowances]
 
 
 def test_use_is_counted_over_all_labelers():

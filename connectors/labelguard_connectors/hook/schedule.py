@@ -66,7 +66,7 @@ class Schedule:
         """
         if self.when == "manual":
             return ["nothing is released automatically"]
-        budget = overview.budget(where)
+        budget = overview.read_budget(where)
         if (policy := budget.policy) is None:
             return [NO_POLICY]
         mechanism = self._choose_mechanism(policy, where)
@@ -87,7 +87,7 @@ class Schedule:
             return mechanism
         mechanisms = [
             line.mechanism
-            for line in overview.releases(where)
+            for line in overview.list_releases(where)
             if line.state == "committed" and line.part == "training"
         ]
         if mechanisms:

@@ -155,7 +155,7 @@ def test_a_release_that_was_given_up_is_not_drawn_again_for_its_charge(project, 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
         lg.privatize(TABLE, project=project, uses=2, **PRICE)
-    abandon(overview.releases(project.state)[0].id, project)
+    abandon(overview.list_releases(project.state)[0].id, project)
     blocks_of(drawn)
     lg.privatize(TABLE, project=project, uses=2, **PRICE)
     assert blocks_of(drawn) == [*COUNTS] and spent(project) == 2 * len(COUNTS)

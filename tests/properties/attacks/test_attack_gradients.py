@@ -105,7 +105,7 @@ def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(project, monk
 def test_everybody_is_charged_whoever_a_step_happens_to_sample(project):
     few = ULS | {"sampling_probability": 1e-3, "steps": 1}
     lg.privatize(TABLE, project=project, **few)
-    [allowance] = overview.budget(project.state).allowances
+    [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
     with pytest.raises(BudgetExceeded):
         lg.privatize(OTHERS, project=project, again=True, **few)
@@ -182,7 +182,7 @@ def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_
         assert int(kept["steps taken"]) == 20
     lg.privatize(OTHERS, project=project, **ULS)
     assert len(sums) - before == STEPS - 20
-    [allowance] = overview.budget(project.state).allowances
+    [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
 
 
@@ -195,7 +195,7 @@ def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(project, tmp_path
     heads = []
     for here in (project, copy):
         heads.append(Head.load(lg.privatize(TABLE, project=here, **ULS).path))
-        [allowance] = overview.budget(here.state).allowances
+        [allowance] = overview.read_budget(here.state).allowances
         assert allowance.used == 7
     assert len(sums) - common == 2 * (STEPS - 20)
     assert (heads[0].coefficients != heads[1].coefficients).any(), "noise served two copies"
@@ -209,14 +209,14 @@ def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(project, t
     back = restore(made.path, tmp_path / "back", keys=project.keys)
     assert made.unfinished == back.abandoned and len(back.abandoned) == 1
     assert not list((tmp_path / "back").rglob("checkpoint*"))
-    [allowance] = overview.budget(project.state).allowances
+    [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
 
 
 @pytest.mark.slow
 def test_an_abandoned_run_leaves_no_checkpoint(project):
     kill_run(project, 24)
-    [release] = overview.releases(project.state)
+    [release] = overview.list_releases(project.state)
     abandon(release.id, project)
     assert not list(project.stages.rglob("checkpoint*"))
 
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_another_release_is_refused(project):
 def test_a_run_out_of_range_is_refused_before_anything_is_charged(run, message, project):
     with pytest.raises(PolicyError, match=message):
         lg.privatize(TABLE, project=project, **run)
-    assert not overview.releases(project.state)
+    assert not overview.list_releases(project.state)
 
 
 @pytest.mark.quick("asked0")

@@ -74,7 +74,7 @@ def read_refusal(project, table, match, **options):
             n: t for n, t in before.items() if n != "meta"
         }
         return str(error)
-    charged = overview.budget(project.state).allowances[0].used
+    charged = overview.read_budget(project.state).allowances[0].used
     pytest.fail(f"{made.card['counts']['charged']} labels were charged afresh, {charged} in all")
 
 

@@ -26,7 +26,7 @@ from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release import head
 from labelguard.report.page import report
-from labelguard.report.render import html, markdown
+from labelguard.report.render import render_html, render_markdown
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 # Its digest is one of the released files, too; releases are public.
@@ -61,8 +61,8 @@ def write_reports(directory, label, options):
             lg.privatize(labels_table(*labels), project=project, **options)
         with clock.simulate_time(MONDAY + timedelta(weeks=week, days=1)):
             made = report(project=project)
-        found += [json.dumps(asdict(made)), markdown(made)]
-    found.append(html(made))
+        found += [json.dumps(asdict(made)), render_markdown(made)]
+    found.append(render_html(made))
     return [ANCHOR.sub(r"\1", text) for text in found]
 
 

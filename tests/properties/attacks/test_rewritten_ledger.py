@@ -76,7 +76,7 @@ def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(project, tm
     for act in (
         lambda: lg.privatize(TABLE, mechanism="rr", project=project),
         lambda: policies.activate("next", project),
-        lambda: overview.budget(project.state),
+        lambda: overview.read_budget(project.state),
     ):
         with pytest.raises(LedgerError, match="which would tell whether"):
             act()

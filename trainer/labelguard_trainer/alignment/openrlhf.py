@@ -245,9 +245,9 @@ def serve(
     Raises `LabelguardError` where the address cannot be had, or the reward gives no number.
     """
     loopback = is_loopback(host)
-    with contextlib.closing(terminal.listen(host, port)) as listener:
+    with contextlib.closing(terminal.open_listener(host, port)) as listener:
         service = RewardService(reward, template or PromptTemplate(), loopback=loopback)
-        address = terminal.address_of(listener) + PATH
+        address = terminal.format_address(listener) + PATH
         echo(f"labelguard: rewards of {reward.__name__} are at {address}", err=True)
         if not loopback:
             echo("labelguard: note: whoever reaches it is answered, unencrypted", err=True)

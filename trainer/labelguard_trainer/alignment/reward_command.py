@@ -10,7 +10,7 @@ import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP, complete_releases_or_files, file_option
-from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
+from labelguard.cli.terminal import echo, format_relative_path, print_facts, prints, show_progress
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _print_function(value: RewardFunctionFile) -> None:
     path = Path(value.path).absolute()
     print_facts(
         (
-            ("function", relative_path(value.path)),
+            ("function", format_relative_path(value.path)),
             ("prompts", f'extra_info["{value.prompt_key}"]'),
             ("verl", f"reward.custom_reward_function.path={path}"),
         )
@@ -158,7 +158,7 @@ def reward_verl(
 
 def _print_rewards(value: ResponseRewards) -> None:
     responses = pluralize(value.responses, "response")
-    echo(f"Rewards of {responses} are in {relative_path(value.path)}")
+    echo(f"Rewards of {responses} are in {format_relative_path(value.path)}")
     distance = "" if value.mean_distance is None else f", mean distance {value.mean_distance:.2f}"
     echo(f"Mean reward {value.mean_reward:.3f}{distance}")
 
@@ -181,5 +181,5 @@ def reward_score(release: str, file: Path, output: Path, **options: Any) -> Resp
     from labelguard.analysis.reward import reward
     from labelguard_trainer.alignment.rewards import score_file
 
-    with progress() as report:
+    with show_progress() as report:
         return score_file(reward(release, **options), file, output, report)
