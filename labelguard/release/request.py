@@ -223,7 +223,6 @@ def describe_input(staged: Staged) -> Iterator[str]:
     """
     for name in sorted(staged.formats - {"pairs", "rankings"}):
         yield f"read as {name}: {FORMATS[name].about}"
-    yield from (file.note for file in staged.formatted if file.note)
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
         yield f"left out: {describe_reason_counts(left_out)}"
     if staged.refused_rows:

@@ -325,7 +325,7 @@ def _build_inspection(
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         left_out=dict(staged.left_out),
-        notes=(*(one.note for one in staged.formatted if one.note), *_warn_of_lookalikes(staged)),
+        notes=tuple(_warn_of_lookalikes(staged)),
         identical_sides=staged.identical_sides,
         repeated=staged.rows - compared,
         answers=_name_answer_kind(staged),

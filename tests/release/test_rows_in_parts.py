@@ -21,7 +21,7 @@ from support.twice import Twice
 import labelguard as lg
 from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.release import drawn, publication
+from labelguard.release import drawn
 from labelguard.release.pairs_file import item_keys, read_preference_pairs
 from labelguard.release.rows import ROWS, list_files, rows_path
 from labelguard.release.writer import verified_release_directory
@@ -130,15 +130,14 @@ def test_sums_that_name_no_part_are_those_of_no_release(copy):
         verified_release_directory(copy)
 
 
-def test_what_is_published_of_either_is_a_release(releases, tmp_path, monkeypatch):
-    monkeypatch.setattr(publication, "SHARD_BYTES", 1)
+def test_what_is_published_of_either_is_a_release(releases, tmp_path):
     for path in releases:
         published = tmp_path / path.parents[2].name
         lg.publish(path.name, published, project=path.parents[1])
         assert lg.load(published).equals(lg.load(path))
         assert open_release(str(published), None).file == rows_path(published)
     names = {path.name for path in list_files(rows_path(tmp_path / str(COUNT)))}
-    assert names == set(NAMES) and len(list_files(rows_path(tmp_path / "64"))) > 1
+    assert names == set(NAMES) and len(list_files(rows_path(tmp_path / "64"))) == 1
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["parts", "one file"])

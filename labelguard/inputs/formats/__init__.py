@@ -55,7 +55,7 @@ class FormattedFile:
 
     `names` is what the file calls the roles that the format made, for messages, and `recorded` what
     the ledger keeps of them. `left_out` is SQL of how many answers it leaves out for which public
-    reason, `note` what to know of it, and `hint` of prompts and responses that are none.
+    reason, and `hint` what to know of prompts and responses that are none.
     `listed` are its own columns that messages may list.
     """
 
@@ -67,7 +67,6 @@ class FormattedFile:
     labelers: str = ""
     has_own_values: bool = False
     left_out: str = ""
-    note: str = ""
     hint: str = ""
     listed: tuple[str, ...] = ()
 
@@ -131,7 +130,6 @@ def apply_format(
         form.labelers,
         query.values is not None and not query.usual,
         query.left_out,
-        query.note and f"{file.name}: {query.note}",
         query.hint,
         () if form.of_tool is not None else listed,
     )

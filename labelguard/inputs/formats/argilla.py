@@ -1,7 +1,7 @@
 """Exports of Argilla: flattened records (Python SDK, Parquet), and records of its REST interface.
 
 Only submitted responses of people count; drafts are left out, discarded ones are skips, and
-suggestions are nobody's. Nested records of the SDK drop the status: in them all look submitted.
+suggestions are nobody's. Nested records of the SDK drop the status, so that they are refused.
 
 Where every response was rated by a question of its own, a star in the name of the question that is
 read stands for the name of the response: the one that was rated higher is preferred.
@@ -10,7 +10,7 @@ read stands for the name of the response: the one that was rated higher is prefe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from labelguard.errors import NotAnswered
 from labelguard.inputs.canonical import is_text
@@ -27,7 +27,7 @@ _USER, _STATE, _VALUE = (identifier(f"labelguard: {name}") for name in ("user", 
 _RESPONSE = "*"
 _NO_STATUS = (
     "nested records of Argilla do not tell the status of responses, so that discarded ones and "
-    "drafts count as submitted; records.to_list(flatten=True) and the REST interface tell it"
+    "drafts would count; export them by records.to_list(flatten=True), or the REST interface"
 )
 _LABELERS = (
     "records.to_list(flatten=True), records.to_datasets() and the REST interface with "
@@ -66,7 +66,9 @@ def _is_records(schema: TableSchema) -> bool:
 def _adapt(schema: TableSchema) -> FormatQuery:
     if _is_flattened(schema):
         return _adapt_flattened(schema)
-    return _adapt_nested(schema) if schema.has("_server_id") else _adapt_records(schema)
+    if schema.has("_server_id"):
+        raise schema.error(_NO_STATUS)
+    return _adapt_records(schema)
 
 
 def _adapt_flattened(schema: TableSchema) -> FormatQuery:
@@ -94,24 +96,6 @@ def _adapt_flattened(schema: TableSchema) -> FormatQuery:
     return _adapt_responses(
         schema, task, _Responses(question, responses, f"{_USER} AS labeler_id", users)
     )
-
-
-def _adapt_nested(schema: TableSchema) -> FormatQuery:
-    """Read records of the SDK as they are: a list of responses to each question, without status.
-
-    All of them are read as submitted, for nothing tells which were discarded or drafted.
-    """
-    _refuse_ratings(schema)
-    records = "SELECT to_json(fields) AS fields, to_json(responses) AS responses FROM part"
-    question = _choose_answered_question(schema, f"SELECT responses AS answers FROM ({records})")
-    listed = tasks.elements(f"json_extract(responses, {tasks.json_pointer_sql(question)})")
-    query = f"""
-        SELECT *, 'submitted' AS {_STATE}, response->'value' AS {_VALUE}
-        FROM (SELECT *, unnest({listed}) AS response FROM ({records}))"""
-    name, selected = tasks.question_name(schema), "response->>'user_id' AS labeler_id"
-    task = Task.of_members(schema, records, "fields")
-    responses = _Responses(name, query, selected, "user_id")
-    return replace(_adapt_responses(schema, task, responses), note=_NO_STATUS)
 
 
 def _find_answered_questions(schema: TableSchema, answers: str) -> list[str]:

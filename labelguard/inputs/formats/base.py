@@ -25,8 +25,8 @@ class FormatQuery:
     `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
     labels where the format fixes it, and `names` is what messages call the roles that were made.
     `usual` values are those where `--label-values` names no others. `left_out` is SQL of why
-    answers are left out, by what is public of them, and of how many are; `note` is what to know,
-    and `hint` of prompts and responses that are none.
+    answers are left out, by what is public of them, and of how many are; `hint` is what to know of
+    prompts and responses that are none.
     """
 
     query: str
@@ -36,7 +36,6 @@ class FormatQuery:
     names: Mapping[str, str] = field(default_factory=dict)
     usual: bool = False
     left_out: str = ""
-    note: str = ""
     hint: str = ""
 
 
