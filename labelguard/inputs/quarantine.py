@@ -218,12 +218,6 @@ class DepartedLabelers:
         """Return which of these keys, (n, 2), are theirs, shape (n,)."""
         return self._note_present(blocks.positions(self.labelers, labelers))
 
-    def match_rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which rows of a canonical batch are theirs; none if it tells no labeler."""
-        if "labeler" not in batch.schema.names:
-            return np.zeros(batch.num_rows, dtype=bool)
-        return self.rows(batch["labeler"])
-
     def _note_present(self, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which positions are in `labelers`, and note that these had rows."""
         theirs: NDArray[np.bool_] = positions >= 0

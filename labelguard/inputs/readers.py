@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
@@ -30,7 +29,8 @@ MOST_COLUMNS = 4096
 
 _BATCH_BYTES = 48 << 20
 _MAX_BATCH_ROWS = 262_144
-_LEAST_READ, _MOST_READ = 2048, 32_768
+# Rows that are taken from DuckDB at once: few, as they may be wide.
+_ROWS_READ = 2048
 _LEAST_MEMORY = 1 << 30
 _CONTAINER_LIMITS = tuple(
     Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory/memory.limit_in_bytes")
@@ -145,10 +145,9 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query over the file in batches of about 48 MiB."""
     with translate_errors(file):
-        most = _choose_batch_rows(file, connection, query)
         relation = _select(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
-        for batch in relation.to_arrow_reader(most):
+        for batch in relation.to_arrow_reader(_ROWS_READ):
             waiting.append(batch)
             count = sum(piece.num_rows for piece in waiting)
             if count >= _MAX_BATCH_ROWS or sum(piece.nbytes for piece in waiting) >= _BATCH_BYTES:
@@ -166,17 +165,6 @@ def _select(
     relation = cursor.sql(query)
     assert relation is not None  # None is for statements without a result
     return relation
-
-
-def _choose_batch_rows(file: InputFile, connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    """Return how many rows to take from DuckDB at once, by the width of the first ones.
-
-    Of canonical ones, which are as wide whatever their labels say and however those are written.
-    """
-    first = f"SELECT * FROM ({query}) LIMIT 256"
-    head = _select(file, open_cursor(connection), first).to_arrow_table()
-    count = _BATCH_BYTES * max(head.num_rows, 1) / max(head.nbytes, 1)
-    return int(np.clip(count, _LEAST_READ, _MOST_READ))
 
 
 @contextlib.contextmanager

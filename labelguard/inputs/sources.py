@@ -153,14 +153,10 @@ def _resolve_object(
 
     What other types hold can be told from all of their content alone.
     """
-    if spool is None:
-        _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
-        spool = Path(_directories[-1].name)
-    spool /= "objects"  # a bucket may be called as what else lies there
-    kind = _type_of(Path(remote.key))
-    if kind is None or _FORMATS.get(kind) is not parquet_opener:
-        return resolve_file(remote.fetch(spool), named, remote.uri)
-    directory = spool
+    # A bucket may be called as what else lies there.
+    directory = (spool or _create_private_directory()) / "objects"
+    if _FORMATS.get(_type_of(Path(remote.key)) or "") is not parquet_opener:
+        return resolve_file(remote.fetch(directory), named, remote.uri)
 
     def open_remote(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         path = directory / remote.key
@@ -217,6 +213,12 @@ _directories: list[tempfile.TemporaryDirectory[str]] = []
 _spooled: list[tuple[TextIO, Path]] = []
 
 
+def _create_private_directory() -> Path:
+    """Return a directory in TMPDIR that lasts until the process ends."""
+    _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
+    return Path(_directories[-1].name)
+
+
 def _spool_standard_input(directory: Path | None) -> Path:
     """Return the file that holds all of standard input, named by its kind as its first bytes say.
 
@@ -230,10 +232,7 @@ def _spool_standard_input(directory: Path | None) -> Path:
         )
     path = next((path for stream, path in _spooled if stream is sys.stdin), None)
     if path is None:
-        if directory is None:
-            _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
-            directory = Path(_directories[-1].name)
-        plain = directory / "standard-input"
+        plain = (directory or _create_private_directory()) / "standard-input"
         with plain.open("xb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
         path = plain.rename(plain.with_name(f"{plain.name}{_suffix_of_content(plain)}"))

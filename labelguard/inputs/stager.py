@@ -265,8 +265,7 @@ class Stager:
             numbers = np.arange(start, start + batch.num_rows)
             counted = np.ones(batch.num_rows, dtype=bool)
         self._file_rows += batch.num_rows
-        refused = self._departed.match_rows(batch)
-        if refused.any():
+        if staged.labelers and (refused := self._departed.rows(batch["labeler"])).any():
             staged.refused_rows += int((refused & counted).sum())
             staged.refused_labelers = self._departed.count
             batch = batch.filter(pa.array(~refused))

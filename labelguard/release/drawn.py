@@ -37,7 +37,6 @@ from labelguard.project.opening import OpenProject, clean_up_after_crashes
 from labelguard.project.project import Project, waiting
 from labelguard.release import card
 from labelguard.release.protocol import (
-    Finished,
     Mechanism,
     Prepared,
     ReleaseContext,
@@ -65,42 +64,6 @@ from labelguard.storage.files import (
     fsync_path,
     sha256,
 )
-
-
-def write_release_files(
-    context: ReleaseContext,
-    plan: PlannedRows,
-    grant: Grant,
-    finished: Finished,
-    facts: Mapping[str, Any],
-) -> tuple[int, Mapping[str, str]]:
-    """Write and rename the release; return its number of rows and the hashes of its files.
-
-    `facts` are parts of the card that were known before (see `capture_card_facts`).
-    """
-    questions = any(source.questions for source, _ in finished.outcomes)
-    schema = output_schema(context.staged.content_type, questions=questions)
-    sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
-    drawn = sum(buckets.count_part_rows(directory) for _, directory in sources)
-    with ReleaseWriter(grant, context.opened.project.releases) as writer:
-        task = Outcomes(sources, schema, writer.directory, context.staged.buckets)
-        if sources and task.count > MOST_IN_ONE_FILE:
-            for part in context.over_buckets("writing", publish_bucket, task):
-                writer.add_part(part)
-        elif sources:
-            for table in context.over_buckets("writing", build_published_rows, task):
-                if table is not None:
-                    writer.write(table)
-            if not writer.rows:
-                writer.write(schema.empty_table())
-        buckets.check_seen(drawn, writer.rows)
-        common = card.common_card(
-            context.staged, context.policy, plan, grant.release, writer.rows, finished.further
-        )
-        writer.write_card(card.merge(card.merge(common, facts), finished.card))
-        for path in finished.files:
-            writer.move_in(path)
-    return writer.rows, writer.hashes
 
 
 @dataclass(frozen=True)
@@ -302,10 +265,32 @@ class DrawnRelease:
 
     def finish_and_write(self) -> tuple[int, Mapping[str, str]]:
         """Write the release from what was drawn; return its rows and the hashes of its files."""
-        finished = self.mechanism.finish(self.context, self.prepared, self.grant)
-        return write_release_files(
-            self.context, self.prepared.plan, self.grant, finished, self.facts
-        )
+        context, grant = self.context, self.grant
+        finished = self.mechanism.finish(context, self.prepared, grant)
+        questions = any(source.questions for source, _ in finished.outcomes)
+        schema = output_schema(context.staged.content_type, questions=questions)
+        sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
+        drawn = sum(buckets.count_part_rows(directory) for _, directory in sources)
+        with ReleaseWriter(grant, context.opened.project.releases) as writer:
+            task = Outcomes(sources, schema, writer.directory, context.staged.buckets)
+            if sources and task.count > MOST_IN_ONE_FILE:
+                for part in context.over_buckets("writing", publish_bucket, task):
+                    writer.add_part(part)
+            elif sources:
+                for table in context.over_buckets("writing", build_published_rows, task):
+                    if table is not None:
+                        writer.write(table)
+                if not writer.rows:
+                    writer.write(schema.empty_table())
+            buckets.check_seen(drawn, writer.rows)
+            plan, further = self.prepared.plan, finished.further
+            common = card.common_card(
+                context.staged, context.policy, plan, grant.release, writer.rows, further
+            )
+            writer.write_card(card.merge(card.merge(common, self.facts), finished.card))
+            for path in finished.files:
+                writer.move_in(path)
+        return writer.rows, writer.hashes
 
     def commit(self) -> Release:
         """Publish and commit the release; for the job that holds the project."""

@@ -36,7 +36,7 @@ from labelguard.release.head_summary import pack_noises, unpack_noises
 from labelguard.release.mechanisms.options import EvaluationOptions
 from labelguard.release.mechanisms.statistic import (
     draw_window,
-    list_windows_of_running_sum,
+    list_windows_of_sum,
     statistic_card,
 )
 from labelguard.release.mechanisms.statistic_design import (
@@ -277,7 +277,9 @@ class HeldOut(Mechanism[Design]):
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Write the sum of all windows to a file, and return it with its card."""
-        windows = list_windows_of_running_sum(context, grant, self.part)
+        release = grant.release
+        first = prepared.first or release.id
+        windows = list_windows_of_sum(context, first, self.part, release)
         file = context.opened.project.work / FILE
         file.write_bytes(Evaluation.of(self.coordinates, windows).to_bytes())
         card = statistic_card(context, prepared, grant, windows, self.coordinates.features)

@@ -168,7 +168,7 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(project,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.drawn.write_release_files", stopped)
+        patch.setattr("labelguard.release.drawn.DrawnRelease.finish_and_write", stopped)
         with pytest.raises(KeyboardInterrupt):
             release_choices(rows(seed=1), project, **PRICE)
     made = release_choices(rows(seed=2), project, **PRICE)

@@ -22,6 +22,7 @@ from labelguard.keys import keyring
 from labelguard.keys.prf import Split
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Floats
@@ -34,9 +35,10 @@ from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.mechanisms.statistic_design import (
     Design,
     add_head_and_labels,
-    check_fits_sum,
     design,
+    load_head_to_join,
     statistic_releases,
+    sum_to_join,
     write_pair_labels,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
@@ -66,7 +68,7 @@ class Teacher(Mechanism[Design]):
 
     def check(self, context: ReleaseContext) -> None:
         """Raise `PolicyError` if the window would not fit the sum that it joins."""
-        check_fits_sum(context, self.options)
+        load_head_to_join(context, self.options, sum_to_join(context, self.part))
 
     def prepare(
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
@@ -79,14 +81,14 @@ class Teacher(Mechanism[Design]):
     ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if map_path is not None and (window := draw_window(context, prepared, map_path)):
-            before = list_earlier_windows(context, prepared, self.part)
+            before = list_windows_of_sum(context, prepared.first, self.part)
             calibration = calibrate_head_of_sum(context, prepared, window, before)
             replace(window, **vars(calibration)).save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
-        design, provider = prepared, prepared.provider
-        summed = list_windows_of_running_sum(context, grant, self.part)
+        design, provider, release = prepared, prepared.provider, grant.release
+        summed = list_windows_of_sum(context, design.first or release.id, self.part, release)
         coefficients, total, noise = fit(summed, design.basis, design.shape)
         scale = summed[-1].scale
         head = Head(
@@ -272,17 +274,14 @@ def _likelihood_parts(
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
-def list_earlier_windows(context: ReleaseContext, design: Design, part: Split) -> list[Window]:
-    """Return the windows of the sum that a new window joins; none if it begins one."""
-    if design.first is None:
+def list_windows_of_sum(
+    context: ReleaseContext, first: str | None, part: Split, own: ReleaseRecord | None = None
+) -> list[Window]:
+    """Return the windows of the sum that a release `first` of one part began, an `own` one last.
+
+    There is none where a release begins a sum.
+    """
+    if first is None:
         return []
-    records = statistic_releases(context.opened.ledger, part)
-    return list(load_windows_of_sum(context.opened.project.private_maps, design.first, records))
-
-
-def list_windows_of_running_sum(context: ReleaseContext, grant: Grant, part: Split) -> list[Window]:
-    """Return the windows of the sum that a release of one part belongs to, its own last."""
-    release = grant.release
-    first = release.settings["parameters"]["first"] or release.id
-    records = [*statistic_releases(context.opened.ledger, part), release]
+    records = statistic_releases(context.opened.ledger, part) + ([own] if own else [])
     return list(load_windows_of_sum(context.opened.project.private_maps, first, records))

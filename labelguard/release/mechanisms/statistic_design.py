@@ -20,7 +20,7 @@ from labelguard.errors import LedgerError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
-from labelguard.learning.features import PairFeatures, open_fitted, open_provider
+from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
@@ -168,7 +168,7 @@ def design(
     if the features say nothing about the pairs.
     """
     first_release = recorded["first"] if recorded else sum_to_join(context, "training")
-    first = _head_to_join(context, options, first_release)
+    first = load_head_to_join(context, options, first_release)
     pairs, provider, x = _pairs_and_features(context, options.features, first)
     identity = provider.identity()
     if recorded:
@@ -212,12 +212,7 @@ def _bounds(
     return statistic.bounds_for_source_scores(z, rows, shape.clip_quantile, deviation)
 
 
-def check_fits_sum(context: ReleaseContext, options: StatisticOptions) -> None:
-    """Raise `PolicyError` as `design` does for what does not fit the sum that a window joins."""
-    _head_to_join(context, options, sum_to_join(context, "training"))
-
-
-def _head_to_join(
+def load_head_to_join(
     context: ReleaseContext, options: StatisticOptions, first_release: str | None
 ) -> Head | None:
     """Return the head that began the sum which a window joins, if any.
@@ -285,14 +280,8 @@ def _pairs_and_features(
     pairs = find_distinct_pairs(context.staged)
     if first is None:
         provider = open_fitted(spec, pairs.table, context.progress)
-        return pairs, provider, provider(pairs.table)
-    provider = open_provider(spec, first.state)
-    provider.set_progress(context.progress)
-    if provider.identity() != first.identity:
-        raise PolicyError(
-            f"the features {spec} are no longer those of the sum that this window joins "
-            f"({first.identity}); found {provider.identity()}"
-        )
+    else:
+        provider = first.provider(context.progress)
     return pairs, provider, provider(pairs.table)
 
 
