@@ -58,7 +58,7 @@ def card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "newly_charged" in privacy:
         yield "  newly charged", f"{format_budget(privacy['newly_charged'])} of it, by that policy"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
-    yield from cards.facts(value)
+    yield from cards.list_facts(value)
 
 
 @click.group(context_settings=HELP)
@@ -98,7 +98,7 @@ def _print_card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
 
     loss = _LOSSES.get(value["train_with"], value["train_with"])
-    facts = [*card_facts(value), *cards.forecast_facts(value), ("train with", loss)]
+    facts = [*card_facts(value), *cards.list_forecast_facts(value), ("train with", loss)]
     print_facts([*facts, *bullet_facts("not protected", value["not_protected"])])
 
 

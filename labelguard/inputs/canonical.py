@@ -87,14 +87,14 @@ def is_text(kind: DuckDBPyType) -> bool:
     return kind.id in ("varchar", "enum") and str(kind) != "JSON"
 
 
-def element_type(kind: DuckDBPyType) -> DuckDBPyType:
+def find_element_type(kind: DuckDBPyType) -> DuckDBPyType:
     """Return the type of a list's elements."""
     child = kind.children[0][1]
     assert isinstance(child, DuckDBPyType)
     return child
 
 
-def content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
+def find_content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
     """Return what columns of these types hold together; raise `NotContent` for anything else.
 
     Types may differ in optional members and in members that are always null: which column has one
@@ -105,14 +105,14 @@ def content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
     )
 
 
-def content_of_structures(structures: Iterable[object]) -> Content:
+def find_content_of_structures(structures: Iterable[object]) -> Content:
     """Return the same for the structures that DuckDB's `json_structure` finds in JSON values."""
     shapes = map(_structure_shape, structures)
     return merge_content_types(_content_of(shape) for shape in shapes if shape is not None)
 
 
-def content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
-    """Return the same as `content_of_types` for published conversations, without other members."""
+def find_content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
+    """Return the same for published conversations, without members that no chat has."""
     shapes = (keep_chat_members(_type_shape(kind)) for kind in kinds if kind.id != "null")
     return merge_content_types(_content_of(shape) for shape in shapes)
 
@@ -133,10 +133,10 @@ def keep_chat_members(structure: object) -> object:
 def merge_content_types(contents: Iterable[Content]) -> Content:
     """Return the content that holds every value of all of them, text if there is none."""
     types = list(contents)
-    return reduce(_merge_two, types) if types else TEXT
+    return reduce(_merge_two_contents, types) if types else TEXT
 
 
-def sql_type(content: Content) -> str:
+def content_type_sql(content: Content) -> str:
     """Return its type in SQL, with members in a fixed order."""
     return _sql_type(_shape_of(content))
 
@@ -245,7 +245,7 @@ def _type_shape(kind: DuckDBPyType) -> object:
     if is_text(kind):
         return _VARCHAR
     if kind.id in ("list", "array"):
-        return [_type_shape(element_type(kind))]
+        return [_type_shape(find_element_type(kind))]
     if kind.id == "struct":
         children = ((n, child) for n, child in kind.children if isinstance(child, DuckDBPyType))
         return {name: _type_shape(child) for name, child in children}
@@ -299,7 +299,7 @@ def _read_members(
     return content, frozenset(known) - frozenset(required)
 
 
-def _merge_two(first: Content, second: Content) -> Content:
+def _merge_two_contents(first: Content, second: Content) -> Content:
     parts = {first.parts, second.parts} - {None}
     if first.chat != second.chat or len(parts) > 1:
         raise NotContent

@@ -16,7 +16,7 @@ from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues, Skips, declaring_names
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.readers import identifier, literal, nan_to_null
+from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import AUTO_FORMAT
 
@@ -111,7 +111,7 @@ class Reading:
         return not set(declaring_names(column)).isdisjoint(self.public_columns)
 
 
-def name_labelers(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:
+def add_labeler_column(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:
     """Return `columns` with the column of `--labeler-column`; `InvalidLabels` if they have one."""
     named = dict(columns or {})
     if labelers and "labeler_id" in named:
@@ -123,7 +123,7 @@ def merge_labeler_column(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with `labeler_column`, if there is one, among their `columns`."""
     others = dict(options)
     if labelers := others.pop("labeler_column", None):
-        others["columns"] = name_labelers(others.get("columns"), labelers)
+        others["columns"] = add_labeler_column(others.get("columns"), labelers)
     return others
 
 
@@ -193,7 +193,7 @@ class TableSchema:
         """Return SQL of a column as text without blanks around it; NULL for NaN, or without it."""
         if name not in self.types:
             return "NULL::VARCHAR"
-        column = nan_to_null(identifier(name), self.types[name])
+        column = nan_to_null_sql(identifier(name), self.types[name])
         return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
     def select_all_but(self, *roles: str) -> str:

@@ -68,12 +68,12 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def file_literal(path: Path) -> str:
+def quote_file_name(path: Path) -> str:
     """Return SQL of the name of one file, in which DuckDB would read *, ? and [ as a glob."""
     return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
 
-def nan_to_null(column: str, kind: DuckDBPyType) -> str:
+def nan_to_null_sql(column: str, kind: DuckDBPyType) -> str:
     """Return SQL of a column in which NaN is null, as pandas has it; the text `nan` stays text."""
     if kind.id not in ("float", "double"):
         return column
@@ -137,7 +137,7 @@ def read_rows(
 ) -> list[tuple[Any, ...]]:
     """Return the few rows of a query over the file, which is called `part` in it."""
     with translate_errors(file):
-        return _select(file, open_cursor(connection), query).fetchall()
+        return _open_query(file, open_cursor(connection), query).fetchall()
 
 
 def read_batches(
@@ -145,7 +145,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query over the file in batches of about 48 MiB."""
     with translate_errors(file):
-        relation = _select(file, open_cursor(connection), query)
+        relation = _open_query(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
         for batch in relation.to_arrow_reader(_ROWS_READ):
             waiting.append(batch)
@@ -157,7 +157,7 @@ def read_batches(
             yield pa.concat_batches(waiting)
 
 
-def _select(
+def _open_query(
     file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str
 ) -> duckdb.DuckDBPyRelation:
     # By a view of its own: `relation.query` would bind the query twice as often.

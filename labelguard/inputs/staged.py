@@ -222,7 +222,7 @@ def sort_bucket(task: Received, bucket: int) -> Sorted:
         buckets.write_bucket(task.staged / _ROWS, bucket, None)
         return Sorted(0, texts)
     received = table.num_rows
-    table = table.take(pa.array(canonical_order(table)))
+    table = table.take(pa.array(compute_canonical_order(table)))
     if _SUBMISSION in table.column_names:  # It tells the order of the input.
         table = table.drop_columns([_SUBMISSION])
     removed, skips = 0, None
@@ -253,7 +253,7 @@ def _find_run_ends(table: pa.Table) -> NDArray[np.bool_]:
     return ends
 
 
-def canonical_order(table: pa.Table) -> NDArray[np.intp]:
+def compute_canonical_order(table: pa.Table) -> NDArray[np.intp]:
     """Return the permutation that sorts staged rows canonically, shape (n,)."""
     present = [name for name in _KEYS if name in table.column_names]
     first = [buckets.column(table, name) for name in present[:2]]

@@ -151,7 +151,7 @@ class Stager:
         content = _read_digests(batch, "content")
         items = _read_digests(batch, "given_id") if self.staged.given_ids else content
         labelers = self._read_labeler_keys(batch)
-        units = self._units(labelers, batch)
+        units = self._find_units(labelers, batch)
         # Skips have no number, no text and no digest: what they do is seen once rows are sorted.
         numbers = np.cumsum(~blank, dtype=np.uint64) + np.uint64(self.staged.rows) - np.uint64(1)
         self.staged.rows += int((~blank).sum())
@@ -265,7 +265,7 @@ class Stager:
             numbers = np.arange(start, start + batch.num_rows)
             counted = np.ones(batch.num_rows, dtype=bool)
         self._file_rows += batch.num_rows
-        if staged.labelers and (refused := self._departed.rows(batch["labeler"])).any():
+        if staged.labelers and (refused := self._departed.match_ids(batch["labeler"])).any():
             staged.refused_rows += int((refused & counted).sum())
             staged.refused_labelers = self._departed.count
             batch = batch.filter(pa.array(~refused))
@@ -284,11 +284,11 @@ class Stager:
         sound = fault == 0
         for index in np.flatnonzero(~sound)[: 3 if self.options.quarantine else 1].tolist():
             staged.faults.append(
-                self._fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
+                self._describe_fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
             )
         staged.fault_count += int((~sound).sum())
         for code, count in zip(*np.unique(fault[~sound], return_counts=True), strict=True):
-            example = self._fault(name, 0, PUBLIC_FAULTS[int(code)])
+            example = self._describe_fault(name, 0, PUBLIC_FAULTS[int(code)])
             staged.fault_reasons[f"column {example.column}: {example.reason}"] += int(count)
         if not self.options.quarantine:
             staged.refuse_bad_rows(staged.faults, staged.fault_count)
@@ -297,7 +297,7 @@ class Stager:
             staged.outside.setdefault(name, []).extend(numbers[invalid].tolist())
         elif invalid.any():
             index = int(np.argmax(invalid))
-            first = self._fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
+            first = self._describe_fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
             staged.label_fault = staged.label_fault or first
             staged.label_fault_count += int((invalid & counted).sum())
         usable = sound
@@ -320,7 +320,7 @@ class Stager:
         batch = batch.set_column(batch.schema.get_field_index("label"), "label", pa.array(label))
         return batch if usable.all() else batch.filter(pa.array(usable))
 
-    def _fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
+    def _describe_fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
         column = " or ".join(self._names.get(r, r) for r in role.split(" or "))
         reason = self._hint if self._hint and reason == NO_CONTENT else reason
@@ -367,7 +367,7 @@ class Stager:
             return _split_blocks("author", self._keys.digests(_record_columns(batch)))
         return {}
 
-    def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
+    def _find_units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
         """Return the unit of every row, whose uses it takes, shape (n, 2)."""
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)

@@ -43,7 +43,7 @@ from labelguard.storage.executor import Executor, open_executor, over_buckets, r
 from labelguard.storage.files import fresh_directory
 from labelguard.text import describe_reason_counts
 
-__all__ = ["StagingOptions", "canonical_rows", "check_public_columns", "stage"]
+__all__ = ["StagingOptions", "check_public_columns", "read_canonical_rows", "stage"]
 
 # Called with the name of a file and how many rows were read of all so far.
 Rows = Callable[[str, int], None]
@@ -116,7 +116,7 @@ def stage(
     stager.sort(task, executor)
     shutil.rmtree(received)
     staged.public_digest = stager.public_digest()
-    staged.columns = _columns_of_roles(formatted, layouts)
+    staged.columns = _collect_columns_of_roles(formatted, layouts)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
     staged.formats = {entry.format for entry in formatted}
     staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
@@ -214,9 +214,9 @@ def _read_into_buckets(
 ) -> None:
     """Read one file, which was begun, into buckets."""
     file, staged, connection = entry.file, stager.staged, stager.connection
-    sql = query.canonical_query(layout, content)
+    sql = query.build_canonical_query(layout, content)
     for batch in read_ahead(readers.read_batches(file, connection, sql)):
-        limit.take(file.name, batch.nbytes)
+        limit.subtract(file.name, batch.nbytes)
         stager.append(file.name, batch, rows, texts)
         progress(file.name, staged.rows_read)
 
@@ -280,14 +280,16 @@ def _read_by_workers(
     pieces: list[tuple[Path, int]] = []
     read = over_buckets(executor, stage_file, task, count=len(task.files))
     for (_, name), piece in zip(task.files, read, strict=True):
-        limit.take(name, piece.size)
+        limit.subtract(name, piece.size)
         pieces.append((piece.directory, stager.staged.rows))
         stager.add_piece(piece)
         progress(name, stager.staged.rows_read)
     return Received(stager.staged.directory, task.directory, tuple(pieces))
 
 
-def _columns_of_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[str, str]:
+def _collect_columns_of_roles(
+    formatted: list[FormattedFile], layouts: list[Layout]
+) -> dict[str, str]:
     """Return the column of each role; with one question, what answers it is its own role."""
     columns = {}
     for file, layout in zip(formatted, layouts, strict=True):
@@ -298,7 +300,7 @@ def _columns_of_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> 
     return columns
 
 
-def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
+def read_canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
     """Yield batches as staging gets them, whatever is wrong with their labels.
 
     Raises `InvalidLabels` for a file that cannot be read so.
@@ -307,5 +309,5 @@ def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
     with readers.connect(path.parent / "spill") as connection:
         formatted = apply_format(file, connection, reading)
         layout = formatted.find_layout(connection)
-        sql = query.canonical_query(layout, layout.content)
+        sql = query.build_canonical_query(layout, layout.content)
         yield from readers.read_batches(formatted.file, connection, sql)

@@ -30,8 +30,8 @@ from labelguard.inputs.readers import (
     OURS,
     Opener,
     check_column_names,
-    file_literal,
     identifier,
+    quote_file_name,
 )
 from labelguard.inputs.text_files import JsonType, choose_json_types, select_typed
 
@@ -50,7 +50,7 @@ _EXPECTED = (
 )
 
 
-def table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
+def build_table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
     """Return what opens a table in memory (pyarrow, polars, pandas, datasets), checked here.
 
     `named` are columns by role. Raises `InvalidLabels` for anything else, and for damaged data.
@@ -106,7 +106,7 @@ def _dataset_opener(dataset: Any, name: str) -> Opener:
     return _make_arrow_opener(lambda: _check_batches(schema, batches()))
 
 
-def arrow_opener(path: Path, name: str) -> Opener:
+def build_arrow_opener(path: Path, name: str) -> Opener:
     """Return what opens an Arrow file or stream, never a compressed one."""
 
     @cache
@@ -124,10 +124,10 @@ def arrow_opener(path: Path, name: str) -> Opener:
     return open_arrow
 
 
-def parquet_opener(path: Path, name: str) -> Opener:
+def build_parquet_opener(path: Path, name: str) -> Opener:
     """Return what opens a Parquet file."""
     query = (
-        f"FROM read_parquet({file_literal(path)}, hive_partitioning=true, "
+        f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=true, "
         "hive_types_autocast=false)"
     )
 
@@ -245,7 +245,7 @@ def _is_row(item: Any) -> bool:
     )
 
 
-def rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> Opener:
+def build_rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> Opener:
     """Return what opens these rows; what a row lacks is null. `named` are columns by role.
 
     Raises `InvalidLabels` for names and values that JSON does not have.
@@ -263,7 +263,7 @@ def _frame_opener(frame: Any, named: Mapping[str, str], name: str) -> Opener | N
     """Return what opens a frame of pandas, or None if all of its columns are typed.
 
     Columns of objects, and those that Arrow has no type for, are read as rows are; others are as
-    their type says. Raises `InvalidLabels` as `rows_opener`; messages call the frame `name`.
+    their type says. Raises `InvalidLabels` as `build_rows_opener`; messages call the frame `name`.
     """
     if not frame.columns.is_unique or not all(isinstance(n, str) for n in frame.columns):
         return None

@@ -36,8 +36,8 @@ from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
 from labelguard.release.evaluation import load_coordinates
 from labelguard.release.head import FILE, Coordinates, Head, fit, load_windows_of_sum
-from labelguard.release.pairs_file import PAIRS, hold_out, item_keys
-from labelguard.release.rows import escape_file_names, rows_path
+from labelguard.release.pairs_file import PAIRS, compute_item_keys, hold_out
+from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.text import no_progress
@@ -160,9 +160,9 @@ class HeadStep:
 
     def _fit_flipped_labels(self, task: TrainingTask) -> tuple[Head, dict[str, Any]]:
         """Return a head learned from flipped labels, and its facts."""
-        file = rows_path(task.release)
+        file = find_rows_path(task.release)
         rows = pl.read_parquet(escape_file_names(file))
-        is_out = hold_out(item_keys(file), self.holdout)
+        is_out = hold_out(compute_item_keys(file), self.holdout)
         rows = rows.filter(pl.Series(~is_out) & pl.col("flip_probability").is_not_null())
         if not len(rows):
             raise LabelguardError(f"{file} has no row to learn a head from")

@@ -35,17 +35,17 @@ from labelguard.release.head import WINDOW, Coordinates, Head, Window
 from labelguard.release.head_summary import pack_noises, unpack_noises
 from labelguard.release.mechanisms.options import EvaluationOptions
 from labelguard.release.mechanisms.statistic import (
+    build_statistic_card,
     draw_window,
     list_windows_of_sum,
-    statistic_card,
 )
 from labelguard.release.mechanisms.statistic_design import (
     Design,
     check_has_new_labels,
     complete_design,
-    newest_sum,
-    planned_comparisons,
-    sum_to_join,
+    find_newest_sum,
+    find_sum_to_join,
+    read_planned_comparisons,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
@@ -77,7 +77,7 @@ class Evaluation:
     sampling: Floats
 
     @classmethod
-    def of(cls, coordinates: Coordinates, windows: Sequence[Window]) -> Evaluation:
+    def of_windows(cls, coordinates: Coordinates, windows: Sequence[Window]) -> Evaluation:
         """Return the sum of windows, which are all of pairs."""
         sampling = [window.sampling for window in windows if window.sampling is not None]
         assert len(sampling) == len(windows) > 0
@@ -163,7 +163,7 @@ class Evaluation:
             named = arrays.load(release / FILE)
             public = (named[name] for name in _PUBLIC)
             return cls(
-                Coordinates.of_arrays(named), named["statistic"], unpack_noises(named), *public
+                Coordinates.from_arrays(named), named["statistic"], unpack_noises(named), *public
             )
         except FileNotFoundError:
             raise ProjectError(
@@ -209,7 +209,7 @@ class HeldOut(Mechanism[Design]):
 
         A head is known by its coordinates, not by where it lies.
         """
-        head, first = self.options.head, newest_sum(opened.ledger, self.part)
+        head, first = self.options.head, find_newest_sum(opened.ledger, self.part)
         if head:
             directory = (
                 Path(head) if Path(head).is_dir() else _find_unchanged_release(str(head), opened)
@@ -235,12 +235,12 @@ class HeldOut(Mechanism[Design]):
         Raises `PolicyError` for other coordinates than those of the sum that this window joins.
         """
         coordinates = self.coordinates
-        first = recorded["first"] if recorded else sum_to_join(context, self.part)
+        first = recorded["first"] if recorded else find_sum_to_join(context, self.part)
         if first is not None:
             self._check_same_coordinates(context, first)
         provider = coordinates.provider(context.progress)
         pairs = find_distinct_pairs(context.staged)
-        _, rows = planned_comparisons(context, plan, pairs)
+        _, rows = read_planned_comparisons(context, plan, pairs)
         if first is None and not recorded:
             check_has_new_labels(rows)
         used, pair = np.unique(rows.pair, return_inverse=True)
@@ -281,8 +281,8 @@ class HeldOut(Mechanism[Design]):
         first = prepared.first or release.id
         windows = list_windows_of_sum(context, first, self.part, release)
         file = context.opened.project.work / FILE
-        file.write_bytes(Evaluation.of(self.coordinates, windows).to_bytes())
-        card = statistic_card(context, prepared, grant, windows, self.coordinates.features)
+        file.write_bytes(Evaluation.of_windows(self.coordinates, windows).to_bytes())
+        card = build_statistic_card(context, prepared, grant, windows, self.coordinates.features)
         return Finished(card | {"kind": NAME, "train_with": "nothing"}, (), files=(file,))
 
     def _check_same_coordinates(self, context: ReleaseContext, first: str) -> None:

@@ -47,7 +47,7 @@ class Coordinates:
     basis: Basis
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return named arrays for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `from_arrays` is the inverse."""
         about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
         return {
             "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
@@ -57,7 +57,7 @@ class Coordinates:
         }
 
     @classmethod
-    def of_arrays(cls, named: Mapping[str, NDArray[Any]]) -> Coordinates:
+    def from_arrays(cls, named: Mapping[str, NDArray[Any]]) -> Coordinates:
         """Invert `arrays`; raises `KeyError`, `TypeError` or `ValueError` otherwise."""
         about = json.loads(bytes(named["about"]))
         state = {
@@ -225,7 +225,7 @@ class Head(Coordinates):
         """Return the head of a release directory; `ProjectError` if it holds none."""
         try:
             named = arrays.load(release / FILE)
-            coordinates = Coordinates.of_arrays(named)
+            coordinates = Coordinates.from_arrays(named)
             columns, components = coordinates.basis.projection.shape
             scale = float(check_numbers(named["scale"], ()))
             if not scale > 0:
@@ -237,7 +237,7 @@ class Head(Coordinates):
                 statistic=check_numbers(statistic, (components,)) if statistic.size else None,
                 noise=float(named["noise"]),
                 scale=scale,
-                summary=HeadSummary.of_arrays(named, columns, components),
+                summary=HeadSummary.from_arrays(named, columns, components),
             )
         except FileNotFoundError:
             raise ProjectError(

@@ -37,7 +37,7 @@ class LearnedRelease:
     unit: str
 
 
-def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
+def identify_learned_release(card: Mapping[str, Any], sums: str) -> LearnedRelease:
     """Return a release by its card; of a synthesis the release by which it was labeled.
 
     A synthesis is computed from that release and has its price: nobody pays for both.
@@ -48,10 +48,10 @@ def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
     return LearnedRelease(*own, privacy["epsilon"], privacy["delta"], str(privacy["unit"]))
 
 
-def releases_of_card(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
+def list_learned_releases(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
     """Return that release, and after it the others that it, or its models, are functions of."""
     others = (LearnedRelease(**entry) for entry in card.get("learned_from", ()))
-    return (release_of_card(card, sums), *others)
+    return (identify_learned_release(card, sums), *others)
 
 
 def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
@@ -69,7 +69,7 @@ def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease,
         release = directory.parent
         if directory.name == "model" and (release / SUMS).is_file():
             check_committed_and_unchanged(release)
-            return releases_of_card(read_card(release), sha256(release / SUMS))
+            return list_learned_releases(read_card(release), sha256(release / SUMS))
         for card in (directory / name for name in _CARDS):
             learned = _learned_from(card) if card.is_file() else None
             if learned == RAW and private:
@@ -83,7 +83,7 @@ def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease,
     return ()
 
 
-def releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedRelease]:
+def find_releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedRelease]:
     """Return the releases that the models of a mechanism's settings learned from, each once: the
     models of its features, and the one that it begins from.
     """

@@ -124,7 +124,7 @@ def check_plan(
             requested=short + plan.new_uses,
             left=plan.new_uses,
         )
-    return list(_notes(plan, policy, part, people, use))
+    return list(_list_plan_notes(plan, policy, part, people, use))
 
 
 def check_price(request: PolicyRequest, total: Total) -> list[str]:
@@ -158,7 +158,7 @@ def _nobody_message(plan: PlannedRows, policy: Policy, part: Split) -> str:
     )
 
 
-def _notes(
+def _list_plan_notes(
     plan: PlannedRows, policy: Policy, part: Split, people: int, use: EventKind
 ) -> Iterator[str]:
     """Yield notes on labels that are left out, and on a large δ that was accepted."""
@@ -331,9 +331,9 @@ def preview_release(
     error = forecast.label_error.mean if forecast else None
     if mechanism.name == RANDOMIZED_LABELS.name and plan.new_uses:
         error = _mean_flip_probability(plan, *prices.values())
-    discouraged = _discouragement(resolved, len(plan.units)) if first else None
+    discouraged = _explain_discouragement(resolved, len(plan.units)) if first else None
     used = charged.look_up(plan.units)[1]
-    left = card.min_median_max(plan.capacity - used - plan.charged)
+    left = card.compute_min_median_max(plan.capacity - used - plan.charged)
     return Preview(
         first=first,
         request=key,
@@ -362,11 +362,11 @@ def preview_release(
         - (resolved.request.head_options(resolved.features).agreement or DEFAULT_AGREEMENT),
         accuracy=forecast.accuracy if forecast else None,
         discouraged=discouraged,
-        notes=(*notes, *_warnings(resolved, error, discouraged, left)),
+        notes=(*notes, *_list_warnings(resolved, error, discouraged, left)),
     )
 
 
-def _discouragement(resolved: ResolvedRequest, units: int) -> str | None:
+def _explain_discouragement(resolved: ResolvedRequest, units: int) -> str | None:
     """Return why a first release is not recommended, by its forecast; None if it may be.
 
     Where a bound was asked for there is no such forecast.
@@ -377,7 +377,7 @@ def _discouragement(resolved: ResolvedRequest, units: int) -> str | None:
     return advice.explain_refusal(forecast, units, resolved.policy.unit)
 
 
-def _warnings(
+def _list_warnings(
     resolved: ResolvedRequest,
     error: float | None,
     discouraged: str | None,

@@ -47,7 +47,7 @@ class Featured:
     compared: Rows
 
     @classmethod
-    def of(cls, staged: Staged, spec: str, progress: Progress) -> Self:
+    def fit(cls, staged: Staged, spec: str, progress: Progress) -> Self:
         """Fit the features of a staged input; raises as `find_distinct_pairs` and `open_fitted`."""
         pairs = find_distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress)

@@ -35,7 +35,7 @@ from labelguard.planner.outcomes import Forecast, Interval, Sizing, best
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
-from labelguard.release.mechanisms import AUTO, names, options_of
+from labelguard.release.mechanisms import AUTO, list_option_names
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Featured, Mechanism
 from labelguard.release.request import ReleaseRequest
@@ -190,7 +190,7 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
         name = name or _implied_mechanism(request)
     features = _last_used_features(ledger)
     mechanism = request.open_mechanism(name, features) if name else None
-    if name is None or "features" in names(options_of(name)):
+    if name is None or "features" in list_option_names(name):
         check_features(request.head_options(features).features)
     if mechanism and mechanism.part == "held-out":
         _check_held_out(mechanism, record.policy if record else None)
@@ -261,7 +261,7 @@ def resolve_from_input(
     if resolved.is_first:
         resolved = _with_first_policy(resolved, ledger, staged, allowed)
     options = request.head_options(resolved.features)
-    featured = cache(lambda: Featured.of(staged, options.features, progress))
+    featured = cache(lambda: Featured.fit(staged, options.features, progress))
     if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
         sizing = _choose_mechanism_and_size(resolved, featured(), options, periods, progress)
         mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)

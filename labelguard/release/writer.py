@@ -30,7 +30,7 @@ from labelguard.notebook import card, group_facts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
 from labelguard.release import card as cards
-from labelguard.release.rows import ROWS, escape_file_names, list_files, rows_path
+from labelguard.release.rows import ROWS, escape_file_names, find_rows_path, list_files
 from labelguard.spelling import suggest, suggest_misspelled_keywords
 from labelguard.storage.buckets import check_seen
 from labelguard.storage.files import (
@@ -102,7 +102,7 @@ class Release:
         return card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
 
 
-def directory_of(release: Release | str | Path, project: Where = None) -> Path:
+def resolve_release_directory(release: Release | str | Path, project: Where = None) -> Path:
     """Return the directory of a release. Raise `TypeError` for what names none.
 
     A text that is no path is an id, which may be shortened, of a committed release in `project`;
@@ -123,7 +123,7 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
     )
 
 
-def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
+def build_output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
     """Return the columns of the rows; `content` is the type of prompts and responses.
 
     `questions`: the rows say which question they answer.
@@ -208,7 +208,7 @@ class ReleaseWriter:
 
     def write_card(self, card: Mapping[str, Any]) -> None:
         """Write the card."""
-        for name, text in (("card.json", cards.to_json), ("CARD.md", cards.to_markdown)):
+        for name, text in (("card.json", cards.format_json), ("CARD.md", cards.format_markdown)):
             (self._temporary / name).write_text(text(card), encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -273,7 +273,7 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
 
     `release` is what `privatize` returned, the id of a committed release of `project`, or the path
     of a release directory; `kind` is polars, arrow, pandas or datasets. The columns are those of
-    `output_schema`.
+    `build_output_schema`.
 
     Raises `ProjectError` if there is no release, or no rows in it (an evaluation), `MissingExtra`
     if the package of that kind is not installed, `ValueError` for an unknown `kind`, `TypeError`
@@ -290,9 +290,9 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
         raise ValueError(
             f"kind must be one of {', '.join(_KINDS)}, found {kind!r}{suggest(kind, _KINDS)}"
         )
-    directory = directory_of(release, project)
+    directory = resolve_release_directory(release, project)
     refuse_evaluation(directory)
-    path = rows_path(directory)
+    path = find_rows_path(directory)
     try:
         return _KINDS[kind](path)
     except ModuleNotFoundError as error:
@@ -370,17 +370,17 @@ def _is_empty(directory: Path) -> bool:
 _LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
 
 
-def verified_release_directory(release: Release | str | Path, project: Where = None) -> Path:
+def verify_release_directory(release: Release | str | Path, project: Where = None) -> Path:
     """Return the directory of a committed release, whose files are what was committed.
 
-    `release` is as `directory_of` takes it. A release in a project is compared with the hashes in
-    the ledger, a copy with its `SHA256SUMS`. Raises `LedgerError` for a release that is not
-    committed, `ProjectError` if there is none, it has no rows, or a file of it was altered.
+    `release` is as `resolve_release_directory` takes it. A release in a project is compared with
+    the hashes in the ledger, a copy with its `SHA256SUMS`. Raises `LedgerError` for a release that
+    is not committed, `ProjectError` if there is none, it has no rows, or a file of it was altered.
     """
-    directory = directory_of(release, project)
+    directory = resolve_release_directory(release, project)
     refuse_evaluation(directory)
     check_committed_and_unchanged(directory)
-    rows_path(directory)
+    find_rows_path(directory)
     return directory
 
 

@@ -281,11 +281,11 @@ HOSTILE = "x`|\n---\ntags: [evil]\n---\n<script>alert(1)</script> [click](javasc
 
 def test_names_that_others_chose_cannot_write_the_card(directory):
     card = json.loads((directory / "card.json").read_text())
-    plain = DatasetCard(cards.to_markdown(card)).data.to_dict()
+    plain = DatasetCard(cards.format_markdown(card)).data.to_dict()
     card["privacy"]["public_columns"] = [HOSTILE]
     card["counts"]["left_out"] = {HOSTILE: 1}
     card["not_protected"].append(HOSTILE)
-    text = cards.to_markdown(card)
+    text = cards.format_markdown(card)
     assert DatasetCard(text).data.to_dict() == plain
     assert plain["labelguard"]["epsilon"] == card["privacy"]["epsilon"]
     body = text.split("\n---\n", 1)[1]

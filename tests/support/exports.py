@@ -248,7 +248,7 @@ def read(source, scratch, **reading):
         found = formats.apply_format(part, connection, asked)
         layout = found.find_layout(connection)
         batches = readers.read_batches(
-            found.file, connection, query.canonical_query(layout, layout.content)
+            found.file, connection, query.build_canonical_query(layout, layout.content)
         )
         frames += [pl.DataFrame(pl.from_arrow(batch)) for batch in batches]
     frame = pl.concat(frames)

@@ -135,7 +135,7 @@ def apply_format(
     )
 
 
-def _query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
+def _project_query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
     # Under a name of its own: whoever reads the result calls that one `part`.
     result = relation.query("part as it is", f'WITH part AS (FROM "part as it is") {query}')
     assert result is not None  # None is for statements without a result
@@ -179,7 +179,7 @@ def _rename_label_columns(
 def _open_with_query(
     file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
-    return _query(file.open(connection), query)
+    return _project_query(file.open(connection), query)
 
 
 def _choose_format(schema: TableSchema) -> Format | None:

@@ -35,7 +35,7 @@ _NO_JSON = "not JSON (a Python repr? write it with json.dumps), or no list of me
 _JUDGES = ("judge", "judge_hash")
 _TURNS = tuple(identifier(f"labelguard: turns of {role}") for role in CONTENT_ROLES)
 _PLAIN = Content(chat=True, parts=False)
-_CHAT = canonical.sql_type(_PLAIN)
+_CHAT = canonical.content_type_sql(_PLAIN)
 
 
 def _adapt_arena(schema: TableSchema) -> FormatQuery:
@@ -69,7 +69,7 @@ def _read_conversations(schema: TableSchema) -> ContentSql:
     else:
         chats = [schema.sql(name) for name in CONVERSATIONS]
         try:
-            content = canonical.content_of_conversations(kinds)
+            content = canonical.find_content_of_conversations(kinds)
         except NotContent:
             raise canonical.content_error(schema.name) from None
         if not content.chat:  # the layout says that they are no conversations
@@ -81,7 +81,7 @@ def _read_conversations(schema: TableSchema) -> ContentSql:
 
 
 def _has_roles(kind: DuckDBPyType) -> bool:
-    message = canonical.element_type(kind) if kind.id in ("list", "array") else kind
+    message = canonical.find_element_type(kind) if kind.id in ("list", "array") else kind
     return message.id == "struct" and "role" in dict(message.children)
 
 

@@ -85,14 +85,14 @@ def _adapt_flattened(schema: TableSchema) -> FormatQuery:
         )
     for name in (users, status):
         _check_list(schema, name)
-    answers = tasks.elements(identifier(values)) if schema.has(values) else "[]"
+    answers = tasks.elements_sql(identifier(values)) if schema.has(values) else "[]"
     responses = f"""
         SELECT *,
             unnest({identifier(users)}::VARCHAR[]) AS {_USER},
             unnest({identifier(status)}::VARCHAR[]) AS {_STATE},
             unnest({answers}::JSON[]) AS {_VALUE}
         FROM part"""
-    task = Task.of_columns(schema, {name + end for name in questions for end in ends})
+    task = Task.from_columns(schema, {name + end for name in questions for end in ends})
     return _adapt_responses(
         schema, task, _Responses(question, responses, f"{_USER} AS labeler_id", users)
     )
@@ -143,14 +143,14 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
         records = (
             "SELECT record->'fields' AS fields, record->'metadata' AS metadata, "
             "record->'responses' AS responses "
-            f"FROM (SELECT unnest({tasks.elements('items')}) AS record FROM part)"
+            f"FROM (SELECT unnest({tasks.elements_sql('items')}) AS record FROM part)"
         )
     answers = (
-        f"SELECT fields, metadata, unnest({tasks.elements('responses')}) AS response "
+        f"SELECT fields, metadata, unnest({tasks.elements_sql('responses')}) AS response "
         f"FROM ({records})"
     )
     values = f"SELECT response->'values' AS answers FROM ({answers})"
-    task = Task.of_members(schema, records, "fields").with_metadata(schema, "metadata")
+    task = Task.from_members(schema, records, "fields").with_metadata(schema, "metadata")
     if _asks_for_ratings(schema):
         value = _ranking_from_ratings_sql(
             schema, values, find_fields(schema, task.fields).responses
@@ -163,7 +163,7 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     selected = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     further = ("submitted_at", "record_id")
-    responses = _Responses(tasks.question_name(schema), query, selected, "user_id", further)
+    responses = _Responses(tasks.name_question(schema), query, selected, "user_id", further)
     return _adapt_responses(schema, task, responses)
 
 
@@ -190,7 +190,7 @@ def _ranking_from_ratings_sql(schema: TableSchema, values: str, responses: Seque
         for name in questions:
             if name not in present:
                 raise NotAnswered(f"{schema.name}: no question {name!r} was answered")
-    ratings = [tasks.text(_answer_sql(name)) for name in questions]
+    ratings = [tasks.json_text_sql(_answer_sql(name)) for name in questions]
     numbers = [f"try_cast({rating} AS DOUBLE)" for rating in ratings]
     ranked = ", ".join(
         f"{{'value': {literal(response)}, 'rank': -{number}}}"
@@ -206,7 +206,7 @@ def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> 
     tool_roles = ("labeler_id", *responses.further)
     tasks.refuse_named_roles(schema, _TOOL, (*sorted(tool_roles), "label", "ranks"))
     fields = find_fields(schema, task.fields)
-    meaning = tasks.label_values(schema, fields)
+    meaning = tasks.find_label_values(schema, fields)
     submitted = f"(CASE WHEN {_STATE} = 'submitted' THEN {_VALUE} END)"
     if fields.is_pair:
         role, answer = "label", tasks.answer_label_sql(submitted, fields, meaning)
@@ -220,7 +220,7 @@ def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> 
         FROM ({responses.query})
         WHERE coalesce({_STATE}, '') NOT IN ('submitted', 'discarded') GROUP BY ALL ORDER BY ALL"""
     names = fields.names(**{role: responses.name}, labeler_id=responses.labeler)
-    return tasks.answer_query(query, role, names, tool_roles, meaning, left_out)
+    return tasks.build_answer_query(query, role, names, tool_roles, meaning, left_out)
 
 
 ARGILLA = Format(

@@ -94,11 +94,11 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     are_chats = [kind.id in ("list", "array") for kind in kinds]
     try:
         if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
-            content = canonical.content_of_types(kinds[:1])
+            content = canonical.find_content_of_types(kinds[:1])
             chats = (message_sql("assistant", text, content) for text in texts)
             return ContentSql(prompt_text, tuple(chats))
         if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
-            content = canonical.content_of_types(kinds[1:])
+            content = canonical.find_content_of_types(kinds[1:])
             if content.chat:
                 return _strip_prompt_from_sides(prompt_text, texts[0], texts[1], content)
     except NotContent:
@@ -130,7 +130,7 @@ def shared_beginning_sql(one: str, other: str, content: Content) -> str:
     """Return a FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their
     messages that are equal from the beginning on, and these as `BEGINNING`; null where one is.
     """
-    kind = canonical.sql_type(content)
+    kind = canonical.content_type_sql(content)
     both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
     counted = f"SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED} FROM ({both})"
     return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
@@ -149,7 +149,7 @@ def common_prefix_length_sql(one: str, other: str) -> str:
 def message_sql(role: str, text: str, content: Content) -> str:
     """Return SQL of a chat in which `role` says `text`; null where that is."""
     chat = f"[{{'role': '{role}', 'content': {_content_sql(text, content)}}}]"
-    return f"CASE WHEN {text} IS NOT NULL THEN {chat}::{canonical.sql_type(content)} END"
+    return f"CASE WHEN {text} IS NOT NULL THEN {chat}::{canonical.content_type_sql(content)} END"
 
 
 def _content_sql(text: str, content: Content) -> str:

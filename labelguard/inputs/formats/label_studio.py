@@ -59,9 +59,9 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     number = "id" if schema.has("id") else "NULL AS id"
     annotations = f"""
         SELECT to_json(data) AS data, {number},
-            unnest({tasks.elements("annotations")}) AS annotation
+            unnest({tasks.elements_sql("annotations")}) AS annotation
         FROM part"""
-    task = Task.of_members(schema, annotations, "data")
+    task = Task.from_members(schema, annotations, "data")
     task = Task({**task.fields, "id": task.fields.get("id", "id")}, task.structure)
     results = f"SELECT unnest({_RESULT}) AS tag FROM ({annotations})"
     has_interface = schema.has(_INTERFACE)  # of what was ingested, whatever was answered
@@ -128,12 +128,14 @@ class _Export:
         WHERE NOT {_IS_TRUTH}"""
         # In one pass, as streams need it.
         drafts = "to_json(drafts)" if schema.has("drafts") else "'[]'"
-        truths = f"list_filter({tasks.elements('annotations')}, lambda annotation: {_IS_TRUTH})"
+        truths = f"list_filter({tasks.elements_sql('annotations')}, lambda annotation: {_IS_TRUTH})"
         counts = f"sum(len({truths}))::BIGINT, sum(json_array_length({drafts}))::BIGINT"
         left_out = f"""
         SELECT * FROM (SELECT unnest([{literal(GROUND_TRUTH)}, {literal(DRAFT)}]),
             unnest([{counts}]) AS n FROM part) WHERE n > 0"""
-        return tasks.answer_query(sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out)
+        return tasks.build_answer_query(
+            sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out
+        )
 
 
 def _names_sides(schema: TableSchema) -> bool:
@@ -157,8 +159,8 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
         word = f"CASE {selected} WHEN 'left' THEN 'right' WHEN 'right' THEN 'left' END"
         selected = f"coalesce(CASE WHEN {swapped} THEN {word} END, {selected})"
     answer = f"coalesce({selected}, {choices})"
-    names = fields.names(label=tasks.question_name(schema))
-    meaning = tasks.label_values(schema, fields, _LEFT, _RIGHT)
+    names = fields.names(label=tasks.name_question(schema))
+    meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     columns = export.task.select(schema, fields)
     return export.query(schema, columns, answer, "label", names, meaning)
 
@@ -171,7 +173,7 @@ def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQ
     prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
     columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses()} AS responses"]
     columns += task.select_named_fields(schema, is_list=True)
-    names = {"prompt": prompt, "responses": items.field, "ranks": tasks.question_name(schema)}
+    names = {"prompt": prompt, "responses": items.field, "ranks": tasks.name_question(schema)}
     return export.query(schema, ", ".join(columns), items.ranks(ranking, tag), "ranks", names)
 
 
@@ -179,7 +181,7 @@ def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     """Read ratings of each response by a tag of its own; of two they make a preference."""
     fields = find_fields(schema, export.task.fields)
     tags = _rating_tags(schema, fields, export.tags)
-    meaning = tasks.label_values(schema, fields, _LEFT, _RIGHT)
+    meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     role = "label" if fields.is_pair else "ranks"
     names = fields.names(**{role: "the ratings"})
     columns = export.task.select(schema, fields)
@@ -196,7 +198,7 @@ def _region_sql(tag: str, *kinds: str) -> str:
 def _adapt_rows(schema: TableSchema) -> FormatQuery:
     """Read JSON_MIN and CSV: a row is an annotation, control tags are columns beside the fields."""
     tasks.refuse_answer_columns(schema, _TOOL, partial(_may_be_answer, schema.reading.question))
-    task = Task.of_columns(schema, (*_OF_ROWS, "created_at", "updated_at"))
+    task = Task.from_columns(schema, (*_OF_ROWS, "created_at", "updated_at"))
     fields = find_fields(schema, task.fields)
     reading = schema.reading
     taken = {fields.prompt, *fields.responses, "id", *reading.columns.values()}
@@ -226,8 +228,8 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
         FROM (SELECT *, {answer} AS {_ANSWER} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
     names = fields.names(label=tag, submitted_at="updated_at", labeler_id="annotator")
-    meaning = tasks.label_values(schema, fields, _LEFT, _RIGHT)
-    return tasks.answer_query(query, "label", names, _TOOL_ROLES, meaning)
+    meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
+    return tasks.build_answer_query(query, "label", names, _TOOL_ROLES, meaning)
 
 
 def _shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
@@ -268,7 +270,7 @@ class _Items:
 
     @property
     def _items_sql(self) -> str:
-        return tasks.elements(f"json_extract(data, {tasks.json_pointer_sql(self.field)})")
+        return tasks.elements_sql(f"json_extract(data, {tasks.json_pointer_sql(self.field)})")
 
     def responses(self) -> str:
         """Return SQL of the list of texts."""
@@ -282,7 +284,7 @@ class _Items:
         """
         listed = f"""CASE json_type({ranking}) WHEN 'ARRAY' THEN {ranking}
             ELSE json_extract({ranking}, {tasks.json_pointer_sql(tag)}) END"""
-        ranked = f"list_transform({tasks.elements(listed)}, lambda e: e->>'$')"
+        ranked = f"list_transform({tasks.elements_sql(listed)}, lambda e: e->>'$')"
         ids = f"list_transform({self._items_sql}, lambda i: i->>{literal(_ID)})"
         return f"""(CASE WHEN coalesce(json_type({ranking}), 'NULL') <> 'NULL' THEN list_transform(
             {ids}, lambda i: CASE WHEN len(list_filter({ids}, lambda j: j = i)) = 1

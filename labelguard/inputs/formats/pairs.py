@@ -86,7 +86,7 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
     kinds = [schema.type(role) if schema.column(role) else SQLNULL for role in _CHOSEN]
     one, other = (schema.sql(role) if schema.column(role) else "NULL" for role in _CHOSEN)
     try:
-        content = canonical.content_of_types(kinds)
+        content = canonical.find_content_of_types(kinds)
     except NotContent:
         raise canonical.content_error(schema.name) from None
     columns = schema.select_all_but("prompt", *_CHOSEN)

@@ -59,13 +59,13 @@ def _adapt(schema: TableSchema) -> FormatQuery | None:
         FROM part WHERE {is_human}"""
     machines = f"SELECT {literal(MACHINE)}, count(*) AS n FROM part WHERE NOT {is_human}"
     tool_roles = {"labeler_id": person} if person else {}
-    label = tasks.question_name(schema) if in_objects else question
-    return tasks.answer_query(
+    label = tasks.name_question(schema) if in_objects else question
+    return tasks.build_answer_query(
         query,
         "label",
         fields.names(label=label, **tool_roles),
         tool_roles,
-        tasks.label_values(schema, fields, _A, _B),
+        tasks.find_label_values(schema, fields, _A, _B),
         f"SELECT * FROM ({machines}) WHERE n > 0",
     )
 
@@ -96,7 +96,9 @@ def _answer_sql(name: str) -> str:
 
 def _find_joined_texts(schema: TableSchema, answers: Mapping[str, str]) -> Task:
     """Return the fields that were joined to the answers; a list of two responses is A and B."""
-    task = Task.of_columns(schema, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers)))
+    task = Task.from_columns(
+        schema, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers))
+    )
     fields = dict(task.fields)
     if "responses" in fields and not set(SIDES) & set(fields):
         listed = fields.pop("responses")

@@ -159,7 +159,7 @@ def _rank_completions(schema: TableSchema) -> FormatQuery:
 
 def _completion_type(schema: TableSchema) -> DuckDBPyType:
     kind = schema.type("completions")
-    return canonical.element_type(kind) if kind.id in ("list", "array") else kind
+    return canonical.find_element_type(kind) if kind.id in ("list", "array") else kind
 
 
 def _has_completions(schema: TableSchema) -> bool:

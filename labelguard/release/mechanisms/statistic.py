@@ -36,9 +36,9 @@ from labelguard.release.mechanisms.statistic_design import (
     Design,
     add_head_and_labels,
     design,
+    find_sum_to_join,
+    list_statistic_releases,
     load_head_to_join,
-    statistic_releases,
-    sum_to_join,
     write_pair_labels,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
@@ -68,7 +68,7 @@ class Teacher(Mechanism[Design]):
 
     def check(self, context: ReleaseContext) -> None:
         """Raise `PolicyError` if the window would not fit the sum that it joins."""
-        load_head_to_join(context, self.options, sum_to_join(context, self.part))
+        load_head_to_join(context, self.options, find_sum_to_join(context, self.part))
 
     def prepare(
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
@@ -113,7 +113,7 @@ class Teacher(Mechanism[Design]):
             ),
         )
         write_pair_labels(context, design.plan, design.pairs, head.probability(design.x))
-        card = statistic_card(context, design, grant, summed, self.options.features)
+        card = build_statistic_card(context, design, grant, summed, self.options.features)
         card["statistic"] |= {"probability_scale": scale}
         coefficients_of_head = asdict(summarize_coefficients(head))
         card |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of_head}
@@ -127,14 +127,14 @@ _ACCOUNTING = {
 }
 
 
-def statistic_card(
+def build_statistic_card(
     context: ReleaseContext, design: Design, grant: Grant, windows: Sequence[Window], features: str
 ) -> dict[str, Any]:
     """Return the card of a statistic of `windows`; its own, if labels were new, is the last."""
     last = windows[-1]
     drawn = grant.release.drawn  # without new labels the last window is an old one
-    noise = design.noise if drawn else _noise_of(last)
-    joint = card.joint_price_note(context.policy, STATISTIC_RELEASES.name)
+    noise = design.noise if drawn else _recover_released_noise(last)
+    joint = card.describe_joint_price(context.policy, STATISTIC_RELEASES.name)
     return {
         "privacy": {
             "accounting": f"{_ACCOUNTING[design.noise.kind]}, {context.allowance.allowed} per "
@@ -157,7 +157,7 @@ def statistic_card(
     }
 
 
-def _noise_of(window: Window) -> Noise:
+def _recover_released_noise(window: Window) -> Noise:
     """Return the noise of a window that was released, in its sensitivities."""
     unit = Noise(window.kind, 1.0, window.least).deviation(len(window.statistic))
     return Noise(window.kind, window.noise / window.sensitivity / unit, window.least)
@@ -219,7 +219,7 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
         design.grid.deviation,
-        *_likelihood_parts(design, design.bounds, used),
+        *_compute_likelihood_parts(design, design.bounds, used),
         kind=design.grid.kind,
         least=design.grid.least,
         **statistic_summary.compute_window_fields(
@@ -255,7 +255,7 @@ def mark_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     return buckets.column(table, "label")[new.index].astype(np.uint8)
 
 
-def _likelihood_parts(
+def _compute_likelihood_parts(
     design: Design, bounds: Bounds, used: NDArray[np.intp]
 ) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
     """Return what the likelihood needs beside the statistic, all public: see `Window`."""
@@ -283,5 +283,5 @@ def list_windows_of_sum(
     """
     if first is None:
         return []
-    records = statistic_releases(context.opened.ledger, part) + ([own] if own else [])
+    records = list_statistic_releases(context.opened.ledger, part) + ([own] if own else [])
     return list(load_windows_of_sum(context.opened.project.private_maps, first, records))

@@ -167,19 +167,19 @@ def design(
     Raises `PolicyError` for features other than those of the sum it would join, `InvalidLabels`
     if the features say nothing about the pairs.
     """
-    first_release = recorded["first"] if recorded else sum_to_join(context, "training")
+    first_release = recorded["first"] if recorded else find_sum_to_join(context, "training")
     first = load_head_to_join(context, options, first_release)
-    pairs, provider, x = _pairs_and_features(context, options.features, first)
+    pairs, provider, x = _compute_pairs_and_features(context, options.features, first)
     identity = provider.identity()
     if recorded:
         check_identity("features", recorded["identity"], identity)
-    counts, rows = planned_comparisons(context, plan, pairs)
+    counts, rows = read_planned_comparisons(context, plan, pairs)
     if first is None and not recorded:
         check_has_new_labels(rows)
     if first is not None:
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _shape(x, rows, priced_noise(context), options, recorded, context)
+        shape = _choose_shape(x, rows, find_priced_noise(context), options, recorded, context)
         coordinates = basis(spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
@@ -189,7 +189,9 @@ def design(
         context,
         rows,
         z,
-        _bounds(z, rows, shape, provider, priced_noise(context)) if len(rows) else None,
+        _compute_bounds(z, rows, shape, provider, find_priced_noise(context))
+        if len(rows)
+        else None,
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -202,7 +204,7 @@ def design(
     )
 
 
-def _bounds(
+def _compute_bounds(
     z: NDArray[np.float32], rows: Rows, shape: Shape, provider: PairFeatures, noise: Noise
 ) -> Bounds:
     """Return the bounds of a window: on sources alone those for scores, which a clip distorts."""
@@ -252,7 +254,7 @@ def complete_design(
 
     `bounds` are None without a row; `parts` are the other members of the design.
     """
-    paid = priced_noise(context)
+    paid = find_priced_noise(context)
     grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
     return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **parts)
 
@@ -266,7 +268,7 @@ def check_has_new_labels(rows: Rows) -> None:
         )
 
 
-def _pairs_and_features(
+def _compute_pairs_and_features(
     context: ReleaseContext, spec: str, first: Head | None
 ) -> tuple[DistinctPairs, PairFeatures, NDArray[np.float32]]:
     """Return distinct pairs and their features.
@@ -285,14 +287,14 @@ def _pairs_and_features(
     return pairs, provider, provider(pairs.table)
 
 
-def priced_noise(context: ReleaseContext) -> Noise:
+def find_priced_noise(context: ReleaseContext) -> Noise:
     """Return the noise of each release: as the ledger prices it, or calibrated for the first."""
     stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
     [price] = (stored or prices(context.policy, STATISTIC_RELEASES.name)).values()
     return noise_of_price(price)
 
 
-def _shape(
+def _choose_shape(
     x: NDArray[np.float32],
     rows: Rows,
     noise: Noise,
@@ -352,7 +354,7 @@ def read_bucket_comparisons(task: _Comparing, bucket: int) -> _Compared | None:
     )
 
 
-def planned_comparisons(
+def read_planned_comparisons(
     context: ReleaseContext, plan: PlannedRows, pairs: DistinctPairs, *, released_too: bool = False
 ) -> tuple[NDArray[np.int64], Rows]:
     """Count the release's labels of each pair, (pairs,), and return the rows of the new ones.
@@ -376,23 +378,25 @@ def planned_comparisons(
     return counts, Rows(of_used, unit, len(plan.units), ranking, size, context.staged.choices)
 
 
-def sum_to_join(context: ReleaseContext, part: Split) -> str | None:
+def find_sum_to_join(context: ReleaseContext, part: Split) -> str | None:
     """Return the release that began the sum which a new window joins.
 
     None with `--again`, and at first: then a sum begins.
     """
-    return None if context.again else newest_sum(context.opened.ledger, part)
+    return None if context.again else find_newest_sum(context.opened.ledger, part)
 
 
-def newest_sum(ledger: Ledger, part: Split) -> str | None:
+def find_newest_sum(ledger: Ledger, part: Split) -> str | None:
     """Return the newest release that began a sum of one part's labels, in its coordinates."""
     firsts = [
-        r.id for r in statistic_releases(ledger, part) if r.settings["parameters"]["first"] is None
+        r.id
+        for r in list_statistic_releases(ledger, part)
+        if r.settings["parameters"]["first"] is None
     ]
     return firsts[-1] if firsts else None
 
 
-def statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
+def list_statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
     """Return the committed releases of statistics of one part's labels, oldest first."""
     return [
         record

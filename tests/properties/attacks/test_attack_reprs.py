@@ -22,7 +22,7 @@ BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(mechanism, options, tmp_path, monkeypatch):
     shown: list[str] = []
     keys: set[int] = set()
-    draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.of
+    draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.from_table
 
     def drawing(self, context, prepared, grant, drawn):
         shown.extend(map(repr, (context, prepared.plan, grant, drawn, self)))
