@@ -183,7 +183,7 @@ def score(
         split=split,
         public_columns=(*_public_columns(path), *parse_public_columns(public_columns)),
     )
-    probability = head.probability(provider(pairs.table))
+    probability = head.predict_probability(provider(pairs.table))
     first = probability >= 0.5
     chosen, rejected = split_by_preference(pairs.table, np.arange(len(first)), first)
     table = pa.table(

@@ -266,13 +266,13 @@ class _GroupScores:
         same = island[:, None] == island
         columns[group.start : group.stop] -= unit * same / same.sum(axis=0)
         directions = head.basis.projection.T @ columns
-        unreleased = find_unreleased_directions(head, columns, estimate.theta).draws()
+        unreleased = find_unreleased_directions(head, columns, estimate.theta).simulate()
         return cls(
             labels,
             island,
             comparisons.astype(np.int64),
             estimate.theta @ directions,
-            estimate.errors.draws() @ directions + unreleased,
+            estimate.errors.simulate() @ directions + unreleased,
             unreleased,
             directions,
             estimate.errors,

@@ -140,9 +140,9 @@ def _make_release_scorer(directory: Path) -> tuple[Scorer, PairFeatures | None]:
             f"the head of {directory.name} reads {head.features}: columns of its pairs, which a "
             "text alone has not; fit one on features of texts, say --features length+style+text"
         )
-    provider = head.provider(no_progress)
+    provider = head.load_provider(no_progress)
     provider.store_nothing()
-    return lambda texts: head.margins(provider(_pair_with_empty(texts))), provider
+    return lambda texts: head.predict_log_odds(provider(_pair_with_empty(texts))), provider
 
 
 def _make_feature_scorer(spec: str) -> Scorer:

@@ -93,7 +93,7 @@ def find_layout(
     export of the file's format names its labelers; `listed` are the file's own columns.
     """
     schema = TableSchema(file.name, readers.read_columns(file, connection), reading, file.sparse)
-    layouts = _possible_layouts(schema)
+    layouts = _list_possible_layouts(schema)
     named, types = reading.columns, dict(schema.types)
     if not reading.labelled:
         private = {reading.name(role) for role in PRIVATE_ROLES}
@@ -121,14 +121,14 @@ def find_layout(
     _refuse_role_conflicts(schema, columns, kind)
     _check_label_values_option(schema, kind)
     _check_id_time_types(schema, columns)
-    features = {f: _feature_columns(schema, f, kind, columns) for f in reading.features}
+    features = {f: _find_feature_columns(schema, f, kind, columns) for f in reading.features}
     kinds = {role: types[column] for role, column in columns.items()}
     return Layout(
         kind, columns, kinds, _find_content_type(schema, columns, kind), features, reading, absent
     )
 
 
-def _possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]:
+def _list_possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]:
     """Return the roles of every layout; without labels, only those that are public.
 
     Rankings and choices then differ by the column that is there and is not read.
@@ -156,7 +156,7 @@ def _find_assumed_columns(types: Mapping[str, DuckDBPyType], reading: Reading) -
     absent = sides if chosen else []
     if chosen:
         for feature in reading.features:
-            both = reading.columns_of(feature, "chosen")
+            both = reading.find_columns_of(feature, "chosen")
             missing = [column for column in both if column.lower() not in present]
             absent += missing if len(missing) < len(both) else []
     if reading.labelled and (pairs or chosen):
@@ -317,14 +317,14 @@ def _find_content_type(schema: TableSchema, columns: Mapping[str, str], kind: st
     try:
         return canonical.find_content_of_types(kinds)
     except NotContent:
-        raise canonical.content_error(schema.name) from None
+        raise canonical.build_content_error(schema.name) from None
 
 
-def _feature_columns(
+def _find_feature_columns(
     schema: TableSchema, feature: FeatureColumn, kind: str, columns: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the columns of what is carried for a feature, checked."""
-    names = schema.reading.columns_of(feature, kind)
+    names = schema.reading.find_columns_of(feature, kind)
     called = f"{_NOUNS[feature.kind]} {feature.name}"
     signed = (schema.reading.name(feature.name),)
     is_signed = feature.kind == "number" and kind == "pairs" and not any(map(schema.has, names))

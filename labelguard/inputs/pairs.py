@@ -69,13 +69,13 @@ class DistinctPairs:
 
     def are_among(self, known: DistinctPairs) -> NDArray[np.bool_]:
         """Return which of these pairs are also among the known, by question, content, number."""
-        columns, common = known._identity().unique(), pl.lit(value=True).alias("common")
-        joined = self._identity().join(
+        columns, common = known._identify_pairs().unique(), pl.lit(value=True).alias("common")
+        joined = self._identify_pairs().join(
             columns.with_columns(common), on=columns.columns, how="left", maintain_order="left"
         )
         return joined["common"].fill_null(value=False).to_numpy()
 
-    def _identity(self) -> pl.DataFrame:
+    def _identify_pairs(self) -> pl.DataFrame:
         hi, lo = self.contents.T
         return pl.DataFrame({"hi": hi, "lo": lo, "number": self.number})
 

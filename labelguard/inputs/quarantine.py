@@ -111,7 +111,7 @@ def remove_departed_rows(directory: Path, departed: DepartedLabelers) -> RawRows
         if not rest:
             path.unlink()
         elif theirs.rows:
-            _rewrite(path, departed)
+            _remove_rows_from_file(path, departed)
     for folder in sorted(directory.rglob("*"), reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -154,7 +154,7 @@ def _can_hold_ids(kind: pa.DataType) -> bool:
     return bool(text or types.is_integer(kind) or types.is_decimal(kind))
 
 
-def _rewrite(path: Path, departed: DepartedLabelers) -> None:
+def _remove_rows_from_file(path: Path, departed: DepartedLabelers) -> None:
     """Replace a file by itself without their rows."""
     temporary = path.with_name(path.name + _UNFINISHED)
     with (

@@ -105,13 +105,13 @@ def _trim_sql(column: str) -> str:
 def _build_pair_query(layout: Layout, content: Content) -> str:
     kinds = layout.types
     _, a, b = LAYOUTS[layout.kind][:3]
-    faults = _public_fault_cases(kinds)
+    faults = _list_public_fault_cases(kinds)
     if layout.kind == "pairs":
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
     else:
         faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
     faults += [
-        _feature_fault_case(feature, _list_feature_aliases(layout, feature))
+        _build_feature_fault_case(feature, _list_feature_aliases(layout, feature))
         for feature in layout.features
     ]
     values: dict[str, str] = {}
@@ -122,9 +122,9 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
     return f"""
         encoded AS (
             SELECT *,
-                {canonical.encode("prompt", content)} AS ep,
-                {canonical.encode(a, content)} AS ea,
-                {canonical.encode(b, content)} AS eb,
+                {canonical.encode_sql("prompt", content)} AS ep,
+                {canonical.encode_sql(a, content)} AS ea,
+                {canonical.encode_sql(b, content)} AS eb,
                 {_select_side_words(layout, content, a, b)}
                 ({_label_value_sql(layout)})::UTINYINT AS said,
                 ({_label_with_tie_sql(layout)})::UTINYINT AS given
@@ -162,16 +162,16 @@ def _build_ranking_query(layout: Layout, content: Content) -> str:
     return f"""
         encoded AS (
             SELECT *, row_number() OVER () - 1 AS source_row,
-                {canonical.encode("prompt", content)} AS ep,
+                {canonical.encode_sql("prompt", content)} AS ep,
                 list_transform(responses,
-                    lambda r: coalesce({canonical.encode("r", content)}, '')) AS es,
+                    lambda r: coalesce({canonical.encode_sql("r", content)}, '')) AS es,
                 {_select_side_words(layout, content)}
                 len(responses) AS k
             FROM named),
         ordered AS (
             SELECT *, list_grade_up({sorted_by}) AS o,
                 {_add_question_to_digest(digest, layout)} AS content,
-                (CASE {" ".join(_ranking_fault_cases(layout))} ELSE 0 END)::UTINYINT AS fault,
+                (CASE {" ".join(_list_ranking_fault_cases(layout))} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
         pairs AS (
@@ -196,14 +196,14 @@ def _build_ranking_query(layout: Layout, content: Content) -> str:
         FROM pairs"""
 
 
-def _ranking_fault_cases(layout: Layout) -> list[str]:
+def _list_ranking_fault_cases(layout: Layout) -> list[str]:
     """Return CASE branches for faults of a ranking."""
     return [
-        *_public_fault_cases(layout.types),
+        *_list_public_fault_cases(layout.types),
         f"WHEN k IS NULL OR k < 2 OR k > {_MAX_RANKED} THEN 7",
         "WHEN list_contains(es, '') THEN 6",
         *(
-            _list_fault_case(feature, _list_feature_aliases(layout, feature)[0])
+            _build_list_fault_case(feature, _list_feature_aliases(layout, feature)[0])
             for feature in layout.features
         ),
     ]
@@ -273,7 +273,7 @@ def _pair_feature_sql(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     return dict(zip(feature.columns, values, strict=True))
 
 
-def _feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
+def _build_feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     """Return the CASE branch for what is carried and is not there."""
     if feature.kind == "number":
         return f"WHEN NOT coalesce(isfinite({' - '.join(sides)}), false) THEN 12"
@@ -281,10 +281,10 @@ def _feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     return f"WHEN {missing} THEN {14 if feature.kind == 'source' else 15}"
 
 
-def _list_fault_case(feature: FeatureColumn, values: str) -> str:
+def _build_list_fault_case(feature: FeatureColumn, values: str) -> str:
     """Return the same of what is carried as a list, one for each response."""
     if feature.kind == "stratum":
-        return _feature_fault_case(feature, (values,))
+        return _build_feature_fault_case(feature, (values,))
     good = (
         "x IS NOT NULL AND isfinite(x)"
         if feature.kind == "number"
@@ -349,7 +349,7 @@ def _select_common_columns(layout: Layout) -> str:
     return "".join(f"{piece}, " for piece in pieces)
 
 
-def _public_fault_cases(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
+def _list_public_fault_cases(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     """Return CASE branches for faults of public columns."""
     faults = []
     if "labeler_id" in kinds:

@@ -158,7 +158,7 @@ class Stager:
         self.staged.received += batch.num_rows
 
         columns = _split_blocks("unit", units) | _split_blocks("item", items)
-        columns |= self._label_authors(labelers, batch)
+        columns |= self._read_label_authors(labelers, batch)
         for name in ("pair", "size"):  # of rankings
             if name in batch.schema.names:
                 columns[name] = batch[name].to_numpy()
@@ -184,7 +184,7 @@ class Stager:
         digests = self._keys.digests(public | attached)
         self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
-            digests = self._keys.digests(public | attached | _record_columns(batch))
+            digests = self._keys.digests(public | attached | _read_record_columns(batch))
         if self.staged.recorded or attached or "ranking" in batch.schema.names:
             # Rows may be equal but for these.
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
@@ -213,7 +213,7 @@ class Stager:
             table, items = table.filter(pa.array(~blank)), items[~blank]
         texts.append(table, buckets.bucket_of(items, self.options.buckets))
 
-    def public_digest(self) -> bytes:
+    def compute_public_digest(self) -> bytes:
         """Return a keyed digest of the multiset of rows, by public columns: no order enters it.
 
         The sum of pseudorandom numbers, one a row (MSet-Add-Hash of Clarke et al. 2003).
@@ -221,7 +221,7 @@ class Stager:
         count = np.array([self.staged.rows], np.uint64)
         return np.concatenate([count, self._digest]).astype(">u8").tobytes()
 
-    def piece(self, directory: Path, size: int) -> Piece:
+    def to_piece(self, directory: Path, size: int) -> Piece:
         """Return what another stager has to know of all that this one read: `size` bytes of it."""
         names, departed = list(self._labelers), self._departed.present
         return Piece(directory, self.staged, self._digest, names, self._answered, departed, size)
@@ -349,13 +349,13 @@ class Stager:
             self._answered = np.concatenate([self._answered, np.zeros(len(new), bool)])
         return np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
 
-    def identities(self) -> Identities:
+    def collect_identities(self) -> Identities:
         """Return everybody who gave an answer."""
         names = list(compress(self._labelers, self._answered))  # in the order of their numbers
         keys = self._labeler_keys[self._answered]
         return Identities.of(self._keys, self.options.namespace, names, keys)
 
-    def _label_authors(
+    def _read_label_authors(
         self, labelers: Blocks, batch: pa.RecordBatch
     ) -> dict[str, NDArray[np.generic]]:
         """Return who gave each label, where that is not the unit: the labeler, else the record."""
@@ -364,7 +364,7 @@ class Stager:
         if self.staged.labelers:
             return _split_blocks("author", labelers)
         if self.staged.recorded:
-            return _split_blocks("author", self._keys.digests(_record_columns(batch)))
+            return _split_blocks("author", self._keys.digests(_read_record_columns(batch)))
         return {}
 
     def _find_units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
@@ -393,7 +393,7 @@ def _split_blocks(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
     }
 
 
-def _record_columns(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+def _read_record_columns(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
     return _split_blocks("record", _read_digests(batch, "record"))
 
 

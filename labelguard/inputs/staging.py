@@ -115,12 +115,12 @@ def stage(
         target.mkdir(mode=0o700, exist_ok=True)
     stager.sort(task, executor)
     shutil.rmtree(received)
-    staged.public_digest = stager.public_digest()
+    staged.public_digest = stager.compute_public_digest()
     staged.columns = _collect_columns_of_roles(formatted, layouts)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
     staged.formats = {entry.format for entry in formatted}
     staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
-    staged.identities = stager.identities()
+    staged.identities = stager.collect_identities()
     return staged
 
 
@@ -136,7 +136,7 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
         if not missing:
             return
         types = readers.read_columns(file, connection)
-        answers = _columns_of_answers(entry, staged.layouts)
+        answers = _list_columns_of_answers(entry, staged.layouts)
         types |= readers.read_columns(entry.file, connection)
         schema = TableSchema(file.name, types, entry.reading, file.sparse)
         for column in {*types, *answers}:
@@ -158,7 +158,7 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
         )
 
 
-def _columns_of_answers(entry: FormattedFile, kinds: Collection[str]) -> set[str]:
+def _list_columns_of_answers(entry: FormattedFile, kinds: Collection[str]) -> set[str]:
     """Return the columns that labels are read from, by what the file calls them."""
     roles = {role for kind in kinds for role in LAYOUTS[kind] if role in ANSWERS}
     roles |= {"tie"} if not {*kinds} & {*LISTED} else set()
@@ -270,7 +270,7 @@ def stage_file(task: ReadingTask, number: int) -> Piece:
             stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None
         )
     shutil.rmtree(directory / "object", ignore_errors=True)
-    return stager.piece(directory, int(most - limit.left))
+    return stager.to_piece(directory, int(most - limit.left))
 
 
 def _read_by_workers(
@@ -305,7 +305,7 @@ def read_canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch
 
     Raises `InvalidLabels` for a file that cannot be read so.
     """
-    (file,) = resolve_input(path, named=reading.columns)
+    (file,) = resolve_input(path, role_columns=reading.columns)
     with readers.connect(path.parent / "spill") as connection:
         formatted = apply_format(file, connection, reading)
         layout = formatted.find_layout(connection)

@@ -50,17 +50,17 @@ _EXPECTED = (
 )
 
 
-def build_table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
+def build_table_opener(table: Any, role_columns: Mapping[str, str], name: str) -> Opener:
     """Return what opens a table in memory (pyarrow, polars, pandas, datasets), checked here.
 
-    `named` are columns by role. Raises `InvalidLabels` for anything else, and for damaged data.
+    `role_columns` are columns by role. Raises `InvalidLabels` for anything else, and damaged data.
     """
     # By the names of its class: nothing is imported to look for it.
     library = type(table).__module__.partition(".")[0]
     if library == "datasets":
-        return _dataset_opener(table, name)
+        return _build_dataset_opener(table, name)
     if library == "pandas" and hasattr(table, "columns"):
-        opener = _frame_opener(table, named, name)
+        opener = _build_frame_opener(table, role_columns, name)
         if opener is not None:
             return opener
     # A stream could be read only once, but rows that are set aside are read a second time.
@@ -83,7 +83,7 @@ def build_table_opener(table: Any, named: Mapping[str, str], name: str) -> Opene
     return _make_arrow_opener(lambda: converted)
 
 
-def _dataset_opener(dataset: Any, name: str) -> Opener:
+def _build_dataset_opener(dataset: Any, name: str) -> Opener:
     """Return what opens a `datasets.Dataset` as a stream of its rows, in the order it shows.
 
     All of its columns, whatever its format shows. Raises `InvalidLabels` for a streamed dataset.
@@ -245,8 +245,8 @@ def _is_row(item: Any) -> bool:
     )
 
 
-def build_rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> Opener:
-    """Return what opens these rows; what a row lacks is null. `named` are columns by role.
+def build_rows_opener(rows: Sequence[Mapping[Any, Any]], role_columns: Mapping[str, str]) -> Opener:
+    """Return what opens these rows; what a row lacks is null. `role_columns` are columns by role.
 
     Raises `InvalidLabels` for names and values that JSON does not have.
     """
@@ -256,10 +256,12 @@ def build_rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str
     # In the order of their names: which row has a key first may follow from the labels.
     columns = {name: [row.get(name) for row in rows] for name in sorted(names)}
     check_column_names(list(columns), ROWS)
-    return _json_opener(pa.table(_to_json(columns, named, ROWS)), list(columns), named)
+    return _build_rows_as_json_opener(
+        pa.table(_to_json(columns, role_columns, ROWS)), list(columns), role_columns
+    )
 
 
-def _frame_opener(frame: Any, named: Mapping[str, str], name: str) -> Opener | None:
+def _build_frame_opener(frame: Any, role_columns: Mapping[str, str], name: str) -> Opener | None:
     """Return what opens a frame of pandas, or None if all of its columns are typed.
 
     Columns of objects, and those that Arrow has no type for, are read as rows are; others are as
@@ -272,11 +274,13 @@ def _frame_opener(frame: Any, named: Mapping[str, str], name: str) -> Opener | N
     if not objects:
         return None
     typed = pa.table(frame.drop(columns=objects))  # with what the index holds
-    texts = _to_json({n: frame[n].tolist() for n in objects}, named, name)
+    texts = _to_json({n: frame[n].tolist() for n in objects}, role_columns, name)
     columns = dict(zip(typed.column_names, typed.columns, strict=True)) | texts
     order = dict.fromkeys([*frame.columns, *columns])
     check_column_names(list(order), name)
-    return _json_opener(pa.table({n: columns[n] for n in order}), objects, named)
+    return _build_rows_as_json_opener(
+        pa.table({n: columns[n] for n in order}), objects, role_columns
+    )
 
 
 def _has_arrow_type(series: Any) -> bool:
@@ -290,7 +294,9 @@ def _has_arrow_type(series: Any) -> bool:
     return True
 
 
-def _json_opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]) -> Opener:
+def _build_rows_as_json_opener(
+    table: pa.Table, texts: Sequence[str], role_columns: Mapping[str, str]
+) -> Opener:
     """Return what opens a table whose columns `texts` are JSON."""
     types: dict[str, JsonType] = {}
 
@@ -298,18 +304,18 @@ def _json_opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]
         relation = connection.from_arrow(table)
         if not types:
             columns = (f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
-            types.update(choose_json_types(relation.project(", ".join(columns)), named))
+            types.update(choose_json_types(relation.project(", ".join(columns)), role_columns))
         return select_typed(relation, types)
 
     return open_rows
 
 
 def _to_json(
-    columns: Mapping[str, Iterable[Any]], named: Mapping[str, str], where: str
+    columns: Mapping[str, Iterable[Any]], role_columns: Mapping[str, str], where: str
 ) -> dict[str, pa.Array]:
     """Return the columns as JSON, one text a value."""
-    contents = find_content_role_columns(list(columns), named)
-    sides = find_side_columns(list(columns), named)
+    contents = find_content_role_columns(list(columns), role_columns)
+    sides = find_side_columns(list(columns), role_columns)
     arrays = {}
     # Contents first: whether another column is at fault, too, must not depend on their order.
     for name in sorted(columns, key=lambda column: column not in contents):
@@ -323,7 +329,7 @@ def _to_json(
             arrays[name] = pa.array(texts, pa.large_string())
         except (TypeError, ValueError, RecursionError):
             if name in contents:
-                raise canonical.content_error(where) from None
+                raise canonical.build_content_error(where) from None
             raise InvalidLabels(f"{where}: {_EXPECTED}") from None
     return arrays
 

@@ -174,13 +174,16 @@ def format_markdown(card: Mapping[str, Any]) -> str:
     rows = () if "derived_from" in card else (*list_facts(card), *list_forecast_facts(card))
     return (
         fill_block(
-            "page", facts=rows, metadata=_guarantee_as_yaml(card), **_collect_template_values(card)
+            "page",
+            facts=rows,
+            metadata=_format_guarantee_yaml(card),
+            **_collect_template_values(card),
         )
         + "\n"
     )
 
 
-def _guarantee_as_yaml(card: Mapping[str, Any]) -> str:
+def _format_guarantee_yaml(card: Mapping[str, Any]) -> str:
     """Return the guarantee for programs, as lines of YAML."""
     import yaml
 
@@ -190,7 +193,7 @@ def _guarantee_as_yaml(card: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump({"labelguard": values}, sort_keys=False))
 
 
-def guarantee(card: Mapping[str, Any]) -> str:
+def format_guarantee(card: Mapping[str, Any]) -> str:
     """Return the guarantee of a release, and of whatever is computed from it, in Markdown."""
     return fill_block("guarantee", **_collect_template_values(card))
 

@@ -76,7 +76,7 @@ class UnreleasedDirections:
     share: Floats
     known: Floats
 
-    def draws(self) -> Floats:
+    def simulate(self) -> Floats:
         """Return simulated errors along the directions, shape (DRAWS, n); always the same ones."""
         if not (self.share > NEGLIGIBLE).any():
             return np.zeros((DRAWS, self.rest.shape[1]))
@@ -276,8 +276,8 @@ def _simulate_errors(head: Head, contrasts: Floats) -> tuple[Floats, Floats]:
     assert head.summary and head.summary.errors
     projection = head.basis.projection
     known = np.asarray(np.linalg.lstsq(projection, head.coefficients, rcond=None)[0], np.float64)
-    unreleased = find_unreleased_directions(head, contrasts, known).draws()
-    return head.summary.errors.draws() @ (projection.T @ contrasts) + unreleased, unreleased
+    unreleased = find_unreleased_directions(head, contrasts, known).simulate()
+    return head.summary.errors.simulate() @ (projection.T @ contrasts) + unreleased, unreleased
 
 
 def _describe_preferences(head: Head, summary: HeadSummary, columns: list[NamedColumn]) -> str:
@@ -289,7 +289,7 @@ def _describe_preferences(head: Head, summary: HeadSummary, columns: list[NamedC
     named = [column for column in columns if not column.group.has_sources]
     if summary.errors is None:
         words.append("No column can be singled out: these coefficients have no intervals.")
-    elif named and (phrases := _sure_phrases(head, summary, named)):
+    elif named and (phrases := _list_sure_phrases(head, summary, named)):
         start, last = ", ".join(phrases[:-1]), phrases[-1]
         words.append(f"These labelers prefer {f'{start} and {last}' if start else last}.")
     elif any(group.names and not group.has_sources for group in summary.groups):
@@ -299,7 +299,7 @@ def _describe_preferences(head: Head, summary: HeadSummary, columns: list[NamedC
     return " ".join(words) or "No column has a name."
 
 
-def _sure_phrases(head: Head, summary: HeadSummary, columns: list[NamedColumn]) -> list[str]:
+def _list_sure_phrases(head: Head, summary: HeadSummary, columns: list[NamedColumn]) -> list[str]:
     """Return a phrase for each of the first columns whose interval, of all at once, excludes 0."""
     contrasts = _build_contrasts(summary, columns)
     errors = _simulate_errors(head, contrasts)[0]

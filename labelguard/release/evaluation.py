@@ -106,8 +106,10 @@ class Evaluation:
         −log 2 is that of a head without an opinion, without any error; the standard error is that
         of the `difference` from it. Raises `LabelguardError` for a head in other coordinates.
         """
-        theta = self._coefficients_of(judged)
-        return self._log_likelihood(theta) / self.labels, self._standard_error(theta)
+        theta = self._convert_coefficients(judged)
+        return self._compute_log_likelihood(theta) / self.labels, self._compute_standard_error(
+            theta
+        )
 
     def difference(self, new: Head, old: Head) -> tuple[float, float]:
         """Return the gain of `new` in mean log-likelihood per label, and its standard error.
@@ -120,9 +122,9 @@ class Evaluation:
 
         Raises `LabelguardError` for heads in other coordinates.
         """
-        after, before = self._coefficients_of(new), self._coefficients_of(old)
-        gain = self._log_likelihood(after) - self._log_likelihood(before)
-        return gain / self.labels, self._standard_error(after - before)
+        after, before = self._convert_coefficients(new), self._convert_coefficients(old)
+        gain = self._compute_log_likelihood(after) - self._compute_log_likelihood(before)
+        return gain / self.labels, self._compute_standard_error(after - before)
 
     def reach(self, new: Head, old: Head, confidence: float) -> float:
         """Return the excess over the truth that `difference` has with probability 1 − `confidence`.
@@ -130,24 +132,24 @@ class Evaluation:
         `confidence` is in [½, 1). The noise has its own law, and what labels scatter by is taken
         for normal, of at most the variance that `difference` allows: a sum over many labelers.
         """
-        d = self._coefficients_of(new) - self._coefficients_of(old)
-        variance, length = self._scatter_bound(d) ** 2, float(np.linalg.norm(d))
+        d = self._convert_coefficients(new) - self._convert_coefficients(old)
+        variance, length = self._bound_scatter(d) ** 2, float(np.linalg.norm(d))
         return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
 
-    def _standard_error(self, d: Floats) -> float:
+    def _compute_standard_error(self, d: Floats) -> float:
         """Return at least the standard error of dᵀS̃ per label, the part that labels are in."""
         noise = self.noise * float(np.linalg.norm(d))
-        return math.hypot(noise, self._scatter_bound(d)) / self.labels
+        return math.hypot(noise, self._bound_scatter(d)) / self.labels
 
-    def _scatter_bound(self, d: Floats) -> float:
+    def _bound_scatter(self, d: Floats) -> float:
         """Return an upper bound of the standard deviation of dᵀS."""
         windows = np.einsum("i,wij,j->w", d, self.sampling, d)
         return float(np.sqrt(np.maximum(windows, 0)).sum())
 
-    def _coefficients_of(self, judged: Head) -> Floats:
+    def _convert_coefficients(self, judged: Head) -> Floats:
         return self.coordinates.convert_coefficients(judged.identity, judged.coefficients)
 
-    def _log_likelihood(self, theta: Floats) -> float:
+    def _compute_log_likelihood(self, theta: Floats) -> float:
         half = self.z.astype(np.float64) @ theta / 2
         return float(theta @ self.statistic - self.weight @ np.logaddexp(half, -half))
 
@@ -238,7 +240,7 @@ class HeldOut(Mechanism[Design]):
         first = recorded["first"] if recorded else find_sum_to_join(context, self.part)
         if first is not None:
             self._check_same_coordinates(context, first)
-        provider = coordinates.provider(context.progress)
+        provider = coordinates.load_provider(context.progress)
         pairs = find_distinct_pairs(context.staged)
         _, rows = read_planned_comparisons(context, plan, pairs)
         if first is None and not recorded:

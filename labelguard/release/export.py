@@ -144,13 +144,13 @@ class ReleasedHead:
                 f"the head in {path} reads columns ({self._head.features}), which a release does "
                 "not have; take a teacher that reads texts"
             )
-        self._provider = self._head.provider(progress)
+        self._provider = self._head.load_provider(progress)
 
     def __call__(self, batch: pa.Table) -> Floats:
         """Return the probability that `chosen` is preferred, (n,)."""
         sides = {"prompt": "prompt", "first": "chosen", "second": "rejected"}
         pairs = pa.table({name: batch[column] for name, column in sides.items()})
-        return self._head.probability(self._provider(pairs))
+        return self._head.predict_probability(self._provider(pairs))
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class ReleaseRows:
             )
         return cls(path, copies, rows, flips, soft, ties, (least, largest), content.chat)
 
-    def batches(self) -> Iterator[tuple[slice, pa.Table]]:
+    def read_batches(self) -> Iterator[tuple[slice, pa.Table]]:
         """Yield parts of the rows, and which these are."""
         before = 0
         files = map(pq.ParquetFile, list_files(self.path))
@@ -294,11 +294,11 @@ def _build_pair_tables(
     Batches of a trainer that does not shuffle are as they would be without copies.
     """
     target = np.empty(rows.rows)
-    for part, batch in rows.batches():
+    for part, batch in rows.read_batches():
         target[part] = compute_target_probabilities(batch, mode, scorer)
         progress("reading probabilities", part.stop / rows.rows)
     with duckdb.connect() as connection:
-        for copy, part, batch in ((n, *b) for n in range(rows.copies) for b in rows.batches()):
+        for copy, part, batch in ((n, *b) for n in range(rows.copies) for b in rows.read_batches()):
             given = choose_unturned_rows(
                 target[part], np.arange(part.start, part.stop), copy, rows.copies
             )

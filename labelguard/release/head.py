@@ -81,7 +81,7 @@ class Coordinates:
         """Return the SHA-256 of all of them, in hexadecimal digits."""
         return hashlib.sha256(arrays.pack(self.arrays())).hexdigest()
 
-    def provider(self, progress: Progress) -> PairFeatures:
+    def load_provider(self, progress: Progress) -> PairFeatures:
         """Return the features, as they were; `LabelguardError` if they are computed differently."""
         provider = open_provider(self.features, self.state)
         provider.set_progress(progress)
@@ -199,13 +199,13 @@ class Head(Coordinates):
     scale: float = 1.0
     summary: HeadSummary | None = None
 
-    def margins(self, x: NDArray[np.float32]) -> Floats:
+    def predict_log_odds(self, x: NDArray[np.float32]) -> Floats:
         """Return log-odds that the first side of each pair is preferred, shape (pairs,)."""
         return (x @ self.coefficients.astype(np.float32)).astype(np.float64)
 
-    def probability(self, x: NDArray[np.float32]) -> Floats:
+    def predict_probability(self, x: NDArray[np.float32]) -> Floats:
         """Return the probability that the first side of each pair is preferred, shape (pairs,)."""
-        return np.asarray(0.5 * (1 + np.tanh(self.margins(x) / 2)))
+        return np.asarray(0.5 * (1 + np.tanh(self.predict_log_odds(x) / 2)))
 
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""

@@ -60,7 +60,7 @@ class CoefficientErrors:
     radius: float
     noises: tuple[ReleasedNoise, ...]
 
-    def draws(self) -> Floats:
+    def simulate(self) -> Floats:
         """Return simulated errors, shape (DRAWS, components); always the same ones."""
         rng, components = np.random.default_rng(_SEED), len(self.gain)
         inner = rng.standard_normal((DRAWS, components)) @ _compute_root(self.scatter)

@@ -71,7 +71,7 @@ def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease,
             check_committed_and_unchanged(release)
             return list_learned_releases(read_card(release), sha256(release / SUMS))
         for card in (directory / name for name in _CARDS):
-            learned = _learned_from(card) if card.is_file() else None
+            learned = _read_learned_releases(card) if card.is_file() else None
             if learned == RAW and private:
                 raise LabelguardError(
                     f"{directory} was trained on raw labels, says its {card.name}: what is trained "
@@ -79,7 +79,7 @@ def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease,
                 )
             if learned is not None:
                 return () if isinstance(learned, str) else learned
-        directory = _base_model_directory(directory)
+        directory = _find_base_model_directory(directory)
     return ()
 
 
@@ -98,7 +98,7 @@ def find_releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedReleas
     return list({one.sums: one for learned in every for one in learned}.values())
 
 
-def _base_model_directory(directory: Path) -> Path:
+def _find_base_model_directory(directory: Path) -> Path:
     """Return where the model is that an adapter changes; for any other model, its own place."""
     try:
         settings = json.loads((directory / "adapter_config.json").read_bytes())
@@ -143,7 +143,7 @@ def read_front_matter(card: Path) -> dict[str, Any] | None:
         ) from None
 
 
-def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
+def _read_learned_releases(card: Path) -> tuple[LearnedRelease, ...] | str | None:
     """Return what a card's front matter says; None for a card of something else."""
     matter = read_front_matter(card)
     if matter is None:

@@ -103,7 +103,7 @@ def compute_item_keys_and_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray
         try:
             contents = {name: canonical.find_content_of_types([types[name]]) for name in PAIRS}
             parts = [
-                f"{canonical.encode(name, contents[name])} AS {part}"
+                f"{canonical.encode_sql(name, contents[name])} AS {part}"
                 for name, part in zip(PAIRS, ("ep", "ea", "eb"), strict=True)
             ]
         except canonical.NotContent:
@@ -142,7 +142,7 @@ Items = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
 
-def agreement_from_releases(opened: OpenProject) -> float | None:
+def find_agreement_in_releases(opened: OpenProject) -> float | None:
     """Return what the newest release tells whose labels tell it well enough; None without any."""
     for record in reversed(opened.ledger.releases.all()):
         if (record.state, record.settings["mechanism"]) == ("committed", "rr"):

@@ -345,7 +345,7 @@ class ReleaseRequest(RunOptions):
             raise PolicyError("give one of --once, --uses and --recurring")
         object.__setattr__(self, "output", Path(self.output) if self.output else None)
         if self.mechanism == AUTO:
-            self.head_options()
+            self.build_head_options()
         else:
             self.open_mechanism(self.mechanism)
 
@@ -372,7 +372,7 @@ class ReleaseRequest(RunOptions):
             choices.setdefault("features", features)
         return open_mechanism(name, **choices)
 
-    def head_options(self, features: str | None = None) -> FeatureOptions:
+    def build_head_options(self, features: str | None = None) -> FeatureOptions:
         """Return the options of heads, of any mechanism; `features` as in `open_mechanism`."""
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
@@ -399,18 +399,18 @@ class ReleaseRequest(RunOptions):
                 option.metavar in NAMES_OR_PATHS and Path(value or "").exists()
             )
             if is_path and value is not None:
-                places = _input_paths(value, home)
+                places = _list_input_paths(value, home)
                 value = places[0] if len(places) == 1 else places
             options[option.name] = value
         usual, place = vars(Intake()), {}
         if not isinstance(source, Ingested):
-            place = {"input": _input_paths(source, home)}
+            place = {"input": _list_input_paths(source, home)}
         plain = {n: v for n, v in options.items() if isinstance(v, str | float | int | list | dict)}
         options = {n: v for n, v in plain.items() if v not in ([], {}, usual.get(n))}
         return {"namespace": home.namespace, **place, "options": options}
 
 
-def _input_paths(source: Input, home: Project) -> list[str]:
+def _list_input_paths(source: Input, home: Project) -> list[str]:
     """Return paths and globs as seen from the project's directory, and addresses of objects as they
     are; none for what is in memory.
     """

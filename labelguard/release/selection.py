@@ -180,7 +180,7 @@ def select_bucket(task: SelectionTask, bucket: int) -> Selection | None:
     over = new & taken & (wanted > left)[labels.unit]
     taken &= ~over | _select_fitting(labels, order, over, left * (task.bound.block or 0))
     block = assign_blocks(labels.unit, order, new & taken, task.bound)
-    rows = labels.rows(task, new, block)[taken]
+    rows = labels.to_selected_rows(task, new, block)[taken]
     buckets.write_bucket(task.selected, bucket, rows.to_arrow())
     charged = count_uses(rows.unit[rows.new], len(labels.units), task.bound)
     return Selection(
@@ -232,7 +232,7 @@ class _Labels:
         """Return the labels of the public columns of a staged bucket."""
         author = read_label_authors(table, labelers=task.labelers)
         item = buckets.blocks(table, "item")
-        pair = _column_or_zeros(table, "pair").astype(np.uint16)
+        pair = _read_column_or_zeros(table, "pair").astype(np.uint16)
         submissions = np.ones(table.num_rows, np.int64)
         if task.choices:
             choices = BucketChoices.from_bucket(table, labelers=task.labelers)
@@ -263,7 +263,7 @@ class _Labels:
             identity,
             key[index],
             pair[index],
-            _column_or_zeros(table, "content")[index].astype(np.uint64),
+            _read_column_or_zeros(table, "content")[index].astype(np.uint64),
             released,
             blocks.positions(released.keys, key[index]),
             duplicates=int(submissions[of_part].sum()) - len(index),
@@ -294,7 +294,7 @@ class _Labels:
         column[self.is_released] = values[self.known[self.is_released]]
         return column
 
-    def rows(
+    def to_selected_rows(
         self, task: SelectionTask, new: NDArray[np.bool_], block: NDArray[np.intp]
     ) -> SelectedRows:
         """Return all of them as they would be released."""
@@ -346,7 +346,7 @@ def _select_fitting(
     return fits
 
 
-def _column_or_zeros(table: pa.Table, name: str) -> NDArray[np.generic]:
+def _read_column_or_zeros(table: pa.Table, name: str) -> NDArray[np.generic]:
     """Return a column, or zeros where the input has none."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.uint8)

@@ -84,9 +84,9 @@ class Release:
 
     def __repr__(self) -> str:
         again = ", made before" if self.reused else ""
-        return f"Release({self.id!r}, {'; '.join(value for _, value in self._facts())}{again})"
+        return f"Release({self.id!r}, {'; '.join(value for _, value in self._list_facts())}{again})"
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _list_facts(self) -> list[tuple[str, str]]:
         """Return the first facts of the card, by name."""
         rows = self.card["counts"].get("rows", 0)
         return [
@@ -97,7 +97,7 @@ class Release:
 
     def _repr_html_(self) -> str:
         made = "before; nothing was charged" if self.reused else "now"
-        facts = [*self._facts(), ("protects", f"each {self.card['privacy']['unit']}")]
+        facts = [*self._list_facts(), ("protects", f"each {self.card['privacy']['unit']}")]
         facts += [("made", made), ("where", str(self.path))]
         return card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
 

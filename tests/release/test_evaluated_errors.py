@@ -285,8 +285,8 @@ def test_errors_have_the_covariance_of_their_parts():
     )
     expected = gain @ (scatter + (1.5**2 + 2.0**2) * EYE) @ gain.T + prior + np.diag([0.09, 0])
     # 20,000 draws: a standard error of a variance is 1 to 2 %.
-    assert np.cov(made.draws().T) == pytest.approx(expected, rel=0.08, abs=0.1)
-    assert np.array_equal(made.draws(), made.draws())
+    assert np.cov(made.simulate().T) == pytest.approx(expected, rel=0.08, abs=0.1)
+    assert np.array_equal(made.simulate(), made.simulate())
 
 
 def test_the_bound_never_exceeds_what_the_clip_allows():
@@ -307,7 +307,7 @@ def test_errors_are_kept_as_arrays():
     made = errors(noises=(ReleasedNoise("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
     again = CoefficientErrors.from_arrays(made.arrays("here/"), "here/", 2)
     assert again is not None and again.noises == made.noises and again.radius == made.radius
-    assert np.array_equal(again.draws(), made.draws())
+    assert np.array_equal(again.simulate(), made.simulate())
     assert CoefficientErrors.from_arrays({}, "here/", 2) is None
 
 

@@ -441,7 +441,7 @@ def in_sql():
 
 def encoded(connection, value, content_type_sql):
     kind = connection.sql(f"SELECT NULL::{content_type_sql} AS x").types[0]
-    encoding = canonical.encode("x", canonical.find_content_of_types([kind]))
+    encoding = canonical.encode_sql("x", canonical.find_content_of_types([kind]))
     query = f"SELECT {encoding} FROM (SELECT $1::{content_type_sql} AS x)"
     found: str | None = connection.execute(query, [value]).fetchall()[0][0]
     return found

@@ -47,31 +47,36 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
         names |= dict(zip(CONTENT_ROLES, called, strict=True))
     else:
         contents, consumed = unify_contents(schema, *CONTENT_ROLES), ()
-    query = select_pairs(schema, contents, schema.text("winner"), "winner", *consumed)
-    if schema.column("tstamp") and not schema.column("submitted_at"):
+    query = select_pairs(schema, contents, schema.text_sql("winner"), "winner", *consumed)
+    if schema.find_column("tstamp") and not schema.find_column("submitted_at"):
         # In seconds; as text with whole microseconds. What is no number stays, and is at fault.
-        text = schema.text("tstamp")
+        text = schema.text_sql("tstamp")
         micros = f"try_cast(round(try_cast({text} AS DOUBLE) * 1000000) AS BIGINT)"
         query = f"SELECT *, coalesce({micros}::VARCHAR, {text}) AS submitted_at FROM ({query})"
         names["submitted_at"] = "tstamp"
-    judge = next((name for name in _JUDGES if schema.column(name)), None)
-    columns = {"labeler_id": judge} if judge and not schema.column("labeler_id") else {}
+    judge = next((name for name in _JUDGES if schema.find_column(name)), None)
+    columns = {"labeler_id": judge} if judge and not schema.find_column("labeler_id") else {}
     made = frozenset((*CONTENT_ROLES, *names))
-    hint = _NO_JSON if consumed and all(is_text(schema.type(name)) for name in consumed) else ""
+    hint = (
+        _NO_JSON if consumed and all(is_text(schema.find_type(name)) for name in consumed) else ""
+    )
     return FormatQuery(query, made, columns, _WINNER_VALUES, names, hint=hint)
 
 
 def _read_conversations(schema: TableSchema) -> ContentSql:
     """Return two whole conversations, up to the turn that was judged."""
-    kinds = [schema.type(name) for name in CONVERSATIONS]
+    kinds = [schema.find_type(name) for name in CONVERSATIONS]
     if all(map(is_text, kinds)):  # in CSV
-        content, chats = _PLAIN, [_parse_chat_sql(schema.sql(name)) for name in CONVERSATIONS]
+        content, chats = (
+            _PLAIN,
+            [_parse_chat_sql(schema.column_sql(name)) for name in CONVERSATIONS],
+        )
     else:
-        chats = [schema.sql(name) for name in CONVERSATIONS]
+        chats = [schema.column_sql(name) for name in CONVERSATIONS]
         try:
             content = canonical.find_content_of_conversations(kinds)
         except NotContent:
-            raise canonical.content_error(schema.name) from None
+            raise canonical.build_content_error(schema.name) from None
         if not content.chat:  # the layout says that they are no conversations
             return ContentSql("NULL::VARCHAR", tuple(chats))
         if not all(map(_has_roles, kinds)):
@@ -103,9 +108,9 @@ def _parse_chat_sql(text: str) -> str:
 
 def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:
     """Return SQL of a conversation before what the user said after the turn that was judged."""
-    if not schema.column("turn"):
+    if not schema.find_column("turn"):
         return chat
-    turn = f"try_cast({schema.text('turn')} AS BIGINT)"
+    turn = f"try_cast({schema.text_sql('turn')} AS BIGINT)"
     questions = f"list_filter(range(1, len({chat}) + 1), lambda i: {chat}[i].role = 'user')"
     end = f"({questions})[{turn} + 1] - 1"
     return f"CASE WHEN {end} > 0 THEN {chat}[:{end}] ELSE {chat} END"
@@ -124,16 +129,16 @@ ARENA = Format(
 
 
 def _adapt_kaggle(schema: TableSchema) -> FormatQuery:
-    kinds = [schema.type(role) for role in CONTENT_ROLES]
+    kinds = [schema.find_type(role) for role in CONTENT_ROLES]
     texts = all(is_text(kind) or kind.id == "null" for kind in kinds)
-    contents = _turns_to_chats(*map(schema.sql, CONTENT_ROLES)) if texts else None
+    contents = _turns_to_chats(*map(schema.column_sql, CONTENT_ROLES)) if texts else None
     return make_pairs_query(schema, _winner_label_sql(schema), WINNERS, contents=contents)
 
 
 def _winner_label_sql(schema: TableSchema) -> str:
     """Return SQL of the label: NULL where nothing is said, outside its domain unless one is 1."""
     require_label_columns(schema, WINNERS, "kaggle")
-    texts = [schema.text(name) for name in WINNERS]
+    texts = [schema.text_sql(name) for name in WINNERS]
     a, b, tie = map(_flag_number_sql, texts)
     return (
         f"CASE WHEN coalesce({', '.join(texts)}) IS NULL THEN NULL "

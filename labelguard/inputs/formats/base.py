@@ -88,8 +88,10 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     the layout says what is wrong with them.
     """
     roles = (prompt, *sides)
-    kinds = [schema.type(role) if schema.column(role) else SQLNULL for role in roles]
-    prompt_text, *texts = (schema.sql(role) if schema.column(role) else "NULL" for role in roles)
+    kinds = [schema.find_type(role) if schema.find_column(role) else SQLNULL for role in roles]
+    prompt_text, *texts = (
+        schema.column_sql(role) if schema.find_column(role) else "NULL" for role in roles
+    )
     unchanged = ContentSql(prompt_text, tuple(texts))
     are_chats = [kind.id in ("list", "array") for kind in kinds]
     try:
@@ -176,11 +178,13 @@ def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | No
     roles = ("prompt", *sides)
     contents = unify_contents(schema, *roles)
     expressions = (contents.prompt, *contents.sides)
-    if expressions == tuple(schema.sql(r) if schema.column(r) else "NULL" for r in roles):
+    if expressions == tuple(
+        schema.column_sql(r) if schema.find_column(r) else "NULL" for r in roles
+    ):
         return None
     columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
     query = f"SELECT {schema.select_all_but(*roles)}{columns} FROM {contents.source}"
-    names = {role: schema.column(role) or role for role in roles}
+    names = {role: schema.find_column(role) or role for role in roles}
     return FormatQuery(query, frozenset(roles), names=names)
 
 

@@ -77,8 +77,8 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     is_list = "responses" in schema.reading.columns or not group_similar_names(tuple(task.fields))
     if is_list and not _names_sides(schema) and (items := _find_items(schema, task)):
         return _adapt_items(schema, export, items)
-    ratings = export.tag_names(_RATING)
-    if ratings and (schema.reading.question in ratings or not export.tag_names(*_WORDS)):
+    ratings = export.list_tag_names(_RATING)
+    if ratings and (schema.reading.question in ratings or not export.list_tag_names(*_WORDS)):
         return _adapt_ratings(schema, export)
     return _adapt_words(schema, export)
 
@@ -94,18 +94,18 @@ class _Export:
     tags: Sequence[Sequence[Any]]
     all_there: bool
 
-    def tag_names(self, *kinds: str) -> list[str]:
+    def list_tag_names(self, *kinds: str) -> list[str]:
         """Return the names of control tags of these types."""
         return sorted({tag[0] for tag in self.tags if tag[1] in kinds})
 
     def choose_tag(self, schema: TableSchema, *kinds: str) -> str:
         """Return the control tag of these types that is read."""
-        names = partial(self.tag_names, *kinds)
+        names = partial(self.list_tag_names, *kinds)
         return tasks.choose_answered_question(
             schema, names, "control tag", all_there=self.all_there
         )
 
-    def query(
+    def build_query(
         self,
         schema: TableSchema,
         columns: str,
@@ -159,10 +159,10 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
         word = f"CASE {selected} WHEN 'left' THEN 'right' WHEN 'right' THEN 'left' END"
         selected = f"coalesce(CASE WHEN {swapped} THEN {word} END, {selected})"
     answer = f"coalesce({selected}, {choices})"
-    names = fields.names(label=tasks.name_question(schema))
+    names = fields.name_roles(label=tasks.name_question(schema))
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     columns = export.task.select(schema, fields)
-    return export.query(schema, columns, answer, "label", names, meaning)
+    return export.build_query(schema, columns, answer, "label", names, meaning)
 
 
 def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQuery:
@@ -171,21 +171,25 @@ def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQ
     ranking = f"({_region_sql(tag, _RANKER)}.value->'ranker')"
     task = export.task
     prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
-    columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses()} AS responses"]
+    columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses_sql()} AS responses"]
     columns += task.select_named_fields(schema, is_list=True)
     names = {"prompt": prompt, "responses": items.field, "ranks": tasks.name_question(schema)}
-    return export.query(schema, ", ".join(columns), items.ranks(ranking, tag), "ranks", names)
+    return export.build_query(
+        schema, ", ".join(columns), items.ranks_sql(ranking, tag), "ranks", names
+    )
 
 
 def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     """Read ratings of each response by a tag of its own; of two they make a preference."""
     fields = find_fields(schema, export.task.fields)
-    tags = _rating_tags(schema, fields, export.tags)
+    tags = _find_rating_tags(schema, fields, export.tags)
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     role = "label" if fields.is_pair else "ranks"
-    names = fields.names(**{role: "the ratings"})
+    names = fields.name_roles(**{role: "the ratings"})
     columns = export.task.select(schema, fields)
-    return export.query(schema, columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
+    return export.build_query(
+        schema, columns, _compare_ratings_sql(tags, meaning), role, names, meaning
+    )
 
 
 def _region_sql(tag: str, *kinds: str) -> str:
@@ -202,9 +206,9 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     fields = find_fields(schema, task.fields)
     reading = schema.reading
     taken = {fields.prompt, *fields.responses, "id", *reading.columns.values()}
-    taken |= {*reading.all_feature_columns()}
+    taken |= {*reading.list_feature_columns()}
     tags = sorted(name for name in task.fields if name not in taken)
-    shared = partial(_shared_tags, schema, tags)
+    shared = partial(_find_shared_tags, schema, tags)
     all_there = not schema.sparse
     tag = tasks.choose_answered_question(
         schema, lambda: tags, "control tag", shared, all_there=all_there
@@ -227,12 +231,12 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
             coalesce({first}->>'selected', {choices}, {_ANSWER}) AS label
         FROM (SELECT *, {answer} AS {_ANSWER} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
-    names = fields.names(label=tag, submitted_at="updated_at", labeler_id="annotator")
+    names = fields.name_roles(label=tag, submitted_at="updated_at", labeler_id="annotator")
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     return tasks.build_answer_query(query, "label", names, _TOOL_ROLES, meaning)
 
 
-def _shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
+def _find_shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
     """Return the columns that two annotators have: no account alone has a name of its own shown."""
     columns = (
         f"count(DISTINCT annotator) FILTER ({identifier(tag)} IS NOT NULL) > 1" for tag in tags
@@ -272,11 +276,11 @@ class _Items:
     def _items_sql(self) -> str:
         return tasks.elements_sql(f"json_extract(data, {tasks.json_pointer_sql(self.field)})")
 
-    def responses(self) -> str:
+    def responses_sql(self) -> str:
         """Return SQL of the list of texts."""
         return f"list_transform({self._items_sql}, lambda i: i->>{literal(self.text)})"
 
-    def ranks(self, ranking: str, tag: str) -> str:
+    def ranks_sql(self, ranking: str, tag: str) -> str:
         """Return SQL of the rank of every item in what a <Ranker> says (SQL of JSON).
 
         That is a list of ids, alone or under the tag's name. NULL where nothing is said; an item
@@ -296,7 +300,9 @@ def _find_items(schema: TableSchema, task: Task) -> _Items | None:
 
     `--columns responses=NAME` names one of several. Raises `InvalidLabels` for one that is none.
     """
-    lists = {name: text for name, kind in task.structure.items() if (text := _text_member(kind))}
+    lists = {
+        name: text for name, kind in task.structure.items() if (text := _find_text_member(kind))
+    }
     named = schema.reading.columns.get("responses")
     if named is not None and named not in lists:
         raise schema.error(
@@ -312,7 +318,7 @@ def _find_items(schema: TableSchema, task: Task) -> _Items | None:
     return next((_Items(n, lists[n]) for n in lists if named in (None, n)), None)
 
 
-def _text_member(structure: Any) -> str | None:
+def _find_text_member(structure: Any) -> str | None:
     """Return the member of a list's objects that is their text; None where it is no item list."""
     if not (isinstance(structure, list) and structure and isinstance(structure[0], dict)):
         return None
@@ -321,7 +327,9 @@ def _text_member(structure: Any) -> str | None:
     return texts[0] if texts and _ID in members else None
 
 
-def _rating_tags(schema: TableSchema, fields: Fields, tags: Sequence[Sequence[Any]]) -> list[str]:
+def _find_rating_tags(
+    schema: TableSchema, fields: Fields, tags: Sequence[Sequence[Any]]
+) -> list[str]:
     """Return the one <Rating> of each response, which names the response's field as its object.
 
     `tags` are names, types and objects of control tags. Raises `InvalidLabels` where a response has

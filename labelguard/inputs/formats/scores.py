@@ -63,7 +63,7 @@ def make_pairs_query(
 
     Prompt and sides are the columns or roles `names`, made to agree unless `contents` are given.
     """
-    called = (schema.column(name) or name for name in names)
+    called = (schema.find_column(name) or name for name in names)
     contents = contents or unify_contents(schema, *names)
     return FormatQuery(
         select_pairs(schema, contents, label, *names),
@@ -88,7 +88,7 @@ def require_label_columns(schema: TableSchema, names: Sequence[str], name: str) 
 def _adapt_scores(schema: TableSchema) -> FormatQuery:
     """Read score_a and score_b beside the two responses."""
     require_label_columns(schema, _SCORES, "scores")
-    one, other = (schema.text(name) for name in _SCORES)
+    one, other = (schema.text_sql(name) for name in _SCORES)
     a, b = (f"try_cast({text} AS DOUBLE)" for text in (one, other))
     # Compared, not subtracted: the difference of two infinite scores is no number.
     number = (
@@ -127,9 +127,9 @@ def _rank_completions(schema: TableSchema) -> FormatQuery:
     The scores of one row decide that, never the types of its column: in JSON they follow from what
     is written in all rows.
     """
-    kind = schema.type("completions")
-    inner = _completion_type(schema)
-    listed = schema.sql("completions")
+    kind = schema.find_type("completions")
+    inner = _find_completion_type(schema)
+    listed = schema.column_sql("completions")
     listed = listed if inner is not kind else f"try_cast({listed} AS JSON[])"
 
     def members(name: str) -> str:
@@ -145,27 +145,27 @@ def _rank_completions(schema: TableSchema) -> FormatQuery:
             f", list_transform(coalesce({', '.join(whole)}), lambda s: -try_cast(s AS DOUBLE)) "
             "AS ranks"
         )
-    carried = _WRITER in schema.reading.all_feature_columns() and _WRITER not in schema.types
+    carried = _WRITER in schema.reading.list_feature_columns() and _WRITER not in schema.types
     writers = f", {members(_WRITER)} AS {_WRITER}" if carried else ""
     roles = ("prompt", "responses", "ranks")
     query = (
         f"SELECT {schema.select_all_but(*roles, 'instruction', 'completions')}"
-        f"{schema.sql('instruction')}::VARCHAR AS prompt, {members('response')} AS responses"
+        f"{schema.column_sql('instruction')}::VARCHAR AS prompt, {members('response')} AS responses"
         f"{ranks}{writers} FROM part"
     )
     names = dict(zip(roles, ("instruction", "completions", "completions"), strict=True))
     return FormatQuery(query, frozenset(roles), names=names)
 
 
-def _completion_type(schema: TableSchema) -> DuckDBPyType:
-    kind = schema.type("completions")
+def _find_completion_type(schema: TableSchema) -> DuckDBPyType:
+    kind = schema.find_type("completions")
     return canonical.find_element_type(kind) if kind.id in ("list", "array") else kind
 
 
 def _has_completions(schema: TableSchema) -> bool:
     if not schema.has_all("instruction", "completions"):
         return False
-    kind = _completion_type(schema)
+    kind = _find_completion_type(schema)
     return str(kind) == "JSON" or (kind.id == "struct" and "response" in dict(kind.children))
 
 
@@ -175,10 +175,14 @@ def _is_binarized(schema: TableSchema) -> bool:
     Elsewhere they may be what a model says of the two texts.
     """
     if not (
-        has_chosen_layout(schema) and schema.has_any(*_BINARIZED) and is_text(schema.type("prompt"))
+        has_chosen_layout(schema)
+        and schema.has_any(*_BINARIZED)
+        and is_text(schema.find_type("prompt"))
     ):
         return False
-    kinds = {schema.type(role).id for role in ("chosen", "rejected") if schema.column(role)}
+    kinds = {
+        schema.find_type(role).id for role in ("chosen", "rejected") if schema.find_column(role)
+    }
     return kinds - {"null"} == {"list"}  # a side may be null in every row
 
 
@@ -206,8 +210,8 @@ def _find_responses(schema: TableSchema) -> tuple[str, ...]:
 
 
 def _adapt_helpsteer(schema: TableSchema) -> FormatQuery:
-    prompt = next(name for name in _PROMPTS if schema.column(name))
-    text = f"coalesce({', '.join(map(schema.text, _PREFERENCES))})"
+    prompt = next(name for name in _PROMPTS if schema.find_column(name))
+    text = f"coalesce({', '.join(map(schema.text_sql, _PREFERENCES))})"
     number = f"(-try_cast({text} AS DOUBLE))"
     label = sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
     present = [name for name in _PREFERENCES if name in schema.types]

@@ -37,7 +37,7 @@ class Fields:
         """True where two responses are compared; of more, lists are ranked."""
         return len(self.responses) == len(SIDES)
 
-    def names(self, **others: str) -> dict[str, str]:
+    def name_roles(self, **others: str) -> dict[str, str]:
         """Return what messages call the roles of these fields, and `others`."""
         sides = dict(zip(SIDES, self.responses, strict=True)) if self.is_pair else {}
         return {"prompt": self.prompt, **sides, **others}
@@ -62,7 +62,7 @@ class Task:
     @classmethod
     def from_members(cls, schema: TableSchema, objects: str, column: str) -> Task:
         """Take as fields the members of the JSON objects in a `column` of `objects` (SQL)."""
-        rows = schema.select(canonical.structure(column, objects))
+        rows = schema.select(canonical.structure_sql(column, objects))
         structure = json.loads(rows[0][0]) if rows and rows[0][0] else {}
         members = structure if isinstance(structure, dict) else {}
         sql = {name: _member_sql(column, name, kind) for name, kind in members.items()}
@@ -70,7 +70,7 @@ class Task:
 
     def with_metadata(self, schema: TableSchema, column: str) -> Task:
         """Add what features read of a JSON object beside the fields."""
-        names = [n for n in schema.reading.all_feature_columns() if n not in self.fields]
+        names = [n for n in schema.reading.list_feature_columns() if n not in self.fields]
         return replace(
             self, others={n: f"json_extract({column}, {json_pointer_sql(n)})" for n in names}
         )
@@ -90,7 +90,7 @@ class Task:
         which stand in one list for all responses where these are a list.
         """
         reading, kind = schema.reading, "ranking" if is_list else "pairs"
-        carried = [name for one in reading.features for name in reading.columns_of(one, kind)]
+        carried = [name for one in reading.features for name in reading.find_columns_of(one, kind)]
         taken = {"prompt", "responses", *SIDES}
         named = [name for role, name in reading.columns.items() if role not in taken]
         others = {name: sql if is_list else json_text_sql(sql) for name, sql in self.others.items()}
@@ -119,7 +119,7 @@ def refuse_answer_columns(
 
     What was answered is private, and the columns of all roles but the label are published.
     """
-    carried = {name: name for name in schema.reading.all_feature_columns()}
+    carried = {name: name for name in schema.reading.list_feature_columns()}
     for role, name in {**carried, **schema.reading.columns}.items():
         if role not in ANSWERS and schema.has(name) and is_answer(role, name):
             raise schema.error(
@@ -274,7 +274,7 @@ def _member_sql(column: str, name: str, kind: Any) -> str:
         content = canonical.find_content_of_structures([kind])
     except NotContent:
         return value  # no content: whoever needs one refuses it
-    return f"from_json({value}, {literal(canonical.json_type(content))})"
+    return f"from_json({value}, {literal(canonical.content_type_json(content))})"
 
 
 def find_fields(schema: TableSchema, names: Collection[str]) -> Fields:

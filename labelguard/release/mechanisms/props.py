@@ -150,7 +150,7 @@ class Relabelling(Mechanism[PreparedStages]):
         directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
-        saved = [arrays.load(path) for path in _finished_stage_paths(directory, count)]
+        saved = [arrays.load(path) for path in _list_finished_stages(directory, count)]
         stages = relabelling.run_stages(
             prepared.learner.inputs,
             labels,
@@ -191,14 +191,14 @@ class Relabelling(Mechanism[PreparedStages]):
             card["kind"] = "model"
             card["model"] = {
                 "learner": options.learner,
-                "base": _public_model_name(options.model),
+                "base": _find_public_model_name(options.model),
                 "identity": dict(prepared.learner.identity),
                 "files": sorted(path.name for path in learned.files),
             }
         return card
 
 
-def _public_model_name(model: str | None) -> str | None:
+def _find_public_model_name(model: str | None) -> str | None:
     """Return a base model's public name: of a path its last part alone."""
     return Path(model).name if model and Path(model).exists() else model
 
@@ -263,10 +263,10 @@ class _RowsByItem:
             props.fold_of(keys, stages, _FOLDS),
             self.column("value").astype(np.uint8),
             self.column("flip_probability").astype(np.float64),
-            self._variance_factors(),
+            self._compute_variance_factors(),
         )
 
-    def _variance_factors(self) -> NDArray[np.float64]:
+    def _compute_variance_factors(self) -> NDArray[np.float64]:
         """Return the `variance_factor` of each row, from the law of its block."""
         distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
         laws = [block(*each) for each in distinct.T.tolist()]
@@ -302,7 +302,7 @@ def _stage_path(directory: Path, number: int) -> Path:
     return directory / f"stage={number + 1:02d}.npz"
 
 
-def _finished_stage_paths(directory: Path, stages: int) -> list[Path]:
+def _list_finished_stages(directory: Path, stages: int) -> list[Path]:
     """Return the stages on disk, from the first to the last without a gap."""
     paths = (_stage_path(directory, number) for number in range(stages))
     return list(itertools.takewhile(Path.exists, paths))
@@ -327,7 +327,7 @@ class HeadOfPairs:
         """Return the head of these options, with features fitted to the pairs."""
         provider = open_fitted(options.features, pairs.table, progress)
         x = provider(pairs.table)
-        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.shape_options())
+        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.collect_shape_options())
         axes = basis(spectrum(x), shape)
         return cls(options.features, provider, shape, axes, axes.coordinates(x))
 

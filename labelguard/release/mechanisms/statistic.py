@@ -35,7 +35,7 @@ from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.mechanisms.statistic_design import (
     Design,
     add_head_and_labels,
-    design,
+    design_window,
     find_sum_to_join,
     list_statistic_releases,
     load_head_to_join,
@@ -74,7 +74,7 @@ class Teacher(Mechanism[Design]):
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
     ) -> Design:
         """Fix features, shape and coordinates, by public columns alone, or as recorded."""
-        return design(context, plan, self.options, recorded)
+        return design_window(context, plan, self.options, recorded)
 
     def draw(
         self, context: ReleaseContext, prepared: Design, grant: Grant, map_path: Path | None
@@ -112,7 +112,7 @@ class Teacher(Mechanism[Design]):
                 design_effect=summed[-1].design_effect,
             ),
         )
-        write_pair_labels(context, design.plan, design.pairs, head.probability(design.x))
+        write_pair_labels(context, design.plan, design.pairs, head.predict_probability(design.x))
         card = build_statistic_card(context, design, grant, summed, self.options.features)
         card["statistic"] |= {"probability_scale": scale}
         coefficients_of_head = asdict(summarize_coefficients(head))

@@ -31,18 +31,18 @@ from labelguard.planner.components import Directions
 from labelguard.release import selection
 from labelguard.release.head import FILE, Head
 from labelguard.release.mechanisms.options import StatisticOptions
-from labelguard.release.pairs_file import agreement_from_releases
+from labelguard.release.pairs_file import find_agreement_in_releases
 from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 
 
-def check_identity(what: str, recorded: str, present: str) -> None:
-    """Raise `LedgerError` if a release that is being resumed was begun with another `what`."""
+def check_identity(noun: str, recorded: str, present: str) -> None:
+    """Raise `LedgerError` if a release that is being resumed was begun with another one."""
     if recorded != present:
         raise LedgerError(
-            f"this release was begun with the {what} {recorded}; found "
+            f"this release was begun with the {noun} {recorded}; found "
             f"{present}; restore what it was and run the same command again"
         )
 
@@ -77,11 +77,11 @@ def add_head_and_labels(
     file.write_bytes(head.to_bytes())
     further = context.further
 
-    def probability(new: NDArray[np.intp]) -> NDArray[np.float64]:
+    def predict_new(new: NDArray[np.intp]) -> NDArray[np.float64]:
         assert further is not None
-        return head.probability(provider(further.pairs.table.take(pa.array(new))))
+        return head.predict_probability(provider(further.pairs.table.take(pa.array(new))))
 
-    return add_further_labels(replace(finished, files=(file,)), context, labeled, probability)
+    return add_further_labels(replace(finished, files=(file,)), context, labeled, predict_new)
 
 
 def add_further_labels(
@@ -156,7 +156,7 @@ class Design(Prepared):
     agreement: float | None = None
 
 
-def design(
+def design_window(
     context: ReleaseContext,
     plan: PlannedRows,
     options: StatisticOptions,
@@ -200,7 +200,7 @@ def design(
         shape=shape,
         basis=coordinates,
         first=first_release,
-        agreement=options.agreement or agreement_from_releases(context.opened),
+        agreement=options.agreement or find_agreement_in_releases(context.opened),
     )
 
 
@@ -238,7 +238,7 @@ def load_head_to_join(
             "with --again"
         )
     fixed = asdict(first.shape)
-    for name, value in options.shape_options().items():
+    for name, value in options.collect_shape_options().items():
         if value != fixed[name]:
             raise PolicyError(
                 f"the sum that this window joins has {name.replace('_', '-')} = {fixed[name]:g}; "
@@ -283,7 +283,7 @@ def _compute_pairs_and_features(
     if first is None:
         provider = open_fitted(spec, pairs.table, context.progress)
     else:
-        provider = first.provider(context.progress)
+        provider = first.load_provider(context.progress)
     return pairs, provider, provider(pairs.table)
 
 
@@ -305,7 +305,7 @@ def _choose_shape(
     """Return the shape: as recorded, as asked, and its components by public columns."""
     if recorded:
         return Shape(**recorded["shape"])
-    fixed = options.shape_options()
+    fixed = options.collect_shape_options()
     if {"components", "ridge"} <= fixed.keys():
         return Shape(**fixed)
     return replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **fixed)

@@ -37,7 +37,7 @@ def compute_window_fields(
 
     `known` (pairs,) says of which pairs all sources are known.
     """
-    size = _variance_inflation(rows)
+    size = _compute_variance_inflation(rows)
     shares = (rows.row_weights() * bounds.weight[rows.unit]) ** 2 * size
     fields: dict[str, Any] = {"sampling": statistic.sampling_bound(z, rows, bounds)}
     fields["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
@@ -58,7 +58,7 @@ def compute_window_fields(
     return fields
 
 
-def _variance_inflation(rows: Rows) -> Floats:
+def _compute_variance_inflation(rows: Rows) -> Floats:
     """Return by what the variance of rows exceeds that of independent ones, shape (n,).
 
     The pairs of a ranking of K hang together: one at random has the covariance

@@ -13,7 +13,7 @@ from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.errors import LabelguardError
 from labelguard.processes import is_first_process, require_one_process
 from labelguard.project.opening import Where
-from labelguard.release.card import guarantee
+from labelguard.release.card import format_guarantee
 from labelguard.release.head import FILE
 from labelguard.release.model_card import (
     LearnedRelease,
@@ -291,7 +291,7 @@ class _Alignment:
             card=self.card if of_release else None,
             config=parameters["config"],
             front_matter=front_matter(learned, model) if learned else "",
-            guarantee=guarantee(self.card),
+            guarantee=format_guarantee(self.card),
             learned=[
                 {"release": one.release, "unit": one.unit, "price": format_budget(asdict(one))}
                 for one in learned

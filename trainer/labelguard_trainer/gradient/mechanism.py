@@ -36,7 +36,7 @@ from labelguard.release.mechanisms.statistic_design import (
     read_planned_comparisons,
     write_pair_labels,
 )
-from labelguard.release.pairs_file import agreement_from_releases
+from labelguard.release.pairs_file import find_agreement_in_releases
 from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows
@@ -134,13 +134,13 @@ class GradientMechanism(Mechanism[GradientRun]):
             if recorded:
                 check_identity("features", recorded["identity"], featured.provider.identity())
             proven = self.options.kind.proven  # a run that may halt is not simulated
-            prior = Prior(self.options.agreement or agreement_from_releases(context.opened))
+            prior = Prior(self.options.agreement or find_agreement_in_releases(context.opened))
             learner = prepare_head_run(
                 featured,
                 rows,
                 price,
                 self.options.weighting,
-                recorded["shape"] if recorded else self.options.shape_options(),
+                recorded["shape"] if recorded else self.options.collect_shape_options(),
                 prior if proven else None,
                 context.progress,
             )

@@ -304,6 +304,6 @@ def _compute_teacher_margins(head: Head, pairs: pa.Table, progress: Progress) ->
         return {}
     sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
     try:
-        return {TEACHER: head.margins(head.provider(progress)(sides))}
+        return {TEACHER: head.predict_log_odds(head.load_provider(progress)(sides))}
     except LabelguardError:
         return {}

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.errors import LabelguardError
-from labelguard.release.card import fill_block, guarantee
+from labelguard.release.card import fill_block, format_guarantee
 from labelguard.release.model_card import (
     RAW,
     front_matter,
@@ -71,7 +71,7 @@ def to_markdown(
         card=card,
         digest=digest,
         front_matter=front_matter(learned, trained.model),
-        guarantee=guarantee(card) if card else "",
+        guarantee=format_guarantee(card) if card else "",
         model=escape_controls(public_name(trained.model)).replace("`", "'"),
         results=[*results(trained.evaluation)],
         settings={
