@@ -101,21 +101,19 @@ def find_content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
     may follow from the labels, and everything in a chat is text whatever the column says.
     """
     return merge_content_types(
-        _parse_shape(_convert_type_to_shape(kind)) for kind in kinds if kind.id != "null"
+        _parse_shape(_shape_type(kind)) for kind in kinds if kind.id != "null"
     )
 
 
 def find_content_of_structures(structures: Iterable[object]) -> Content:
     """Return the same for the structures that DuckDB's `json_structure` finds in JSON values."""
-    shapes = map(_convert_structure_to_shape, structures)
+    shapes = map(_shape_structure, structures)
     return merge_content_types(_parse_shape(shape) for shape in shapes if shape is not None)
 
 
 def find_content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
     """Return the same for published conversations, without members that no chat has."""
-    shapes = (
-        keep_chat_members(_convert_type_to_shape(kind)) for kind in kinds if kind.id != "null"
-    )
+    shapes = (keep_chat_members(_shape_type(kind)) for kind in kinds if kind.id != "null")
     return merge_content_types(_parse_shape(shape) for shape in shapes)
 
 
@@ -240,30 +238,30 @@ def id_under_question_sql(item_id: str, question: str) -> str:
     return f"({' || chr(35) || '.join(parts)})"
 
 
-def _convert_type_to_shape(kind: DuckDBPyType) -> object:
+def _shape_type(kind: DuckDBPyType) -> object:
     """Return a type as nested lists and objects, with None for what is always null."""
     if kind.id == "null":
         return None
     if is_text(kind):
         return _VARCHAR
     if kind.id in ("list", "array"):
-        return [_convert_type_to_shape(find_element_type(kind))]
+        return [_shape_type(find_element_type(kind))]
     if kind.id == "struct":
         children = ((n, child) for n, child in kind.children if isinstance(child, DuckDBPyType))
-        return {name: _convert_type_to_shape(child) for name, child in children}
+        return {name: _shape_type(child) for name, child in children}
     return str(kind)
 
 
-def _convert_structure_to_shape(structure: object, member: str = "") -> object:
+def _shape_structure(structure: object, member: str = "") -> object:
     """Return the same of what `json_structure` found; tool calls are text whatever is in them."""
     if structure == "NULL":
         return None
     if member == "tool_calls":
         return _VARCHAR
     if isinstance(structure, list):
-        return [_convert_structure_to_shape(child) for child in structure]
+        return [_shape_structure(child) for child in structure]
     if isinstance(structure, dict):
-        return {name: _convert_structure_to_shape(child, name) for name, child in structure.items()}
+        return {name: _shape_structure(child, name) for name, child in structure.items()}
     return structure
 
 

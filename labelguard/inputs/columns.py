@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duckdb.sqltypes import DuckDBPyType
+from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
 from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues, Skips, declaring_names
 from labelguard.errors import InvalidLabels
@@ -174,8 +174,8 @@ class TableSchema:
         return name if name in self.types else None
 
     def find_type(self, role: str) -> DuckDBPyType:
-        """Return the type of that column, which there must be."""
-        return self.types[self.reading.name(role)]
+        """Return the type of that column; that of NULL if there is none."""
+        return self.types.get(self.reading.name(role), SQLNULL)
 
     def has_all(self, *roles: str) -> bool:
         """Return whether there is a column for each of these roles."""
@@ -186,8 +186,9 @@ class TableSchema:
         return any(self.find_column(role) for role in roles)
 
     def column_sql(self, role: str) -> str:
-        """Return SQL of that column."""
-        return identifier(self.reading.name(role))
+        """Return SQL of that column; NULL if there is none."""
+        name = self.find_column(role)
+        return identifier(name) if name else "NULL"
 
     def text_sql(self, name: str) -> str:
         """Return SQL of a column as text without blanks around it; NULL for NaN, or without it."""

@@ -66,7 +66,7 @@ def build_canonical_query(layout: Layout, content: Content) -> str:
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
     for feature, sides in layout.features.items():
-        for alias, column in zip(_list_feature_aliases(layout, feature), sides, strict=True):
+        for alias, column in zip(_alias_sides(layout, feature), sides, strict=True):
             pieces.append(f"{_feature_value_sql(feature, identifier(column), layout)} AS {alias}")
     named = ", ".join(pieces)
     build = _build_ranking_query if layout.is_list else _build_pair_query
@@ -111,12 +111,11 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
     else:
         faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
     faults += [
-        _build_feature_fault_case(feature, _list_feature_aliases(layout, feature))
-        for feature in layout.features
+        _feature_fault_sql(feature, _alias_sides(layout, feature)) for feature in layout.features
     ]
     values: dict[str, str] = {}
     for feature in layout.features:
-        values |= _ordered_feature_sql(feature, *_list_feature_aliases(layout, feature))
+        values |= _ordered_feature_sql(feature, *_alias_sides(layout, feature))
     digest = canonical.item_digest_sql("ep", "least(ea, eb), greatest(ea, eb)")
     digest = _add_question_to_digest(digest, layout)
     return f"""
@@ -145,9 +144,7 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
 def _build_ranking_query(layout: Layout, content: Content) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
     lists = [
-        _list_feature_aliases(layout, feature)[0]
-        for feature in layout.features
-        if feature.kind != "stratum"
+        _alias_sides(layout, feature)[0] for feature in layout.features if feature.kind != "stratum"
     ]
     ranked, label = _ranking_label_sql(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
@@ -155,7 +152,7 @@ def _build_ranking_query(layout: Layout, content: Content) -> str:
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
     values: dict[str, str] = {}
     for feature in layout.features:
-        alias = _list_feature_aliases(layout, feature)[0]
+        alias = _alias_sides(layout, feature)[0]
         sides = (alias,) if feature.kind == "stratum" else (f"{alias}[o[p.i]]", f"{alias}[o[p.j]]")
         values |= _pair_feature_sql(feature, *sides)
     digest = canonical.item_digest_sql("ep", "array_to_string(list_sort(es), '')")
@@ -203,7 +200,7 @@ def _list_ranking_fault_cases(layout: Layout) -> list[str]:
         f"WHEN k IS NULL OR k < 2 OR k > {_MAX_RANKED} THEN 7",
         "WHEN list_contains(es, '') THEN 6",
         *(
-            _build_list_fault_case(feature, _list_feature_aliases(layout, feature)[0])
+            _list_fault_sql(feature, _alias_sides(layout, feature)[0])
             for feature in layout.features
         ),
     ]
@@ -233,7 +230,7 @@ def _ranking_label_sql(layout: Layout) -> tuple[str, str]:
     return ranked, label
 
 
-def _list_feature_aliases(layout: Layout, feature: FeatureColumn) -> tuple[str, ...]:
+def _alias_sides(layout: Layout, feature: FeatureColumn) -> tuple[str, ...]:
     """Return what the columns of a feature are called in between, one for each side."""
     place = list(layout.features).index(feature)
     return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[feature])))
@@ -273,7 +270,7 @@ def _pair_feature_sql(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     return dict(zip(feature.columns, values, strict=True))
 
 
-def _build_feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
+def _feature_fault_sql(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     """Return the CASE branch for what is carried and is not there."""
     if feature.kind == "number":
         return f"WHEN NOT coalesce(isfinite({' - '.join(sides)}), false) THEN 12"
@@ -281,10 +278,10 @@ def _build_feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) ->
     return f"WHEN {missing} THEN {14 if feature.kind == 'source' else 15}"
 
 
-def _build_list_fault_case(feature: FeatureColumn, values: str) -> str:
+def _list_fault_sql(feature: FeatureColumn, values: str) -> str:
     """Return the same of what is carried as a list, one for each response."""
     if feature.kind == "stratum":
-        return _build_feature_fault_case(feature, (values,))
+        return _feature_fault_sql(feature, (values,))
     good = (
         "x IS NOT NULL AND isfinite(x)"
         if feature.kind == "number"

@@ -87,12 +87,12 @@ class ByteLimit:
 def resolve_input(
     source: Input,
     split: str | None = None,
-    role_columns: Mapping[str, str] = _NOTHING,
+    roles: Mapping[str, str] = _NOTHING,
     spool: Path | None = None,
 ) -> list[InputFile]:
     """Return the files and tables of an input, in a fixed order, those of one split of several.
 
-    `role_columns` is the column that was named for each role: in JSON, only what is compared has a
+    `roles` is the column that was named for each role: in JSON, only what is compared has a
     type. Standard input is kept in `spool`, or in TMPDIR until the process ends.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
@@ -100,16 +100,16 @@ def resolve_input(
     items = list(_flatten_input(source))
     if isinstance(source, list | tuple) and are_rows(items):
         _refuse_unused_split(split, has_splits=False)
-        return [InputFile(ROWS, build_rows_opener(items, role_columns), sparse=True)]
+        return [InputFile(ROWS, build_rows_opener(items, roles), sparse=True)]
     files: list[InputFile] = []
     divided = False
     for number, item in enumerate(items, 1):
         if isinstance(item, InputFile):
             files.append(item)
         elif str(item) == "-" and isinstance(item, str | Path):
-            files.append(resolve_file(_spool_standard_input(spool), role_columns, _STANDARD_INPUT))
+            files.append(resolve_file(_spool_standard_input(spool), roles, _STANDARD_INPUT))
         elif isinstance(item, str) and is_remote(item):
-            files += [_resolve_object(one, role_columns, spool) for one in list_objects(item)]
+            files += [_resolve_object(one, roles, spool) for one in list_objects(item)]
         elif isinstance(item, str | Path):
             for path in matching_paths(str(item)):
                 if path.is_dir():
@@ -117,25 +117,21 @@ def resolve_input(
                     divided = divided or has_splits
                 else:
                     paths = [path]
-                files += [resolve_file(file, role_columns) for file in paths]
+                files += [resolve_file(file, roles) for file in paths]
         else:
             name = "table" if len(items) == 1 else f"table {number}"
             tables = [item]
             if isinstance(item, Mapping):
                 divided = True
                 tables = _choose_split(item, split, name) if item else tables
-            files += [
-                InputFile(name, build_table_opener(table, role_columns, name)) for table in tables
-            ]
+            files += [InputFile(name, build_table_opener(table, roles, name)) for table in tables]
     if not files:
         raise InvalidLabels("no input: the list of files or tables is empty")
     _refuse_unused_split(split, has_splits=divided)
     return files
 
 
-def resolve_file(
-    path: Path, role_columns: Mapping[str, str] = _NOTHING, name: str = ""
-) -> InputFile:
+def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = "") -> InputFile:
     """Return one file, which messages call `name`. Raises `InvalidLabels` for unknown types."""
     name = name or show_path(path)
     suffix = _find_file_type(path)
@@ -147,13 +143,13 @@ def resolve_file(
     keys = _list_partition_names(path)
     if suffix in _JSON:
         return InputFile(
-            name, build_json_opener(path, name, role_columns), keys, size, sparse=True, path=path
+            name, build_json_opener(path, name, roles), keys, size, sparse=True, path=path
         )
     return InputFile(name, _FORMATS[suffix](path, name), keys, size, path=path)
 
 
 def _resolve_object(
-    remote: RemoteObject, role_columns: Mapping[str, str], spool: Path | None
+    remote: RemoteObject, roles: Mapping[str, str], spool: Path | None
 ) -> InputFile:
     """Return an object of S3, which is downloaded when it is opened, or now if it is no Parquet.
 
@@ -162,7 +158,7 @@ def _resolve_object(
     # A bucket may be called as what else lies there.
     directory = (spool or _create_private_directory()) / "objects"
     if _FORMATS.get(_find_file_type(Path(remote.key)) or "") is not build_parquet_opener:
-        return resolve_file(remote.fetch(directory), role_columns, remote.uri)
+        return resolve_file(remote.fetch(directory), roles, remote.uri)
 
     def open_remote(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         path = directory / remote.key

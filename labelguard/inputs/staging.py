@@ -116,7 +116,7 @@ def stage(
     stager.sort(task, executor)
     shutil.rmtree(received)
     staged.public_digest = stager.compute_public_digest()
-    staged.columns = _collect_columns_of_roles(formatted, layouts)
+    staged.columns = _map_roles(formatted, layouts)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
     staged.formats = {entry.format for entry in formatted}
     staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
@@ -287,9 +287,7 @@ def _read_by_workers(
     return Received(stager.staged.directory, task.directory, tuple(pieces))
 
 
-def _collect_columns_of_roles(
-    formatted: list[FormattedFile], layouts: list[Layout]
-) -> dict[str, str]:
+def _map_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[str, str]:
     """Return the column of each role; with one question, what answers it is its own role."""
     columns = {}
     for file, layout in zip(formatted, layouts, strict=True):
@@ -305,7 +303,7 @@ def read_canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch
 
     Raises `InvalidLabels` for a file that cannot be read so.
     """
-    (file,) = resolve_input(path, role_columns=reading.columns)
+    (file,) = resolve_input(path, roles=reading.columns)
     with readers.connect(path.parent / "spill") as connection:
         formatted = apply_format(file, connection, reading)
         layout = formatted.find_layout(connection)

@@ -50,17 +50,17 @@ _EXPECTED = (
 )
 
 
-def build_table_opener(table: Any, role_columns: Mapping[str, str], name: str) -> Opener:
+def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opener:
     """Return what opens a table in memory (pyarrow, polars, pandas, datasets), checked here.
 
-    `role_columns` are columns by role. Raises `InvalidLabels` for anything else, and damaged data.
+    `roles` are columns by role. Raises `InvalidLabels` for anything else, and damaged data.
     """
     # By the names of its class: nothing is imported to look for it.
     library = type(table).__module__.partition(".")[0]
     if library == "datasets":
         return _build_dataset_opener(table, name)
     if library == "pandas" and hasattr(table, "columns"):
-        opener = _build_frame_opener(table, role_columns, name)
+        opener = _build_frame_opener(table, roles, name)
         if opener is not None:
             return opener
     # A stream could be read only once, but rows that are set aside are read a second time.
@@ -245,8 +245,8 @@ def _is_row(item: Any) -> bool:
     )
 
 
-def build_rows_opener(rows: Sequence[Mapping[Any, Any]], role_columns: Mapping[str, str]) -> Opener:
-    """Return what opens these rows; what a row lacks is null. `role_columns` are columns by role.
+def build_rows_opener(rows: Sequence[Mapping[Any, Any]], roles: Mapping[str, str]) -> Opener:
+    """Return what opens these rows; what a row lacks is null. `roles` are columns by role.
 
     Raises `InvalidLabels` for names and values that JSON does not have.
     """
@@ -256,12 +256,10 @@ def build_rows_opener(rows: Sequence[Mapping[Any, Any]], role_columns: Mapping[s
     # In the order of their names: which row has a key first may follow from the labels.
     columns = {name: [row.get(name) for row in rows] for name in sorted(names)}
     check_column_names(list(columns), ROWS)
-    return _build_rows_as_json_opener(
-        pa.table(_to_json(columns, role_columns, ROWS)), list(columns), role_columns
-    )
+    return _build_values_opener(pa.table(_to_json(columns, roles, ROWS)), list(columns), roles)
 
 
-def _build_frame_opener(frame: Any, role_columns: Mapping[str, str], name: str) -> Opener | None:
+def _build_frame_opener(frame: Any, roles: Mapping[str, str], name: str) -> Opener | None:
     """Return what opens a frame of pandas, or None if all of its columns are typed.
 
     Columns of objects, and those that Arrow has no type for, are read as rows are; others are as
@@ -274,13 +272,11 @@ def _build_frame_opener(frame: Any, role_columns: Mapping[str, str], name: str) 
     if not objects:
         return None
     typed = pa.table(frame.drop(columns=objects))  # with what the index holds
-    texts = _to_json({n: frame[n].tolist() for n in objects}, role_columns, name)
+    texts = _to_json({n: frame[n].tolist() for n in objects}, roles, name)
     columns = dict(zip(typed.column_names, typed.columns, strict=True)) | texts
     order = dict.fromkeys([*frame.columns, *columns])
     check_column_names(list(order), name)
-    return _build_rows_as_json_opener(
-        pa.table({n: columns[n] for n in order}), objects, role_columns
-    )
+    return _build_values_opener(pa.table({n: columns[n] for n in order}), objects, roles)
 
 
 def _has_arrow_type(series: Any) -> bool:
@@ -294,9 +290,7 @@ def _has_arrow_type(series: Any) -> bool:
     return True
 
 
-def _build_rows_as_json_opener(
-    table: pa.Table, texts: Sequence[str], role_columns: Mapping[str, str]
-) -> Opener:
+def _build_values_opener(table: pa.Table, texts: Sequence[str], roles: Mapping[str, str]) -> Opener:
     """Return what opens a table whose columns `texts` are JSON."""
     types: dict[str, JsonType] = {}
 
@@ -304,18 +298,18 @@ def _build_rows_as_json_opener(
         relation = connection.from_arrow(table)
         if not types:
             columns = (f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
-            types.update(choose_json_types(relation.project(", ".join(columns)), role_columns))
+            types.update(choose_json_types(relation.project(", ".join(columns)), roles))
         return select_typed(relation, types)
 
     return open_rows
 
 
 def _to_json(
-    columns: Mapping[str, Iterable[Any]], role_columns: Mapping[str, str], where: str
+    columns: Mapping[str, Iterable[Any]], roles: Mapping[str, str], where: str
 ) -> dict[str, pa.Array]:
     """Return the columns as JSON, one text a value."""
-    contents = find_content_role_columns(list(columns), role_columns)
-    sides = find_side_columns(list(columns), role_columns)
+    contents = find_content_role_columns(list(columns), roles)
+    sides = find_side_columns(list(columns), roles)
     arrays = {}
     # Contents first: whether another column is at fault, too, must not depend on their order.
     for name in sorted(columns, key=lambda column: column not in contents):

@@ -143,10 +143,10 @@ def _find_csv_problem(path: Path, delimiter: str) -> str | None:
     return problem
 
 
-def build_json_opener(path: Path, name: str, role_columns: Mapping[str, str]) -> Opener:
+def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener:
     """Return what opens one object a line, or one array of objects; the first byte says which.
 
-    Messages call the file `name`; `role_columns` says which column was named for a role.
+    Messages call the file `name`; `roles` says which column was named for a role.
     """
 
     @cache
@@ -160,7 +160,7 @@ def build_json_opener(path: Path, name: str, role_columns: Mapping[str, str]) ->
 
     def open_json(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         if not types:
-            types.update(_choose_column_types(connection, options(), role_columns, name))
+            types.update(_choose_column_types(connection, options(), roles, name))
         return connection.sql(f"FROM read_json({options()}, columns={_column_types_sql(types)})")
 
     return open_json
@@ -179,7 +179,7 @@ def _find_json_format(path: Path) -> str:
 
 
 def _choose_column_types(
-    connection: duckdb.DuckDBPyConnection, options: str, role_columns: Mapping[str, str], where: str
+    connection: duckdb.DuckDBPyConnection, options: str, roles: Mapping[str, str], where: str
 ) -> dict[str, str]:
     """Return the columns of a JSON file and the types to read them as."""
     # No deeper: members of an object may differ in upper and lower case, which DuckDB refuses.
@@ -202,7 +202,7 @@ def _choose_column_types(
         listed = _column_types_sql(dict.fromkeys(members, "JSON"))
         raw = connection.sql(f"FROM read_json({options}, columns={listed})")
         raw = raw.project(", ".join(map(identifier, members)))
-        types |= {name: column.sql for name, column in choose_json_types(raw, role_columns).items()}
+        types |= {name: column.sql for name, column in choose_json_types(raw, roles).items()}
     # In the order of their names: which row has a key first may follow from the labels.
     return dict(sorted(types.items()))
 
@@ -250,12 +250,12 @@ _KINDS: Mapping[str, str] = {
 
 
 def choose_json_types(
-    raw: duckdb.DuckDBPyRelation, role_columns: Mapping[str, str]
+    raw: duckdb.DuckDBPyRelation, roles: Mapping[str, str]
 ) -> dict[str, JsonType]:
-    """Return what to read every column (JSON) of `raw` as; `role_columns` are columns by role."""
+    """Return what to read every column (JSON) of `raw` as; `roles` are columns by role."""
     kinds = _find_kinds_of_values(raw)
-    strict = find_content_role_columns(raw.columns, role_columns)
-    sides = find_side_columns(raw.columns, role_columns)
+    strict = find_content_role_columns(raw.columns, roles)
+    sides = find_side_columns(raw.columns, roles)
     types = {}
     for name, present in kinds.items():
         if "nested" in present or (name in strict and present - {"text"}):
@@ -264,11 +264,7 @@ def choose_json_types(
             types[name] = _choose_side_type(present)
         else:
             types[name] = _TEXT if present else _NULL
-    chats = [
-        n
-        for n in find_possible_content_columns(raw.columns, role_columns)
-        if kinds[n] == {"nested"}
-    ]
+    chats = [n for n in find_possible_content_columns(raw.columns, roles) if kinds[n] == {"nested"}]
     return types | _choose_chat_types(raw, chats)
 
 

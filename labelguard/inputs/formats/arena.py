@@ -57,22 +57,17 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
     judge = next((name for name in _JUDGES if schema.find_column(name)), None)
     columns = {"labeler_id": judge} if judge and not schema.find_column("labeler_id") else {}
     made = frozenset((*CONTENT_ROLES, *names))
-    hint = (
-        _NO_JSON if consumed and all(is_text(schema.find_type(name)) for name in consumed) else ""
-    )
+    hint = _NO_JSON if consumed and all(map(is_text, map(schema.find_type, consumed))) else ""
     return FormatQuery(query, made, columns, _WINNER_VALUES, names, hint=hint)
 
 
 def _read_conversations(schema: TableSchema) -> ContentSql:
     """Return two whole conversations, up to the turn that was judged."""
     kinds = [schema.find_type(name) for name in CONVERSATIONS]
+    chats = [schema.column_sql(name) for name in CONVERSATIONS]
     if all(map(is_text, kinds)):  # in CSV
-        content, chats = (
-            _PLAIN,
-            [_parse_chat_sql(schema.column_sql(name)) for name in CONVERSATIONS],
-        )
+        content, chats = _PLAIN, [_parse_chat_sql(text) for text in chats]
     else:
-        chats = [schema.column_sql(name) for name in CONVERSATIONS]
         try:
             content = canonical.find_content_of_conversations(kinds)
         except NotContent:

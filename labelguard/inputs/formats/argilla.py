@@ -220,7 +220,7 @@ def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> 
         FROM ({responses.query})
         WHERE coalesce({_STATE}, '') NOT IN ('submitted', 'discarded') GROUP BY ALL ORDER BY ALL"""
     names = fields.name_roles(**{role: responses.name}, labeler_id=responses.labeler)
-    return tasks.build_answer_query(query, role, names, tool_roles, meaning, left_out)
+    return tasks.build_query(query, role, names, tool_roles, meaning, left_out)
 
 
 ARGILLA = Format(

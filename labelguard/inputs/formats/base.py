@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from duckdb.sqltypes import SQLNULL
-
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, NotContent, is_text
@@ -88,10 +86,8 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     the layout says what is wrong with them.
     """
     roles = (prompt, *sides)
-    kinds = [schema.find_type(role) if schema.find_column(role) else SQLNULL for role in roles]
-    prompt_text, *texts = (
-        schema.column_sql(role) if schema.find_column(role) else "NULL" for role in roles
-    )
+    kinds = [schema.find_type(role) for role in roles]
+    prompt_text, *texts = map(schema.column_sql, roles)
     unchanged = ContentSql(prompt_text, tuple(texts))
     are_chats = [kind.id in ("list", "array") for kind in kinds]
     try:
@@ -178,9 +174,7 @@ def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | No
     roles = ("prompt", *sides)
     contents = unify_contents(schema, *roles)
     expressions = (contents.prompt, *contents.sides)
-    if expressions == tuple(
-        schema.column_sql(r) if schema.find_column(r) else "NULL" for r in roles
-    ):
+    if expressions == tuple(map(schema.column_sql, roles)):
         return None
     columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
     query = f"SELECT {schema.select_all_but(*roles)}{columns} FROM {contents.source}"

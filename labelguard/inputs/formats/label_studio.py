@@ -133,9 +133,7 @@ class _Export:
         left_out = f"""
         SELECT * FROM (SELECT unnest([{literal(GROUND_TRUTH)}, {literal(DRAFT)}]),
             unnest([{counts}]) AS n FROM part) WHERE n > 0"""
-        return tasks.build_answer_query(
-            sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out
-        )
+        return tasks.build_query(sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out)
 
 
 def _names_sides(schema: TableSchema) -> bool:
@@ -233,7 +231,7 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
     names = fields.name_roles(label=tag, submitted_at="updated_at", labeler_id="annotator")
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
-    return tasks.build_answer_query(query, "label", names, _TOOL_ROLES, meaning)
+    return tasks.build_query(query, "label", names, _TOOL_ROLES, meaning)
 
 
 def _find_shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:

@@ -6,8 +6,6 @@ chosen cannot show.
 
 from __future__ import annotations
 
-from duckdb.sqltypes import SQLNULL
-
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import NotContent, is_text
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, PROMPTS, TableSchema
@@ -83,12 +81,9 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
             f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
             "beginning is the prompt, say --format hh-rlhf"
         )
-    kinds = [schema.find_type(role) if schema.find_column(role) else SQLNULL for role in _CHOSEN]
-    one, other = (
-        schema.column_sql(role) if schema.find_column(role) else "NULL" for role in _CHOSEN
-    )
+    one, other = map(schema.column_sql, _CHOSEN)
     try:
-        content = canonical.find_content_of_types(kinds)
+        content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
     except NotContent:
         raise canonical.build_content_error(schema.name) from None
     columns = schema.select_all_but("prompt", *_CHOSEN)

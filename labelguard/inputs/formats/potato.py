@@ -60,7 +60,7 @@ def _adapt(schema: TableSchema) -> FormatQuery | None:
     machines = f"SELECT {literal(MACHINE)}, count(*) AS n FROM part WHERE NOT {is_human}"
     tool_roles = {"labeler_id": person} if person else {}
     label = tasks.name_question(schema) if in_objects else question
-    return tasks.build_answer_query(
+    return tasks.build_query(
         query,
         "label",
         fields.name_roles(label=label, **tool_roles),

@@ -180,9 +180,7 @@ def _is_binarized(schema: TableSchema) -> bool:
         and is_text(schema.find_type("prompt"))
     ):
         return False
-    kinds = {
-        schema.find_type(role).id for role in ("chosen", "rejected") if schema.find_column(role)
-    }
+    kinds = {schema.find_type(role).id for role in ("chosen", "rejected")}
     return kinds - {"null"} == {"list"}  # a side may be null in every row
 
 

@@ -206,7 +206,7 @@ def require_two_responses(schema: TableSchema, fields: Fields, sides: str = "A a
         )
 
 
-def build_answer_query(
+def build_query(
     query: str,
     role: str,
     names: Mapping[str, str],
