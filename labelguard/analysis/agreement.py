@@ -33,7 +33,7 @@ from labelguard.release.pairs_file import (
     Items,
     bound_self_share,
     check_pairs,
-    clip_usable_agreement,
+    clip_agreement,
     estimate_agreement,
     explain_no_agreement,
     has_question_column,
@@ -90,7 +90,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
         at, answer = _match_gold_labels(gold, data, item)
         by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)
         notes += _estimate_notes("a label of a gold item", by_gold)
-    usable = clip_usable_agreement(card, between)
+    usable = clip_agreement(card, between)
     plan = None if usable is None else f"--agreement {usable:.2f}"
     notes += _note_same_unit_comparisons(card, between)
     return Agreement(card["release"], between, by_gold, plan, tuple(notes))

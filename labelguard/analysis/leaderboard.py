@@ -28,7 +28,7 @@ from labelguard.release.coefficients import (
     NEGLIGIBLE,
     describe_unknown_sources,
     find_connected_sources,
-    find_unreleased_directions,
+    find_unreleased,
     load_summarized_head,
     select_group_edges,
 )
@@ -266,7 +266,7 @@ class _GroupScores:
         same = island[:, None] == island
         columns[group.start : group.stop] -= unit * same / same.sum(axis=0)
         directions = head.basis.projection.T @ columns
-        unreleased = find_unreleased_directions(head, columns, estimate.theta).simulate()
+        unreleased = find_unreleased(head, columns, estimate.theta).simulate()
         return cls(
             labels,
             island,
@@ -387,5 +387,5 @@ def _has_unreleased_differences(head: Head, summary: HeadSummary, group: Group) 
     contrast = np.zeros((len(head.basis.projection), len(first)))
     contrast[first + group.start, np.arange(len(first))] = 1
     contrast[second + group.start, np.arange(len(first))] = -1
-    unreleased = find_unreleased_directions(head, contrast, summary.source_scores.theta)
+    unreleased = find_unreleased(head, contrast, summary.source_scores.theta)
     return bool((unreleased.share > NEGLIGIBLE).any())

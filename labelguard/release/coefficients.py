@@ -4,7 +4,7 @@ A coefficient is stated per typical difference of its column (its root mean squa
 release's pairs), in log-odds, so that columns compare. Post-processing of a release: nothing is
 charged.
 
-What lies outside of the released directions is not known (`find_unreleased_directions`). They are
+What lies outside of the released directions is not known (`find_unreleased`). They are
 chosen by public columns alone, so that before the release nothing distinguishes them from others:
 coefficients along all of them are taken to be normal, of one variance. Of few of them that variance
 is hardly known. An upper bound of it is taken, at 95% (the chi-square distribution of the sum of
@@ -87,9 +87,7 @@ class UnreleasedDirections:
         return draw_normal_errors(variance * self.rest.T @ self.rest)
 
 
-def find_unreleased_directions(
-    head: Head, directions: Floats, beta: Floats
-) -> UnreleasedDirections:
+def find_unreleased(head: Head, directions: Floats, beta: Floats) -> UnreleasedDirections:
     """Return the unreleased part of `directions` (columns, n) of raw features.
 
     `beta` (components,) are the coefficients that are known, in the head's coordinates.
@@ -276,7 +274,7 @@ def _simulate_errors(head: Head, contrasts: Floats) -> tuple[Floats, Floats]:
     assert head.summary and head.summary.errors
     projection = head.basis.projection
     known = np.asarray(np.linalg.lstsq(projection, head.coefficients, rcond=None)[0], np.float64)
-    unreleased = find_unreleased_directions(head, contrasts, known).simulate()
+    unreleased = find_unreleased(head, contrasts, known).simulate()
     return head.summary.errors.simulate() @ (projection.T @ contrasts) + unreleased, unreleased
 
 

@@ -108,9 +108,7 @@ def build_published_rows(task: Outcomes, bucket: int) -> pa.Table | None:
         return parts[0].table if parts else None
     items = np.concatenate([part.items for part in parts])
     keys = np.concatenate([part.keys for part in parts])
-    return pa.concat_tables([part.table for part in parts]).take(
-        pa.array(_sort_by_item_and_key(items, keys))
-    )
+    return pa.concat_tables([part.table for part in parts]).take(pa.array(_sort_rows(items, keys)))
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class _ReleasedRows:
         row = np.searchsorted(buckets.column(texts, "row"), buckets.column(outcomes, "row"))
         items = buckets.blocks(texts, "item")[row]
         keys = buckets.blocks(outcomes, "key")
-        order = _sort_by_item_and_key(items, keys)
+        order = _sort_rows(items, keys)
         row, items = row[order], items[order]
         value = buckets.column(outcomes, "value")[order]
 
@@ -161,7 +159,7 @@ def _read_probabilities(outcomes: pa.Table, order: NDArray[np.intp]) -> list[pa.
     return columns
 
 
-def _sort_by_item_and_key(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
+def _sort_rows(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     """Return the permutation that sorts rows by item, then by row key (which is unique)."""
     order: NDArray[np.intp] = np.argsort(np.ascontiguousarray(items[:, 0]))
     if not (np.diff(items[order, 0]) == 0).any():  # every item once: nothing else to compare
@@ -174,20 +172,13 @@ def _sort_by_item_and_key(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     return order
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingSnapshot:
-    """The input without anything but texts, the rows as drawn, and which they were in the input.
-
-    Row i of `staged` and of `outcomes` is row `rows[i]` of the input as it was staged, (n,).
-    """
-
-    staged: Staged
-    outcomes: Path
-    rows: NDArray[np.intp]
-
-
-def snapshot_for_training(staged: Staged, outcomes: Path, directory: Path) -> TrainingSnapshot:
+def snapshot_for_training(
+    staged: Staged, outcomes: Path, directory: Path
+) -> tuple[Staged, Path, NDArray[np.intp]]:
     """Write the texts and the rows as drawn (see `Outcomes`) into an empty directory.
+
+    Returns the input without anything but texts, the rows as drawn, and which they were: row i of
+    both is row `rows[i]` of the input as it was staged, (n,).
 
     Rows of an input are numbered as they came, and a file may be sorted by its labels. The snapshot
     is numbered in the order of the secret keys of its rows instead, and holds no other rows.
@@ -208,16 +199,14 @@ def snapshot_for_training(staged: Staged, outcomes: Path, directory: Path) -> Tr
         here = np.full(len(old), bucket, np.uint16)
         # Rows of texts are numbered in ascending order.
         place = np.searchsorted(buckets.column(texts, "row"), old)
-        texts = _replace_row_numbers(texts.take(pa.array(place)), new)
+        texts = _renumber_rows(texts.take(pa.array(place)), new)
         buckets.write_bucket(snapshot.texts_directory, bucket, texts)
-        buckets.write_part(
-            drawn_rows, bucket, _replace_row_numbers(drawn, new), here, staged.buckets
-        )
+        buckets.write_part(drawn_rows, bucket, _renumber_rows(drawn, new), here, staged.buckets)
         rows.append(old.astype(np.intp))
-    return TrainingSnapshot(snapshot, drawn_rows, np.concatenate(rows))
+    return snapshot, drawn_rows, np.concatenate(rows)
 
 
-def _replace_row_numbers(table: pa.Table, row: NDArray[np.generic]) -> pa.Table:
+def _renumber_rows(table: pa.Table, row: NDArray[np.generic]) -> pa.Table:
     """Return a table with other numbers in its column `row`."""
     at = table.schema.get_field_index("row")
     return table.set_column(at, table.schema.field(at), pa.array(row, table.schema.field(at).type))
@@ -251,11 +240,11 @@ class DrawnRelease:
         context, project = self.context, self.context.opened.project
         claims.enter_context(project.claim(self.id))
         directory = fresh_directory(project.saved_rows(self.id), mode=0o700)
-        snapshot = snapshot_for_training(context.staged, context.outcomes, directory)
+        staged, outcomes, rows = snapshot_for_training(context.staged, context.outcomes, directory)
         return replace(
             self,
-            context=replace(context, staged=snapshot.staged, outcomes=snapshot.outcomes),
-            prepared=self.prepared.renumber(snapshot.rows),
+            context=replace(context, staged=staged, outcomes=outcomes),
+            prepared=self.prepared.renumber(rows),
             authors=_read_selected_authors(self.prepared.plan),
         )
 

@@ -44,6 +44,7 @@ from labelguard.release.mechanisms.statistic_design import (
     check_has_new_labels,
     complete_design,
     find_newest_sum,
+    find_priced_noise,
     find_sum_to_join,
     read_planned_comparisons,
 )
@@ -107,9 +108,7 @@ class Evaluation:
         of the `difference` from it. Raises `LabelguardError` for a head in other coordinates.
         """
         theta = self._convert_coefficients(judged)
-        return self._compute_log_likelihood(theta) / self.labels, self._compute_standard_error(
-            theta
-        )
+        return self._sum_log_likelihood(theta) / self.labels, self._bound_error(theta)
 
     def difference(self, new: Head, old: Head) -> tuple[float, float]:
         """Return the gain of `new` in mean log-likelihood per label, and its standard error.
@@ -123,8 +122,8 @@ class Evaluation:
         Raises `LabelguardError` for heads in other coordinates.
         """
         after, before = self._convert_coefficients(new), self._convert_coefficients(old)
-        gain = self._compute_log_likelihood(after) - self._compute_log_likelihood(before)
-        return gain / self.labels, self._compute_standard_error(after - before)
+        gain = self._sum_log_likelihood(after) - self._sum_log_likelihood(before)
+        return gain / self.labels, self._bound_error(after - before)
 
     def reach(self, new: Head, old: Head, confidence: float) -> float:
         """Return the excess over the truth that `difference` has with probability 1 − `confidence`.
@@ -136,20 +135,20 @@ class Evaluation:
         variance, length = self._bound_scatter(d) ** 2, float(np.linalg.norm(d))
         return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
 
-    def _compute_standard_error(self, d: Floats) -> float:
+    def _bound_error(self, direction: Floats) -> float:
         """Return at least the standard error of dᵀS̃ per label, the part that labels are in."""
-        noise = self.noise * float(np.linalg.norm(d))
-        return math.hypot(noise, self._bound_scatter(d)) / self.labels
+        noise = self.noise * float(np.linalg.norm(direction))
+        return math.hypot(noise, self._bound_scatter(direction)) / self.labels
 
-    def _bound_scatter(self, d: Floats) -> float:
+    def _bound_scatter(self, direction: Floats) -> float:
         """Return an upper bound of the standard deviation of dᵀS."""
-        windows = np.einsum("i,wij,j->w", d, self.sampling, d)
+        windows = np.einsum("i,wij,j->w", direction, self.sampling, direction)
         return float(np.sqrt(np.maximum(windows, 0)).sum())
 
     def _convert_coefficients(self, judged: Head) -> Floats:
         return self.coordinates.convert_coefficients(judged.identity, judged.coefficients)
 
-    def _compute_log_likelihood(self, theta: Floats) -> float:
+    def _sum_log_likelihood(self, theta: Floats) -> float:
         half = self.z.astype(np.float64) @ theta / 2
         return float(theta @ self.statistic - self.weight @ np.logaddexp(half, -half))
 
@@ -256,7 +255,7 @@ class HeldOut(Mechanism[Design]):
             )
         rows, z = replace(rows, pair=pair), coordinates.basis.coordinates(x)
         return complete_design(
-            context,
+            find_priced_noise(context),
             rows,
             z,
             statistic.unclipped_bounds(z, rows) if len(rows) else None,  # a judge has no bias

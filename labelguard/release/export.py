@@ -109,10 +109,8 @@ def export(
     mode = _choose_noise_mode(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
     shown = "hard" if rows.copies == 1 and mode in _WEIGHTED else mode
-    command, notes = (
-        framework.command(rows.is_chat, rate),
-        tuple(_list_export_notes(rows, shown, framework)),
-    )
+    command = framework.command(rows.is_chat, rate)
+    notes = tuple(_list_export_notes(rows, shown, framework))
     guarantee = _describe_guarantee(directory, scorer)
     texts = {
         "README.md": _format_readme(guarantee, shown, rate, rows, framework, command, notes),

@@ -150,7 +150,7 @@ def find_agreement_in_releases(opened: OpenProject) -> float | None:
             card = read_card(directory)
             known = explain_no_agreement(card) is None
             between = estimate_agreement(find_rows_path(directory), card) if known else None
-            if (agreement := clip_usable_agreement(card, between)) is not None:
+            if (agreement := clip_agreement(card, between)) is not None:
                 return agreement
     return None
 
@@ -164,9 +164,7 @@ def estimate_agreement(data: Path, card: Mapping[str, Any]) -> AgreementEstimate
     return compare(item, side, flips, card["flip_probability"].get("blocks", ()))
 
 
-def clip_usable_agreement(
-    card: Mapping[str, Any], between: AgreementEstimate | None
-) -> float | None:
+def clip_agreement(card: Mapping[str, Any], between: AgreementEstimate | None) -> float | None:
     """Return the estimate within the range that is simulated; None where it is of no use."""
     if between is None or between.reach > USEFUL or bound_self_share(card, between) > SELF_SHARE:
         return None

@@ -55,11 +55,11 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     """
     choices = {choice: value for choice, value in choices.items() if value is not None}
     check_options(name, choices)
-    check(load_options_class(name), choices)
-    options = load_options_class(name)(**choices)
-    mechanism: Mechanism[Any] = _load_entry_point(EntryPoint(name, options.mechanism, GROUP))(
-        options
-    )
+    options_class = load_options_class(name)
+    check(options_class, choices)
+    options = options_class(**choices)
+    entry = EntryPoint(name, options.mechanism, GROUP)
+    mechanism: Mechanism[Any] = _load_entry_point(entry)(options)
     return mechanism
 
 

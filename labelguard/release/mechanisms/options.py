@@ -78,11 +78,8 @@ class FeatureOptions:
 
     def settings(self) -> dict[str, Any]:
         """Return what enters the idempotency key, where further pairs have their own digest."""
-        return {
-            "features": self.features,
-            "agreement": self.agreement,
-            **self.collect_shape_options(),
-        }
+        settings = {"features": self.features, "agreement": self.agreement}
+        return settings | self.collect_shape_options()
 
 
 @dataclass(frozen=True)

@@ -176,22 +176,21 @@ def design_window(
     counts, rows = read_planned_comparisons(context, plan, pairs)
     if first is None and not recorded:
         check_has_new_labels(rows)
+    noise = find_priced_noise(context)
     if first is not None:
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _choose_shape(x, rows, find_priced_noise(context), options, recorded, context)
+        shape = _choose_shape(x, rows, noise, options, recorded)
         coordinates = basis(spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if context.staged.choices else {}
     z = coordinates.coordinates(x)
     return complete_design(
-        context,
+        noise,
         rows,
         z,
-        _compute_bounds(z, rows, shape, provider, find_priced_noise(context))
-        if len(rows)
-        else None,
+        _compute_bounds(z, rows, shape, provider, noise) if len(rows) else None,
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -248,15 +247,14 @@ def load_head_to_join(
 
 
 def complete_design(
-    context: ReleaseContext, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **parts: Any
+    noise: Noise, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **parts: Any
 ) -> Design:
     """Return the design of a window of labels `rows` on pairs at `z`, with bounds and noise.
 
     `bounds` are None without a row; `parts` are the other members of the design.
     """
-    paid = find_priced_noise(context)
-    grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
-    return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **parts)
+    grid = statistic.grid(bounds, z.shape[1], noise) if bounds else None
+    return Design(z=z, rows=rows, noise=noise, bounds=bounds, grid=grid, **parts)
 
 
 def check_has_new_labels(rows: Rows) -> None:
@@ -300,7 +298,6 @@ def _choose_shape(
     noise: Noise,
     options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
-    context: ReleaseContext,
 ) -> Shape:
     """Return the shape: as recorded, as asked, and its components by public columns."""
     if recorded:
@@ -388,12 +385,8 @@ def find_sum_to_join(context: ReleaseContext, part: Split) -> str | None:
 
 def find_newest_sum(ledger: Ledger, part: Split) -> str | None:
     """Return the newest release that began a sum of one part's labels, in its coordinates."""
-    firsts = [
-        r.id
-        for r in list_statistic_releases(ledger, part)
-        if r.settings["parameters"]["first"] is None
-    ]
-    return firsts[-1] if firsts else None
+    records = reversed(list_statistic_releases(ledger, part))
+    return next((r.id for r in records if r.settings["parameters"]["first"] is None), None)
 
 
 def list_statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
