@@ -226,21 +226,6 @@ def votes(n, p):
     return {"judge_hash": row.pop("labeler_id"), **row, "winner": winner}
 
 
-@each
-def kaggle(n, p):
-    """Battles of two turns, as Kaggle's competition has them: who won, in three columns."""
-    columns = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
-    texts = {"prompt": question(n), "response_a": sides(n)[0], "response_b": sides(n)[1]}
-    return {
-        "id": n,
-        "model_a": "small",
-        "model_b": "large",
-        "labeler_id": who(n),
-        **{name: json.dumps([text]) for name, text in texts.items()},
-        **{name: None if p is None else int(p == won) for name, won in columns.items()},
-    }
-
-
 @dataclass(frozen=True)
 class Shape:
     """How a format's rows are made, what it is called, and how its labelers are."""
@@ -266,7 +251,6 @@ SHAPES = {
     "arena": Shape(arena, "arena", "judge"),
     "mt-bench": Shape(mt_bench, "arena", "judge"),
     "votes": Shape(votes, "arena", "judge_hash"),
-    "kaggle": Shape(kaggle, "kaggle"),
     "alpaca": Shape(alpaca, "alpaca", blank=False),
 }
 

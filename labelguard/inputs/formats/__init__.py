@@ -16,7 +16,7 @@ import duckdb
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
 from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema, find_side_columns
-from labelguard.inputs.formats.arena import ARENA, KAGGLE, WINNERS
+from labelguard.inputs.formats.arena import ARENA, WINNERS
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
@@ -38,7 +38,7 @@ from labelguard.text import AUTO_FORMAT
 __all__ = ["FORMATS", "FormattedFile", "apply_format"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
-_PLAIN = (ALPACA, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_PLAIN = (ALPACA, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 _SETS = (ULTRAFEEDBACK, *_PLAIN)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
@@ -248,8 +248,7 @@ def _check_private_columns(form: Format, schema: TableSchema) -> None:
     for name in WINNERS:
         if name in named and schema.has(name):
             raise schema.error(
-                f"column {name} says who won, as format {KAGGLE.name} reads it: it is "
-                "private, and can be nothing else"
+                f"column {name} says who won: it is private, and can be nothing else"
             )
     for role, name in reading.columns.items():
         if name in schema.private and schema.find_column(role):

@@ -15,7 +15,6 @@ from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
-    ContentSql,
     Format,
     FormatQuery,
     has_chosen_layout,
@@ -26,7 +25,7 @@ from labelguard.inputs.formats.base import (
 from labelguard.inputs.readers import literal
 
 # The domain of labels that are made of numbers; a text that is no number is in none.
-SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
+_SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
 OUTSIDE = literal("no number")
 
 _SCORES = ("score_a", "score_b")
@@ -40,7 +39,7 @@ _RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
 _PROMPTS = ("context", "prompt")
 
 
-def sign_label_sql(number: str, blank: str, known: str = "true") -> str:
+def _sign_label_sql(number: str, blank: str, known: str = "true") -> str:
     """Return SQL of a label: a where a number is positive, b where negative, a tie where zero.
 
     NULL where `blank` holds; outside of the domain where the number is none, or not `known`.
@@ -52,23 +51,21 @@ def sign_label_sql(number: str, blank: str, known: str = "true") -> str:
     )
 
 
-def make_pairs_query(
+def _build_pairs_query(
     schema: TableSchema,
     label: str,
     label_columns: Sequence[str],
     names: Sequence[str] = CONTENT_ROLES,
-    contents: ContentSql | None = None,
 ) -> FormatQuery:
     """Return pairs with a label (SQL) that was made of `label_columns`.
 
-    Prompt and sides are the columns or roles `names`, made to agree unless `contents` are given.
+    Prompt and sides are the columns or roles `names`, made to agree.
     """
     called = (schema.find_column(name) or name for name in names)
-    contents = contents or unify_contents(schema, *names)
     return FormatQuery(
-        select_pairs(schema, contents, label, *names),
+        select_pairs(schema, unify_contents(schema, *names), label, *names),
         frozenset((*CONTENT_ROLES, "label")),
-        values=SIGNS,
+        values=_SIGNS,
         names={
             **dict(zip(CONTENT_ROLES, called, strict=True)),
             "label": " or ".join(label_columns),
@@ -76,18 +73,13 @@ def make_pairs_query(
     )
 
 
-def require_label_columns(schema: TableSchema, names: Sequence[str], name: str) -> None:
-    """Raise `InvalidLabels` if columns of labels lack, of which a format has several."""
-    missing = [name for name in names if name not in schema.types]
-    if schema.reading.labelled and missing and not schema.sparse:
-        raise schema.error(
-            f"format {name}: no column {' and '.join(missing)}; found: {', '.join(schema.types)}"
-        )
-
-
 def _adapt_scores(schema: TableSchema) -> FormatQuery:
     """Read score_a and score_b beside the two responses."""
-    require_label_columns(schema, _SCORES, "scores")
+    missing = [name for name in _SCORES if name not in schema.types]
+    if schema.reading.labelled and missing and not schema.sparse:
+        raise schema.error(
+            f"format scores: no column {' and '.join(missing)}; found: {', '.join(schema.types)}"
+        )
     one, other = (schema.text_sql(name) for name in _SCORES)
     a, b = (f"try_cast({text} AS DOUBLE)" for text in (one, other))
     # Compared, not subtracted: the difference of two infinite scores is no number.
@@ -95,8 +87,8 @@ def _adapt_scores(schema: TableSchema) -> FormatQuery:
         f"CASE WHEN isnan({a}) OR isnan({b}) THEN NULL "
         f"ELSE ({a} > {b})::DOUBLE - ({a} < {b})::DOUBLE END"
     )
-    return make_pairs_query(
-        schema, sign_label_sql(number, f"{one} IS NULL OR {other} IS NULL"), _SCORES
+    return _build_pairs_query(
+        schema, _sign_label_sql(number, f"{one} IS NULL OR {other} IS NULL"), _SCORES
     )
 
 
@@ -211,9 +203,9 @@ def _adapt_helpsteer(schema: TableSchema) -> FormatQuery:
     prompt = next(name for name in _PROMPTS if schema.find_column(name))
     text = f"coalesce({', '.join(map(schema.text_sql, _PREFERENCES))})"
     number = f"(-try_cast({text} AS DOUBLE))"
-    label = sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
+    label = _sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
     present = [name for name in _PREFERENCES if name in schema.types]
-    return make_pairs_query(schema, label, present, (prompt, *_find_responses(schema)))
+    return _build_pairs_query(schema, label, present, (prompt, *_find_responses(schema)))
 
 
 HELPSTEER = Format(

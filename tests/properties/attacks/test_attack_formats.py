@@ -145,7 +145,6 @@ VALUES: dict[str, tuple[str, list[Any]]] = {
     "arena": ("winner", ["model_a", "tie (bothbad)", "both_bad", " model_b\t"]),
     "helpsteer": ("overall_preference", [1, -3.0, "2", " -1 ", 0]),
     "scores": ("score_a", [1, 1.5, "2", float("inf"), -0.0, 2**70]),
-    "kaggle": ("winner_model_b", [0, 0.0, "0", " 0 ", False, None]),
 }
 
 
