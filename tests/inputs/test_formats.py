@@ -193,7 +193,6 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(sha
 CORRUPT: list[Any] = [None, "rubbish", [1], {"x": [2]}, float("nan")]
 TELLING = {
     "scores": ("score_a", "score_b"),
-    "ultrafeedback": (),
     "binarized": ("score_chosen", "score_rejected"),
     "helpsteer": ("overall_preference", "individual_preference"),
     "helpsteer2": ("preference_strength", "preference_statement"),
@@ -216,11 +215,6 @@ def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(shape, keys, p
     expected = outcome(as_table(whole))
     for value in CORRUPT:
         changed = [row | dict.fromkeys(TELLING[shape], value) for row in whole]
-        if shape == "ultrafeedback":
-            changed = [
-                row | {"completions": [c | {"overall_score": value} for c in row["completions"]]}
-                for row in whole
-            ]
         assert outcome(as_table(changed)) == expected
         # One row only: in JSON, what is written there decides the type of a column.
         assert outcome(as_jsonl([*changed[:1], *whole[1:]], tmp_path / "x.jsonl")) == expected
@@ -352,7 +346,7 @@ def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are():
 
 
 @pytest.mark.quick("hh-rlhf")
-@pytest.mark.parametrize("shape", ["hh-rlhf", "ultrafeedback", "helpsteer", "arena"])
+@pytest.mark.parametrize("shape", ["hh-rlhf", "helpsteer", "arena"])
 def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
     labeler = SHAPES[shape].labeler
     nameless = [{k: v for k, v in row.items() if k != labeler} for row in rows(shape, ["a"])]

@@ -103,29 +103,6 @@ def implicit(n, p):
 
 
 @each
-def ultrafeedback(n, p):
-    """Completions with their scores (openbmb/UltraFeedback), by a rater of one's own."""
-    found = {"a": (8.5, 2.0), "b": (3.0, 3.5), "tie": (5.0, 5.0), None: (None, 5.0)}[p]
-    completions = [
-        {
-            "model": model,
-            "response": said,
-            "annotations": {"helpfulness": {"Rating": "N/A", "Rationale": ""}},
-            "critique": "",
-            "overall_score": score,
-        }
-        for model, said, score in zip(("one", "other"), sides(n), found, strict=True)
-    ]
-    return {
-        "source": "made",
-        "instruction": question(n),
-        "models": ["one", "other"],
-        "completions": completions,
-        "labeler_id": who(n),
-    }
-
-
-@each
 def binarized(n, p):
     """ultrafeedback_binarized: a prompt of text that both lists of messages begin with."""
     chosen, rejected = ([user(question(n)), assistant(said)] for said in by_position(n, p))
@@ -244,7 +221,6 @@ SHAPES = {
     "scores": Shape(scores, "scores"),
     "hh-rlhf": Shape(hh_rlhf, "hh-rlhf", blank=False),
     "implicit": Shape(implicit, "hh-rlhf", blank=False),
-    "ultrafeedback": Shape(ultrafeedback, "ultrafeedback"),
     "binarized": Shape(binarized, "ultrafeedback", blank=False),
     "helpsteer": Shape(helpsteer, "helpsteer", "annotator"),
     "helpsteer2": Shape(helpsteer2, "helpsteer", "annotator"),

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duckdb.sqltypes import DuckDBPyType
-
 from labelguard.budget.label_values import LabelValues
-from labelguard.inputs import canonical
 from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats.base import (
@@ -30,9 +27,6 @@ OUTSIDE = literal("no number")
 
 _SCORES = ("score_a", "score_b")
 _BINARIZED = ("score_chosen", "score_rejected")
-# The member of a completion that says which model wrote it; of all others only the text is read.
-_WRITER = "model"
-_MEMBERS = ("overall_score", "fine-grained_score", "rating", "score")
 _PREFERENCES = ("overall_preference", "preference_strength")
 _REMARKS = ("individual_preference", "preference_statement", "preference_elaboration")
 _RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
@@ -103,64 +97,6 @@ SCORES = Format(
 )
 
 
-def _member_sql(completion: str, name: str, kind: DuckDBPyType) -> str:
-    """Return SQL of a member of a completion (struct or JSON) as text; NULL if missing."""
-    if kind.id != "struct":
-        path = literal(f'$."{name}"')
-        return f"json_extract_string(try_cast({completion} AS JSON), {path})"
-    if name not in dict(kind.children):
-        return "NULL::VARCHAR"
-    return f"struct_extract({completion}, {literal(name)})::VARCHAR"
-
-
-def _rank_completions(schema: TableSchema) -> FormatQuery:
-    """Read every completion's response, and its rank by the first score that all have.
-
-    The scores of one row decide that, never the types of its column: in JSON they follow from what
-    is written in all rows.
-    """
-    kind = schema.find_type("completions")
-    inner = _find_completion_type(schema)
-    listed = schema.column_sql("completions")
-    listed = listed if inner is not kind else f"try_cast({listed} AS JSON[])"
-
-    def members(name: str) -> str:
-        value = _member_sql("c", name, inner)
-        trimmed = value if name == "response" else f"nullif(trim({value}), '')"
-        return f"list_transform({listed}, lambda c: {trimmed})"
-
-    ranks = ""
-    if schema.reading.labelled:
-        scores = [members(name) for name in _MEMBERS]
-        whole = [f"CASE WHEN list_count({s}) = len({s}) THEN {s} END" for s in scores]
-        ranks = (
-            f", list_transform(coalesce({', '.join(whole)}), lambda s: -try_cast(s AS DOUBLE)) "
-            "AS ranks"
-        )
-    carried = _WRITER in schema.reading.list_feature_columns() and _WRITER not in schema.types
-    writers = f", {members(_WRITER)} AS {_WRITER}" if carried else ""
-    roles = ("prompt", "responses", "ranks")
-    query = (
-        f"SELECT {schema.select_all_but(*roles, 'instruction', 'completions')}"
-        f"{schema.column_sql('instruction')}::VARCHAR AS prompt, {members('response')} AS responses"
-        f"{ranks}{writers} FROM part"
-    )
-    names = dict(zip(roles, ("instruction", "completions", "completions"), strict=True))
-    return FormatQuery(query, frozenset(roles), names=names)
-
-
-def _find_completion_type(schema: TableSchema) -> DuckDBPyType:
-    kind = schema.find_type("completions")
-    return canonical.find_element_type(kind) if kind.id in ("list", "array") else kind
-
-
-def _has_completions(schema: TableSchema) -> bool:
-    if not schema.has_all("instruction", "completions"):
-        return False
-    kind = _find_completion_type(schema)
-    return str(kind) == "JSON" or (kind.id == "struct" and "response" in dict(kind.children))
-
-
 def _is_binarized(schema: TableSchema) -> bool:
     """Return whether score_chosen and score_rejected are labels beside two chats.
 
@@ -176,22 +112,15 @@ def _is_binarized(schema: TableSchema) -> bool:
     return kinds - {"null"} == {"list"}  # a side may be null in every row
 
 
-def _adapt_ultrafeedback(schema: TableSchema) -> FormatQuery | None:
-    if _has_completions(schema):
-        return _rank_completions(schema)
-    return unify_prompt_and_sides(schema, "chosen", "rejected")
-
-
 ULTRAFEEDBACK = Format(
     "ultrafeedback",
-    "instruction and completions with their scores; or prompt, chosen and rejected beside "
-    "score_chosen and score_rejected",
-    lambda schema: _has_completions(schema) or _is_binarized(schema),
-    _adapt_ultrafeedback,
+    "prompt, chosen and rejected beside score_chosen and score_rejected",
+    _is_binarized,
+    lambda schema: unify_prompt_and_sides(schema, "chosen", "rejected"),
     "UltraFeedback was rated by a model, and its files name no labelers; one of your own in this "
     "shape may.",
-    private=(*_BINARIZED, "completions"),
-    accepts=lambda schema: _has_completions(schema) or has_chosen_layout(schema),
+    private=_BINARIZED,
+    accepts=has_chosen_layout,
 )
 
 
