@@ -7,6 +7,7 @@ is: which types a column holds may follow from the labels, so nothing is inferre
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import json
@@ -39,10 +40,6 @@ _DATASET_ROWS = 1000
 ROWS = "rows"  # what messages call rows in memory
 _SEVERAL_TYPES = (
     "a column holds values of several types, or text that is not UTF-8; give each column one type"
-)
-_UNREADABLE = (
-    "a column has a type that cannot be read, such as half floats or intervals; drop it, or give "
-    "it another type"
 )
 _EXPECTED = (
     "expected values that JSON has, and times: text in UTF-8, whole numbers, numbers of 64 bits, "
@@ -178,13 +175,39 @@ def _find_damage(batch: pa.RecordBatch) -> str | None:
 
 def _make_arrow_opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
     def open_table(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        source = read()
         try:
-            return connection.from_arrow(read())
+            return connection.from_arrow(source)
         except duckdb.NotImplementedException:
-            # Not which column: of chosen and rejected, that would name a side.
-            raise pa.ArrowInvalid(f"{OURS}{_UNREADABLE}{OURS}") from None
+            return _replace_unsupported_columns(source, connection)
 
     return open_table
+
+
+def _replace_unsupported_columns(
+    source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
+) -> duckdb.DuckDBPyRelation:
+    """Return the relation with bytes in place of columns whose types DuckDB cannot take.
+
+    They are no text, chat, id or label. That one is there must show: if it were dropped, a message
+    would name it, and of chosen and rejected that would name a side.
+    """
+    names = []
+    for field in source.schema:
+        with contextlib.suppress(duckdb.NotImplementedException):
+            connection.from_arrow(pa.schema([field]).empty_table())
+            names.append(field.name)
+    if isinstance(source, pa.Table):
+        readable = source.select(names)
+    else:
+        schema = pa.schema([source.schema.field(name) for name in names])
+        batches = (batch.select(names) for batch in source)
+        readable = pa.RecordBatchReader.from_batches(schema, batches)
+    columns = (
+        identifier(name) if name in names else f"'\\xFF'::BLOB AS {identifier(name)}"
+        for name in source.schema.names
+    )
+    return connection.from_arrow(readable).project(", ".join(columns))
 
 
 def _has_compression(path: Path) -> bool:

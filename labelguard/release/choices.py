@@ -184,7 +184,7 @@ def assign_blocks(
     block, rows = np.zeros(len(unit), np.intp), np.flatnonzero(new)
     rows = rows[blocks.order_within(unit[rows], order[rows])]
     counts = np.bincount(unit[rows], minlength=1)
-    uses = np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
+    uses = count_uses(unit[rows], 1, bound)
     place = np.arange(len(rows)) - (np.cumsum(counts) - counts)[unit[rows]]
     within = place * uses[unit[rows]] // counts[unit[rows]]
     block[rows] = (np.cumsum(uses) - uses)[unit[rows]] + within

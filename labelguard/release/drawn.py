@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelguard.errors import LedgerError, ProjectError
+from labelguard.errors import LedgerError
 from labelguard.inputs.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
@@ -52,6 +52,7 @@ from labelguard.release.writer import (
     RowsPart,
     build_output_schema,
     copy_release,
+    find_unchanged_release,
     read_card,
     split_by_preference,
 )
@@ -59,7 +60,6 @@ from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import (
     attempt,
-    find_changed_file,
     fresh_directory,
     fsync_path,
     sha256,
@@ -360,10 +360,7 @@ def copy_and_return_release(
 
     Raises `ProjectError` if one that was made before is not as it was committed.
     """
-    path = home.releases / record.id
-    broken = find_changed_file(path, record.files) if reused else None
-    if broken:
-        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
+    path = find_unchanged_release(home, record) if reused else home.releases / record.id
     if output:
         copy_release(path, output, record.files)
         path = output

@@ -50,8 +50,8 @@ from labelguard.release.mechanisms.statistic_design import (
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
+from labelguard.release.writer import find_unchanged_release
 from labelguard.storage import arrays
-from labelguard.storage.files import find_changed_file
 
 FILE = "evaluation.npz"
 
@@ -212,9 +212,10 @@ class HeldOut(Mechanism[Design]):
         """
         head, first = self.options.head, find_newest_sum(opened.ledger, self.part)
         if head:
-            directory = (
-                Path(head) if Path(head).is_dir() else _find_unchanged_release(str(head), opened)
-            )
+            directory = Path(head)
+            if not directory.is_dir():  # an id, which may be shortened
+                record = opened.ledger.releases.find_committed(str(head))
+                directory = find_unchanged_release(opened.project, record)
         elif first:
             directory = opened.project.releases / first
         else:
@@ -294,12 +295,3 @@ class HeldOut(Mechanism[Design]):
                 f"evaluation {first}, which this one joins: leave --head out, or begin anew, at a "
                 "new charge, with --again"
             )
-
-
-def _find_unchanged_release(head: str, opened: OpenProject) -> Path:
-    """Return the directory of a committed release; its id may be shortened."""
-    record = opened.ledger.releases.find_committed(head)
-    directory = opened.project.releases / record.id
-    if broken := find_changed_file(directory, record.files):
-        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
-    return directory

@@ -71,14 +71,16 @@ def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease,
             check_committed_and_unchanged(release)
             return list_learned_releases(read_card(release), sha256(release / SUMS))
         for card in (directory / name for name in _CARDS):
-            learned = _read_learned_releases(card) if card.is_file() else None
+            matter = read_front_matter(card) if card.is_file() else None
+            if matter is None:
+                continue
+            learned = matter["labelguard"]["learned_from"]
             if learned == RAW and private:
                 raise LabelguardError(
                     f"{directory} was trained on raw labels, says its {card.name}: what is trained "
                     "on it has no guarantee; begin from its own base model"
                 )
-            if learned is not None:
-                return () if isinstance(learned, str) else learned
+            return () if learned == RAW else tuple(learned)
         directory = _find_base_model_directory(directory)
     return ()
 
@@ -141,12 +143,3 @@ def read_front_matter(card: Path) -> dict[str, Any] | None:
         raise LabelguardError(
             f"{card} does not say what the model learned from; take the card it was trained with"
         ) from None
-
-
-def _read_learned_releases(card: Path) -> tuple[LearnedRelease, ...] | str | None:
-    """Return what a card's front matter says; None for a card of something else."""
-    matter = read_front_matter(card)
-    if matter is None:
-        return None
-    learned = matter["labelguard"]["learned_from"]
-    return RAW if learned == RAW else tuple(learned)

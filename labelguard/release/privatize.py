@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
@@ -32,7 +32,6 @@ from typing import Any, TypeAlias, Unpack
 import numpy as np
 
 from labelguard.budget import events, pricing
-from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.columns import merge_labeler_column
@@ -338,7 +337,7 @@ class Run:
             self.notes.append(EARLIER_LEFT_OUT)
         if events.kind(event).keeps_values:
             self.notes += describe_leavers(earlier, self.ledger.people.departures())
-        prices = self._find_or_calibrate_prices()
+        prices = self.context.find_or_calibrate_prices()
         if record is None:
             self.mechanism.check(self.context)
         charged = self.ledger.releases.labelers(event, excluding=None)
@@ -346,14 +345,6 @@ class Run:
             self.resolved, self.context, self.key, rows, prices, charged, self.notes
         )
         return Plan(rows, prices, preview)
-
-    def _find_or_calibrate_prices(self) -> Mapping[int, Price]:
-        """Return what a use costs: from the ledger, or calibrated now."""
-        known = self.ledger.policies.prices(self.resolved.event)
-        if known:
-            return known
-        self.progress("calibrating", None)
-        return pricing.prices(self.resolved.policy, self.resolved.event)
 
     def charge(self, source: Input, plan: Plan, prepared: Prepared, epoch: int) -> Grant:
         """Charge and reserve in one transaction of the ledger; return the grant of what follows."""

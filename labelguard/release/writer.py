@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.notebook import card, group_facts
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.project import CONFIG
+from labelguard.project.project import CONFIG, Project
 from labelguard.release import card as cards
 from labelguard.release.rows import ROWS, escape_file_names, find_rows_path, list_files
 from labelguard.spelling import suggest, suggest_misspelled_keywords
@@ -238,6 +239,14 @@ def read_card(directory: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict) or not isinstance(loaded.get("release"), str):
         raise ProjectError(f"{directory} holds no labelguard release (no readable card.json)")
     return loaded
+
+
+def find_unchanged_release(home: Project, record: ReleaseRecord) -> Path:
+    """Return the directory of a committed release; `ProjectError` if it is not as committed."""
+    directory = home.releases / record.id
+    if broken := find_changed_file(directory, record.files):
+        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
+    return directory
 
 
 def refuse_evaluation(directory: Path) -> None:

@@ -130,6 +130,7 @@ LABELS: dict[str, pa.Array] = {
     "text": pa.array(["1", "0", "A"]),
     "2": pa.array([1, 0, 2]),
     "list": pa.array([[1], [0], [2]]),
+    "half float": pa.array([1, 0, 2], pa.float16()),
     "span": pa.array([None, None, (1, 2, 3)], pa.month_day_nano_interval()),
     "NaN text": pa.array(["1", "0", "NaN"]),
 }
@@ -179,10 +180,6 @@ COLUMNS: dict[str, tuple[Any, str]] = {
     "no messages": (one(CHAT | {"prompt": NOT_A_MESSAGE, "response_a": NOT_A_MESSAGE}), CONTENT),
     "responses as text": (one(with_ranks(responses="abc")), "column responses: expected a list"),
     "ranks as text": (one(with_ranks(ranks=["best", "2", "3"])), "column ranks: expected one"),
-    "half floats": (
-        table().append_column("more", pa.array([1.0, 2.0], pa.float16())),
-        "table: a column has a type that cannot be read",
-    ),
     "no rows": (table().slice(0, 0), "table: no rows in the input"),
     "no columns": (pa.table({}), "table: no columns in the input"),
     "no table": (object(), "or a list of rows, found object"),

@@ -15,7 +15,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.budget.events import STATISTIC_RELEASES
-from labelguard.budget.pricing import prices
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.inputs.staged import Staged
@@ -287,8 +286,7 @@ def _compute_pairs_and_features(
 
 def find_priced_noise(context: ReleaseContext) -> Noise:
     """Return the noise of each release: as the ledger prices it, or calibrated for the first."""
-    stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
-    [price] = (stored or prices(context.policy, STATISTIC_RELEASES.name)).values()
+    [price] = context.find_or_calibrate_prices().values()
     return noise_of_price(price)
 
 

@@ -288,6 +288,7 @@ QUALITY: dict[str, tuple[pa.DataType, pa.DataType]] = {
     "float32 | float64": (pa.float32(), pa.float64()),
     "decimal | float64": (pa.decimal128(9, 2), pa.float64()),
     "float32 | text": (pa.float32(), pa.string()),
+    "half | float32": (pa.float16(), pa.float32()),
 }
 
 
