@@ -147,12 +147,13 @@ def read_batches(
     with translate_errors(file):
         relation = _open_query(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
+        rows = size = 0
         for batch in relation.to_arrow_reader(_ROWS_READ):
             waiting.append(batch)
-            count = sum(piece.num_rows for piece in waiting)
-            if count >= _MAX_BATCH_ROWS or sum(piece.nbytes for piece in waiting) >= _BATCH_BYTES:
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= _MAX_BATCH_ROWS or size >= _BATCH_BYTES:
                 yield pa.concat_batches(waiting)
-                waiting = []
+                waiting, rows, size = [], 0, 0
         if waiting:
             yield pa.concat_batches(waiting)
 

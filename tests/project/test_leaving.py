@@ -135,7 +135,8 @@ def test_a_number_written_with_a_fraction_is_another_id(project):
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])
     assert leavers.match_ids(ids).tolist() == [True, False, False, False, False, True, False]
     assert leavers.count == 2 and repr(leavers) == "DepartedLabelers(…)"
-    assert not DepartedLabelers(keys, "other", keys.labeler_keys("files", ["7"])).match_ids(ids).any()
+    others = DepartedLabelers(keys, "other", keys.labeler_keys("files", ["7"]))
+    assert not others.match_ids(ids).any()
 
 
 # ---------------------------------------------------------------- who, how often
