@@ -72,7 +72,8 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
         SELECT DISTINCT tag.from_name, tag.type, tag.to_name FROM ({results})
         WHERE tag.from_name IS NOT NULL ORDER BY ALL"""
     is_hidden = schema.has_private_blanks and not has_interface
-    export = _Export(annotations, task, [] if is_hidden else schema.select(rows), has_interface)
+    tags = [] if is_hidden else schema.select(rows)
+    export = _Export(schema, annotations, task, tags, has_interface)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
     is_list = "responses" in schema.reading.columns or not group_similar_names(tuple(task.fields))
     if is_list and not _names_sides(schema) and (items := _find_items(schema, task)):
@@ -89,6 +90,7 @@ class _Export:
     all where they are `all_there`, else of those that were answered.
     """
 
+    schema: TableSchema
     sql: str
     task: Task
     tags: Sequence[Sequence[Any]]
@@ -98,16 +100,15 @@ class _Export:
         """Return the names of control tags of these types."""
         return sorted({tag[0] for tag in self.tags if tag[1] in kinds})
 
-    def choose_tag(self, schema: TableSchema, *kinds: str) -> str:
+    def choose_tag(self, *kinds: str) -> str:
         """Return the control tag of these types that is read."""
         names = partial(self.list_tag_names, *kinds)
         return tasks.choose_answered_question(
-            schema, names, "control tag", all_there=self.all_there
+            self.schema, names, "control tag", all_there=self.all_there
         )
 
     def build_query(
         self,
-        schema: TableSchema,
         columns: str,
         answer: str,
         role: str,
@@ -127,7 +128,7 @@ class _Export:
         FROM ({self.sql})
         WHERE NOT {_IS_TRUTH}"""
         # In one pass, as streams need it.
-        drafts = "to_json(drafts)" if schema.has("drafts") else "'[]'"
+        drafts = "to_json(drafts)" if self.schema.has("drafts") else "'[]'"
         truths = f"list_filter({tasks.elements_sql('annotations')}, lambda annotation: {_IS_TRUTH})"
         counts = f"sum(len({truths}))::BIGINT, sum(json_array_length({drafts}))::BIGINT"
         left_out = f"""
@@ -146,7 +147,7 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     A <Pairwise> names in every region what stands on the left. Where that is the second response,
     left and right change places, unless `--columns` names the sides.
     """
-    tag = export.choose_tag(schema, *_WORDS)
+    tag = export.choose_tag(*_WORDS)
     fields = find_fields(schema, export.task.fields)
     tasks.require_two_responses(schema, fields, "the left and the right one")
     region = _region_sql(tag, *_WORDS)
@@ -160,21 +161,19 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     names = fields.name_roles(label=tasks.name_question(schema))
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     columns = export.task.select(schema, fields)
-    return export.build_query(schema, columns, answer, "label", names, meaning)
+    return export.build_query(columns, answer, "label", names, meaning)
 
 
 def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQuery:
     """Read a list whose items are ranked."""
-    tag = export.choose_tag(schema, _RANKER)
+    tag = export.choose_tag(_RANKER)
     ranking = f"({_region_sql(tag, _RANKER)}.value->'ranker')"
     task = export.task
     prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
     columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses_sql()} AS responses"]
     columns += task.select_named_fields(schema, is_list=True)
     names = {"prompt": prompt, "responses": items.field, "ranks": tasks.name_question(schema)}
-    return export.build_query(
-        schema, ", ".join(columns), items.ranks_sql(ranking, tag), "ranks", names
-    )
+    return export.build_query(", ".join(columns), items.ranks_sql(ranking, tag), "ranks", names)
 
 
 def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
@@ -185,9 +184,7 @@ def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     role = "label" if fields.is_pair else "ranks"
     names = fields.name_roles(**{role: "the ratings"})
     columns = export.task.select(schema, fields)
-    return export.build_query(
-        schema, columns, _compare_ratings_sql(tags, meaning), role, names, meaning
-    )
+    return export.build_query(columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
 
 
 def _region_sql(tag: str, *kinds: str) -> str:
