@@ -161,15 +161,16 @@ class RowsPart:
 class ReleaseWriter:
     """Writes one release; opened only by a grant, used as a context manager.
 
-    On leaving without an error the directory is complete and renamed to its final name; `hashes`
-    then holds the SHA-256 of its public files, by their paths in it.
+    Workers write parts of the rows into `directory`; what they are writing lies beside it. On
+    leaving without an error it is complete and renamed to its final name; `hashes` then holds the
+    SHA-256 of its public files, by their paths in it.
     """
 
     def __init__(self, grant: Grant, releases: Path) -> None:
         if not isinstance(grant, Grant):
             raise LabelguardError("a release writer is opened by a grant: charge before release")
         self.final = releases / grant.release.id
-        self._temporary = begin_directory(self.final, mode=0o755)
+        self.directory = begin_directory(self.final, mode=0o755)
         self._writer: pq.ParquetWriter | None = None
         self._parts: dict[str, str] = {}
         self.rows = 0
@@ -178,19 +179,14 @@ class ReleaseWriter:
     def write(self, table: pa.Table) -> None:
         """Append rows; each call becomes row groups of its own."""
         if self._writer is None:
-            path = self._temporary / ROWS
+            path = self.directory / ROWS
             self._writer = pq.ParquetWriter(path, table.schema, **PARQUET)
         self._writer.write_table(table)
         self.rows += table.num_rows
 
-    @property
-    def directory(self) -> Path:
-        """Return where workers write parts of the rows; what they are writing lies beside it."""
-        return self._temporary
-
     def add_part(self, part: RowsPart) -> None:
         """Count a part that a worker wrote, which is not read again."""
-        path = self._temporary / part.name
+        path = self.directory / part.name
         size = path.stat().st_size if path.is_file() else 0
         check_seen(part.size, size, f"bytes of {part.name}")
         self._parts[part.name] = part.sha256
@@ -201,7 +197,7 @@ class ReleaseWriter:
 
         It may have been made private, as what is under way is; now it is as readable as the rows.
         """
-        target = self._temporary / path.name
+        target = self.directory / path.name
         shutil.move(path, target)
         for file in (target, *target.rglob("*")):
             if not file.is_symlink():  # would change what it leads to; `hashes_of` refuses it
@@ -210,7 +206,7 @@ class ReleaseWriter:
     def write_card(self, card: Mapping[str, Any]) -> None:
         """Write the card."""
         for name, text in (("card.json", cards.format_json), ("CARD.md", cards.format_markdown)):
-            (self._temporary / name).write_text(text(card), encoding="utf-8")
+            (self.directory / name).write_text(text(card), encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -225,9 +221,9 @@ class ReleaseWriter:
             self._writer.close()
         if error is None:
             # Where a listing is behind, parts are those that were counted.
-            self.hashes = self._parts | hashes_of(self._temporary, self._parts)
-            (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
-            finish_directory(self._temporary, self.final)
+            self.hashes = self._parts | hashes_of(self.directory, self._parts)
+            (self.directory / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
+            finish_directory(self.directory, self.final)
 
 
 def read_card(directory: Path) -> dict[str, Any]:
