@@ -41,7 +41,7 @@ def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(mechanism, options, tmp_
 
     monkeypatch.setattr(mechanism, "draw", drawing)
     monkeypatch.setattr(Ledger, "charge", charging)
-    monkeypatch.setattr(selection._Labels, "of", reading)
+    monkeypatch.setattr(selection._Labels, "from_table", reading)
     project = lg.init(tmp_path)
     lg.privatize(TABLE.slice(0, 50), project=project, **BUDGET | options)
     shown.append(repr(OpenProject.open(project).ledger.releases.labelers("rr")))
