@@ -29,8 +29,7 @@ AUTO_FORMAT = "auto"
 # The formats of inputs that have a name (`labelguard.inputs.formats`).
 FORMAT_NAMES = (
     *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
-    *("kaggle", "alpaca"),
-    *("argilla", "label-studio", "potato"),
+    *("alpaca", "argilla", "label-studio", "potato"),
 )
 
 # Called with what is being done and, where it is known, the share of it that is done.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
-from labelguard.inputs.columns import name_labelers
+from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
@@ -31,16 +31,21 @@ from labelguard.release.pairs_file import (
     USEFUL,
     Floats,
     Items,
+    bound_self_share,
     check_pairs,
+    clip_agreement,
     estimate_agreement,
     explain_no_agreement,
     has_question_column,
-    items_and_sides,
-    same_unit_share,
-    usable_agreement,
+    read_items_and_sides,
 )
-from labelguard.release.rows import escape_file_names, rows_path
-from labelguard.release.writer import Release, directory_of, read_card, split_by_preference
+from labelguard.release.rows import escape_file_names, find_rows_path
+from labelguard.release.writer import (
+    Release,
+    read_card,
+    resolve_release_directory,
+    split_by_preference,
+)
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_new_output_file
 from labelguard.text import AUTO_FORMAT
@@ -74,18 +79,18 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     card = read_card(release)
     if reason := explain_no_agreement(card):
         return Agreement(card["release"], None, None, None, (reason,))
-    data = rows_path(release)
+    data = find_rows_path(release)
     between = estimate_agreement(data, card)
     notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("labels of one item", between)]
     by_gold = None
     if gold is not None:
-        item, side = items_and_sides(data, by_question=has_question_column(data))
+        item, side = read_items_and_sides(data, by_question=has_question_column(data))
         flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
         blocks = card["flip_probability"].get("blocks", ())
         at, answer = _match_gold_labels(gold, data, item)
         by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)
         notes += _estimate_notes("labels of gold items", by_gold)
-    usable = usable_agreement(card, between)
+    usable = clip_agreement(card, between)
     plan = None if usable is None else f"--agreement {usable:.2f}"
     notes += _note_same_unit_comparisons(card, between)
     return Agreement(card["release"], between, by_gold, plan, tuple(notes))
@@ -97,7 +102,7 @@ def _match_gold_labels(gold: Path, release: Path, item: Items) -> tuple[NDArray[
     by_question = has_question_column(release)
     if by_question and not has_question_column(gold):
         raise LabelguardError(f"{gold} needs a column question, as the release has one")
-    keys, side = items_and_sides(gold, by_question=by_question)
+    keys, side = read_items_and_sides(gold, by_question=by_question)
     keys, at, where = np.unique(keys, return_index=True, return_inverse=True)
     if (side != side[at][where]).any():
         raise LabelguardError(f"{gold} has two answers to one pair; remove one of them")
@@ -122,7 +127,7 @@ def _note_same_unit_comparisons(
     card: Mapping[str, Any], between: AgreementEstimate | None
 ) -> list[str]:
     """Return the note on comparisons that are within one unit."""
-    if between is None or not (share := same_unit_share(card, between)):
+    if between is None or not (share := bound_self_share(card, between)):
         return []
     note = (
         f"up to {share:.1%} of the comparisons are between labels of one "
@@ -160,7 +165,7 @@ def score(
         >>> lg.score(release, "labels.parquet").columns[3:]
         ['item_id', 'label_probability']
     """
-    path = directory_of(release)
+    path = resolve_release_directory(release)
     head = Head.load(path)
     provider = open_provider(head.features, head.state)
     if provider.identity() != head.identity:
@@ -170,7 +175,7 @@ def score(
         )
     pairs = read_pairs(
         source,
-        columns=name_labelers(columns, labeler_column),
+        columns=add_labeler_column(columns, labeler_column),
         features=head.features,
         unit="none",
         question=question,
@@ -178,7 +183,7 @@ def score(
         split=split,
         public_columns=(*_public_columns(path), *parse_public_columns(public_columns)),
     )
-    probability = head.probability(provider(pairs.table))
+    probability = head.predict_probability(provider(pairs.table))
     first = probability >= 0.5
     chosen, rejected = split_by_preference(pairs.table, np.arange(len(first)), first)
     table = pa.table(

@@ -26,11 +26,11 @@ from labelguard.learning.features import Group
 from labelguard.notebook import CardRows, card, group_facts
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
+    describe_unknown_sources,
     find_connected_sources,
-    group_edges,
+    find_unreleased,
     load_summarized_head,
-    unknown_sources_note,
-    unreleased_directions,
+    select_group_edges,
 )
 from labelguard.release.head import Head
 from labelguard.release.head_summary import (
@@ -38,10 +38,10 @@ from labelguard.release.head_summary import (
     CoefficientErrors,
     HeadSummary,
     SourceScores,
-    half_widths,
-    simultaneous_factor,
+    compute_half_widths,
+    compute_simultaneous_factor,
 )
-from labelguard.release.writer import Release, directory_of
+from labelguard.release.writer import Release, resolve_release_directory
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import escape_controls, pluralize
 
@@ -163,7 +163,7 @@ def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Le
         >>> sorted(one.source for one in board.standings)
         ['alpha', 'beta', 'delta', 'epsilon', 'gamma']
     """
-    return rank_sources(load_summarized_head(directory_of(release)), stratum)
+    return rank_sources(load_summarized_head(resolve_release_directory(release)), stratum)
 
 
 def format_standings(board: Board) -> Iterator[tuple[str, ...]]:
@@ -252,7 +252,7 @@ class _GroupScores:
             (stratum, name if stratum is None else name.removeprefix(f"{stratum}: "))
             for stratum, name in zip(strata, names, strict=True)
         ]
-        first, second, times = group_edges(estimate.edges, group)
+        first, second, times = select_group_edges(estimate.edges, group)
         ends, size = np.concatenate([first, second]), group.stop - group.start
         comparisons = np.bincount(ends, np.concatenate([times, times]), size)
         island = find_connected_sources(estimate, group)
@@ -262,13 +262,13 @@ class _GroupScores:
         same = island[:, None] == island
         columns[group.start : group.stop] -= unit * same / same.sum(axis=0)
         directions = head.basis.projection.T @ columns
-        unreleased = unreleased_directions(head, columns, estimate.theta).draws()
+        unreleased = find_unreleased(head, columns, estimate.theta).simulate()
         return cls(
             labels,
             island,
             comparisons.astype(np.int64),
             estimate.theta @ directions,
-            estimate.errors.draws() @ directions + unreleased,
+            estimate.errors.simulate() @ directions + unreleased,
             unreleased,
             directions,
             estimate.errors,
@@ -285,10 +285,12 @@ class _GroupScores:
         # Around the mean of the board.
         centre = np.eye(len(members)) - 1 / len(members)
         errors = self.errors[:, members] @ centre
-        bound = self.coefficient_errors.cluster_half_widths(self.directions[:, members] @ centre)
-        clustered = np.hypot(bound, half_widths(self.unreleased[:, members] @ centre))
+        bound = self.coefficient_errors.compute_cluster_half_widths(
+            self.directions[:, members] @ centre
+        )
+        clustered = np.hypot(bound, compute_half_widths(self.unreleased[:, members] @ centre))
         scores = self.scores[members] - self.scores[members].mean()
-        wide = half_widths(errors)
+        wide = compute_half_widths(errors)
         ahead = find_significant_leads(scores, errors)
         rank, worst = 1 + ahead.sum(axis=0), len(scores) - ahead.sum(axis=1)
         # By score, sources that cannot be distinguished would seem to have an order.
@@ -306,7 +308,7 @@ def find_significant_leads(scores: Floats, errors: Floats) -> NDArray[np.bool_]:
 
     `errors` (draws, n) are simulated ones of `scores` (n,).
     """
-    factor, spread = simultaneous_factor(errors)
+    factor, spread = compute_simultaneous_factor(errors)
     return np.asarray(scores[:, None] - scores > factor * spread)
 
 
@@ -365,7 +367,7 @@ def _explain_scores(head: Head, summary: HeadSummary, groups: list[Group]) -> It
         what = ", ".join(others) if others else "the other column of sources"
         yield f"scores are net of {what}: they exclude its effect"
     if summary.unknown:
-        yield unknown_sources_note(summary.unknown)
+        yield describe_unknown_sources(summary.unknown)
     if any(_has_unreleased_differences(head, summary, group) for group in groups):
         yield (
             f"only {head.basis.projection.shape[1]} components were released: scores are 0 along "
@@ -377,9 +379,9 @@ def _explain_scores(head: Head, summary: HeadSummary, groups: list[Group]) -> It
 def _has_unreleased_differences(head: Head, summary: HeadSummary, group: Group) -> bool:
     """Return True if a difference of sources that met is not in the released directions."""
     assert summary.source_scores
-    first, second, _ = group_edges(summary.source_scores.edges, group)
+    first, second, _ = select_group_edges(summary.source_scores.edges, group)
     contrast = np.zeros((len(head.basis.projection), len(first)))
     contrast[first + group.start, np.arange(len(first))] = 1
     contrast[second + group.start, np.arange(len(first))] = -1
-    unreleased = unreleased_directions(head, contrast, summary.source_scores.theta)
+    unreleased = find_unreleased(head, contrast, summary.source_scores.theta)
     return bool((unreleased.share > NEGLIGIBLE).any())

@@ -166,7 +166,7 @@ class AnswerStore:
         for segment in self.list_segments():
             changed = {}
             for place, table in self.files.read(segment, places).items():
-                theirs = departed.rows(table["labeler"], segment.source)
+                theirs = departed.match_ids(table["labeler"], segment.source)
                 # Of a label that was forgotten, the keys of its rows tell whose it was.
                 keys = table["rows"].to_pylist()
                 theirs |= np.array([not row_keys.isdisjoint(row or ()) for row in keys], bool)

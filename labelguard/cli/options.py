@@ -183,9 +183,9 @@ def _parse_columns(context: click.Context, option: click.Parameter, text: str | 
         columns[role] = name
     if not (labelers := context.meta.get(_LABELERS)):
         return columns
-    from labelguard.inputs.columns import name_labelers
+    from labelguard.inputs.columns import add_labeler_column
 
-    return name_labelers(columns, labelers)
+    return add_labeler_column(columns, labelers)
 
 
 public_columns_option = declared_options(PolicyRequest, "public_columns")

@@ -59,7 +59,7 @@ def list_card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "newly_charged" in privacy:
         yield "  newly charged", f"{format_budget(privacy['newly_charged'])} of it, by that policy"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
-    yield from cards.facts(value)
+    yield from cards.list_facts(value)
 
 
 @click.group(context_settings=HELP)
@@ -99,7 +99,7 @@ def _print_card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
 
     loss = _LOSSES.get(value["train_with"], value["train_with"])
-    facts = [*list_card_facts(value), *cards.forecast_facts(value), ("train with", loss)]
+    facts = [*list_card_facts(value), *cards.list_forecast_facts(value), ("train with", loss)]
     print_facts([*facts, *format_bullet_facts("not protected", value["not_protected"])])
 
 

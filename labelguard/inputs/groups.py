@@ -38,7 +38,7 @@ COLUMNS = ("labeler_id", "group_id")
 _WHERE = "read from"
 
 
-def groups_in_force(ledger: Ledger, unit: str) -> UnitGroups | None:
+def find_groups_in_force(ledger: Ledger, unit: str) -> UnitGroups | None:
     """Return who belongs together in a project: in groups, or as one person with several ids.
 
     Single labels, as units, belong to nobody; and groups of nobody matter to the unit `group` only.
@@ -122,7 +122,7 @@ def _read_id_columns(
     query = f"SELECT *, {flags} FROM (SELECT {texts} FROM part)"
     frames, count = [], 0
     for batch in readers.read_batches(file, connection, query):
-        limit.take(file.name, batch.nbytes)
+        limit.subtract(file.name, batch.nbytes)
         frame = pl.DataFrame(pl.from_arrow(batch))
         for number, name in enumerate(names):
             if (blanks := frame[f"blank_{number}"]).any():

@@ -74,13 +74,13 @@ class DistinctPairs:
         """Return which of these pairs are also among the known, by question, content, number."""
         import polars as pl
 
-        columns, common = known._identity().unique(), pl.lit(value=True).alias("common")
-        joined = self._identity().join(
+        columns, common = known._identify_pairs().unique(), pl.lit(value=True).alias("common")
+        joined = self._identify_pairs().join(
             columns.with_columns(common), on=columns.columns, how="left", maintain_order="left"
         )
         return joined["common"].fill_null(value=False).to_numpy()
 
-    def _identity(self) -> pl.DataFrame:
+    def _identify_pairs(self) -> pl.DataFrame:
         import polars as pl
 
         hi, lo = self.contents.T

@@ -180,13 +180,13 @@ class Received:
     directory: Path
     pieces: tuple[tuple[Path, int], ...] = ()
 
-    def read(self, what: str, bucket: int) -> pa.Table | None:
+    def read(self, view: str, bucket: int) -> pa.Table | None:
         """Return the rows or the texts of one bucket, numbered over all pieces."""
         if not self.pieces:
-            return buckets.read_bucket(self.directory / what, bucket)
+            return buckets.read_bucket(self.directory / view, bucket)
         tables = []
         for directory, before in self.pieces:
-            table = buckets.read_parts(directory / what, bucket)
+            table = buckets.read_parts(directory / view, bucket)
             if table is not None:
                 row = pa.array(buckets.column(table, "row").astype(np.uint64) + np.uint64(before))
                 at = table.schema.get_field_index("row")
@@ -222,7 +222,7 @@ def sort_bucket(task: Received, bucket: int) -> Sorted:
         buckets.write_bucket(task.staged / _ROWS, bucket, None)
         return Sorted(0, texts)
     received = table.num_rows
-    table = table.take(pa.array(canonical_order(table)))
+    table = table.take(pa.array(compute_canonical_order(table)))
     if _SUBMISSION in table.column_names:  # It tells the order of the input.
         table = table.drop_columns([_SUBMISSION])
     removed, skips = 0, None
@@ -253,7 +253,7 @@ def _find_run_ends(table: pa.Table) -> NDArray[np.bool_]:
     return ends
 
 
-def canonical_order(table: pa.Table) -> NDArray[np.intp]:
+def compute_canonical_order(table: pa.Table) -> NDArray[np.intp]:
     """Return the permutation that sorts staged rows canonically, shape (n,)."""
     present = [name for name in _KEYS if name in table.column_names]
     first = [buckets.column(table, name) for name in present[:2]]
@@ -279,19 +279,19 @@ def _find_submission_sort_keys(
     """
     _, of_row = np.unique(buckets.column(table, _SUBMISSION), return_inverse=True)
 
-    def whole(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    def sum_over_list(values: NDArray[np.generic]) -> NDArray[np.generic]:
         total = np.zeros(of_row.max() + 1, np.uint64)
         np.add.at(total, of_row, values.astype(np.uint64))
         return total[of_row]
 
     pair = keys["pair"].astype(np.uint64) << np.uint64(8)
-    shared = {"label": whole(_splitmix(pair + keys["label"].astype(np.uint64)))}
+    shared = {"label": sum_over_list(_mix_bits(pair + keys["label"].astype(np.uint64)))}
     if "tiebreak" in keys:
-        shared["tiebreak"] = whole(keys["tiebreak"])
+        shared["tiebreak"] = sum_over_list(keys["tiebreak"])
     return shared
 
 
-def _splitmix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return values ^ (values >> np.uint64(31))

@@ -33,12 +33,12 @@ from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
     PAIRS,
     check_pairs,
+    compute_item_keys,
+    compute_length_margins,
     hold_out,
-    item_keys,
-    length_margins,
     read_preference_pairs,
 )
-from labelguard.release.rows import escape_file_names, rows_path
+from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import read_card
 from labelguard.text import Progress
 
@@ -264,8 +264,8 @@ def judge(
 def _measure_by_released(
     gate: GateSettings, step: Step, models: list[Path], release: Path, unlearned: float
 ) -> _Measurement:
-    file = rows_path(release)
-    items = item_keys(file)
+    file = find_rows_path(release)
+    items = compute_item_keys(file)
     rows = pl.read_parquet(escape_file_names(file), columns=[*PAIRS, "flip_probability"])
     is_out = hold_out(items, unlearned) & rows["flip_probability"].is_not_null().to_numpy()
     if not is_out.any():
@@ -299,7 +299,7 @@ def _measure_accuracy(
     1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
     """
     wrong = [1 - vote(step.margins(model, pairs)) for model in models]
-    wrong.append(1 - vote(length_margins(pairs)))
+    wrong.append(1 - vote(compute_length_margins(pairs)))
     signal = 1 - 2 * flips
     information = float(signal @ signal)
     if not information:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs.columns import name_labelers
+from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_pairs
-from labelguard.inputs.sources import Input, command_arguments
+from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.learning.features import (
     PairFeatures,
     default_features,
@@ -120,7 +120,7 @@ def plan(
         >>> lg.plan("labels.parquet", epsilons=[3], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
     """
-    columns, periods = name_labelers(columns, labeler_column), uses
+    columns, periods = add_labeler_column(columns, labeler_column), uses
     several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
@@ -168,7 +168,7 @@ def plan(
         words = [
             "labelguard",
             "privatize",
-            *command_arguments(source),
+            *format_command_arguments(source),
             *setting.options(sizing, features),
         ]
         return shlex.join([*words, *read, "-o", "release"])

@@ -120,7 +120,7 @@ class _Leaver:
     @property
     def raw_rows(self) -> RawRows:
         """Return what is stored of them: rows in quarantine, and answers."""
-        quarantined = quarantine.find(self.project.quarantine, self.row_matcher)
+        quarantined = quarantine.count_departed_rows(self.project.quarantine, self.row_matcher)
         return quarantined + self.opened.answers.remove_labelers(
             self.row_matcher, self.row_keys, None
         )
@@ -132,7 +132,7 @@ class _Leaver:
         """
         # It names answers without labelers, and the next release writes it anew.
         self.project.outside.unlink(missing_ok=True)
-        quarantined = quarantine.purge(self.project.quarantine, self.row_matcher)
+        quarantined = quarantine.remove_departed_rows(self.project.quarantine, self.row_matcher)
         return quarantined + self.opened.answers.remove_labelers(
             self.row_matcher, self.row_keys, epoch
         )

@@ -26,7 +26,7 @@ from labelguard.configuration.project_file import FILE, IngestTable
 from labelguard.errors import NotAnswered, ProjectError
 from labelguard.inputs.canonical import GROUP_TAG, id_digest_sql
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.staging import canonical_rows
+from labelguard.inputs.staging import read_canonical_rows
 from labelguard.ledger import sources
 from labelguard.ledger.sources import Segment
 from labelguard.project import private_map
@@ -152,7 +152,7 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
     """Of every answer in a file: its pair, and the keys of its rows, by the digest of its id."""
     rows: _Forgotten = {}
     keys = opened.keys.row_keys()
-    for batch in canonical_rows(path, reading):
+    for batch in read_canonical_rows(path, reading):
         labelers = batch["labeler"].to_pylist()
         distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
         authors = opened.keys.labeler_keys(source, distinct)[[distinct[name] for name in labelers]]

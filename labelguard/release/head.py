@@ -47,7 +47,7 @@ class Coordinates:
     basis: Basis
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return named arrays for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `from_arrays` is the inverse."""
         about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
         return {
             "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
@@ -57,7 +57,7 @@ class Coordinates:
         }
 
     @classmethod
-    def of_arrays(cls, named: Mapping[str, NDArray[Any]]) -> Coordinates:
+    def from_arrays(cls, named: Mapping[str, NDArray[Any]]) -> Coordinates:
         """Invert `arrays`; raises `KeyError`, `TypeError` or `ValueError` otherwise."""
         about = json.loads(bytes(named["about"]))
         state = {
@@ -81,7 +81,7 @@ class Coordinates:
         """Return the SHA-256 of all of them, in hexadecimal digits."""
         return hashlib.sha256(arrays.pack(self.arrays())).hexdigest()
 
-    def provider(self, progress: Progress) -> PairFeatures:
+    def load_provider(self, progress: Progress) -> PairFeatures:
         """Return the features, as they were; `LabelguardError` if they are computed differently."""
         provider = open_provider(self.features, self.state)
         provider.set_progress(progress)
@@ -199,13 +199,13 @@ class Head(Coordinates):
     scale: float = 1.0
     summary: HeadSummary | None = None
 
-    def margins(self, x: NDArray[np.float32]) -> Floats:
+    def predict_log_odds(self, x: NDArray[np.float32]) -> Floats:
         """Return log-odds that the first side of each pair is preferred, shape (pairs,)."""
         return (x @ self.coefficients.astype(np.float32)).astype(np.float64)
 
-    def probability(self, x: NDArray[np.float32]) -> Floats:
+    def predict_probability(self, x: NDArray[np.float32]) -> Floats:
         """Return the probability that the first side of each pair is preferred, shape (pairs,)."""
-        return np.asarray(0.5 * (1 + np.tanh(self.margins(x) / 2)))
+        return np.asarray(0.5 * (1 + np.tanh(self.predict_log_odds(x) / 2)))
 
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
@@ -225,7 +225,7 @@ class Head(Coordinates):
         """Return the head of a release directory; `ProjectError` if it holds none."""
         try:
             named = arrays.load(release / FILE)
-            coordinates = Coordinates.of_arrays(named)
+            coordinates = Coordinates.from_arrays(named)
             columns, components = coordinates.basis.projection.shape
             scale = float(check_numbers(named["scale"], ()))
             if not scale > 0:
@@ -237,7 +237,7 @@ class Head(Coordinates):
                 statistic=check_numbers(statistic, (components,)) if statistic.size else None,
                 noise=float(named["noise"]),
                 scale=scale,
-                summary=HeadSummary.of_arrays(named, columns, components),
+                summary=HeadSummary.from_arrays(named, columns, components),
             )
         except FileNotFoundError:
             raise ProjectError(

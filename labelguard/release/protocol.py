@@ -18,6 +18,8 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.sources import Input
@@ -47,7 +49,7 @@ class Featured:
     compared: Rows
 
     @classmethod
-    def of(cls, staged: Staged, spec: str, progress: Progress) -> Self:
+    def fit(cls, staged: Staged, spec: str, progress: Progress) -> Self:
         """Fit the features of a staged input; raises as `find_distinct_pairs` and `open_fitted`."""
         pairs = find_distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress)
@@ -108,6 +110,14 @@ class ReleaseContext:
     further: Further | None
     outcomes: Path
     featured: Featured | None = None
+
+    def find_or_calibrate_prices(self) -> Mapping[int, Price]:
+        """Return what a use costs, by uses in all: from the ledger, or calibrated now."""
+        event = self.allowance.event
+        if known := self.opened.ledger.policies.prices(event):
+            return known
+        self.progress("calibrating", None)
+        return pricing.prices(self.policy, event)
 
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task

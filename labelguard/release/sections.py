@@ -183,7 +183,7 @@ def fill_section(
     )
 
 
-def sections_of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
+def load_card_sections(card: Mapping[str, Any]) -> tuple[Section, ...]:
     """Return the sections of the mechanism of a card; one section says so if there are none.
 
     There are none where the mechanism is not installed, or is of a version that cannot read it.

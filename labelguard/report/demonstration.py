@@ -211,7 +211,7 @@ class _Trials:
             first = rows["first"].to_numpy().astype(np.float64)
             head: Scorer = _LEARNER.fit(self.x[rows["row"].to_numpy()], first, flips, None)
         else:
-            head = Head.load(release.path).margins
+            head = Head.load(release.path).predict_log_odds
         strict = rows.filter(pl.col("label").is_not_null())
         return Outcome(
             options["mechanism"],

@@ -265,7 +265,7 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     read as labelguard.toml says.
     """
     from labelguard.inputs.columns import Reading
-    from labelguard.inputs.staging import canonical_rows
+    from labelguard.inputs.staging import read_canonical_rows
 
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
@@ -283,7 +283,9 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)
-        rows = [row for batch in canonical_rows(path, reading) for row in _read_comparisons(batch)]
+        rows = [
+            row for batch in read_canonical_rows(path, reading) for row in _read_comparisons(batch)
+        ]
     skipped = sum(row is None for row in rows)
     return ConnectorCheck(
         name,

@@ -21,12 +21,12 @@ from labelguard.inputs.columns import (
     PRIVATE_ROLES,
     Reading,
     TableSchema,
-    name_labelers,
+    add_labeler_column,
 )
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons, read_texts
 from labelguard.inputs.readers import InputFile
-from labelguard.inputs.sources import Input, command_arguments
+from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
 from labelguard.keys.identities import Identities
@@ -216,7 +216,7 @@ def inspect(
         '2 + 2?'
     """
     reading = Reading(
-        name_labelers(columns, labeler_column),
+        add_labeler_column(columns, labeler_column),
         "none",
         labelled=False,
         question=question,
@@ -323,7 +323,7 @@ def _build_inspection(
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         left_out=dict(staged.left_out),
-        notes=(*(one.note for one in staged.formatted if one.note), *_warn_of_lookalikes(staged)),
+        notes=tuple(_warn_of_lookalikes(staged)),
         identical_sides=staged.identical_sides,
         repeated=staged.rows - compared,
         answers=_name_answer_kind(staged),
@@ -418,7 +418,7 @@ def _chat_to_text(content: str | list[dict[str, object]]) -> str:
 
 def _suggest_next_commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
-    words = command_arguments(source)
+    words = format_command_arguments(source)
     words += format_reading_options(
         reading.columns, reading.format, reading.public_columns, reading.question, reading.split
     )

@@ -16,7 +16,7 @@ from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
 from labelguard.project.opening import Where
 from labelguard.project.verification import Verification
-from labelguard.release.sections import Chart, Mark, Section, Series, Table, sections_of_card
+from labelguard.release.sections import Chart, Mark, Section, Series, Table, load_card_sections
 from labelguard.report import charts, figures, sections
 from labelguard.report.facts import ReportFacts, verify_project
 from labelguard.report.render import FORMS, Report, fill_words
@@ -147,7 +147,7 @@ def _build_sections(
 def _describe_mechanisms(facts: ReportFacts) -> Iterator[Section]:
     """Yield what mechanisms say of the releases that the report is about."""
     for card in facts.read_cards_per_mechanism():
-        for part in sections_of_card(card):
+        for part in load_card_sections(card):
             yield replace(part, title=f"{part.title} ({card['release']})")
 
 

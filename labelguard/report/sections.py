@@ -90,7 +90,9 @@ def describe_release_card(facts: ReportFacts, verification: Verification) -> Sec
         span=cards.describe_covered_releases(privacy),
         training=training,
     )
-    return replace(part, facts=tuple((name.strip(), value) for name, value in cards.facts(card)))
+    return replace(
+        part, facts=tuple((name.strip(), value) for name, value in cards.list_facts(card))
+    )
 
 
 def describe_guarantee(facts: ReportFacts, verification: Verification) -> Section:
@@ -119,7 +121,7 @@ def _strip_markdown_marks(markdown: str) -> str:
 def describe_not_protected(facts: ReportFacts) -> Section:
     """Return what the promise leaves out: as cards say it, and what a project adds."""
     record = facts.newest_policy
-    lines = list(cards.not_protected(record.policy) if record else cards.NOT_PROTECTED)
+    lines = list(cards.list_not_protected(record.policy) if record else cards.NOT_PROTECTED)
     lines += [line for card in facts.read_cards_per_mechanism() for line in card["not_protected"]]
     lines.append(_LEAVERS)
     return fill_words("not_protected", lines=dict.fromkeys(lines))

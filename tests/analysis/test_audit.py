@@ -252,7 +252,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(monkeypatch):
 
 # --- mistakes that show in whole releases --------------------------------------------------------
 
-real_query, real_usable = queries.canonical_query, stager.Stager._keep_usable_rows
+real_query, real_usable = queries.build_canonical_query, stager.Stager._keep_usable_rows
 
 
 def sides_as_they_came(layout, content):
@@ -278,8 +278,8 @@ def no_noise(total, grid, nonce):
 
 
 WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
-    "order of sides, rr": ("rr", queries, "canonical_query", sides_as_they_came, "order"),
-    "order of sides": ("statistic", queries, "canonical_query", sides_as_they_came, "order"),
+    "order of sides, rr": ("rr", queries, "build_canonical_query", sides_as_they_came, "order"),
+    "order of sides": ("statistic", queries, "build_canonical_query", sides_as_they_came, "order"),
     "ties dropped, rr": ("rr", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
     "ties dropped": ("statistic", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
     "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),

@@ -217,7 +217,7 @@ def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("labelguard.release.drawn.write_release_files", stop)
+        interrupted.setattr("labelguard.release.drawn.DrawnRelease.finish_and_write", stop)
         result = CliRunner().invoke(main, [*ASKED, *FIRST, "--yes"])
     assert result.exit_code == 130
     again = f"labelguard privatize labels.parquet --mechanism rr {' '.join(FIRST)} --yes"

@@ -228,7 +228,7 @@ def part(**members):
     ],
 )
 def test_texts_and_chats_of_texts_are_content(structures, content):
-    assert canonical.content_of_structures(structures) == content
+    assert canonical.find_content_of_structures(structures) == content
 
 
 @pytest.mark.parametrize(
@@ -250,4 +250,4 @@ def test_texts_and_chats_of_texts_are_content(structures, content):
 )
 def test_a_number_another_member_or_two_kinds_at_once_are_none(structures):
     with pytest.raises(NotContent):
-        canonical.content_of_structures(structures)
+        canonical.find_content_of_structures(structures)

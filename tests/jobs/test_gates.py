@@ -12,7 +12,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.state import Models
 from labelguard.mechanisms.joint_flips import paired_standard_error
-from labelguard.release.pairs_file import hold_out, item_keys
+from labelguard.release.pairs_file import compute_item_keys, hold_out
 
 WORLDS = 3_000
 COVERAGE = 0.925
@@ -204,7 +204,7 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
     estimates, out = [], np.zeros(0, bool)
     for seed in range(40):
         prompts = _write_release(tmp_path, seed)
-        out = hold_out(item_keys(tmp_path / "data.parquet"), 0.3)
+        out = hold_out(compute_item_keys(tmp_path / "data.parquet"), 0.3)
         wrong = [p for p, o in zip(prompts, out, strict=True) if o][:20]
         learned_by_heart = [p for p, o in zip(prompts, out, strict=True) if not o]
         _model(tmp_path / "one", wrong + learned_by_heart)

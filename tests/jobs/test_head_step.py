@@ -13,7 +13,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.steps import TrainingTask, open_step
 from labelguard.release.head import Head
-from labelguard.release.pairs_file import hold_out, item_keys, read_preference_pairs
+from labelguard.release.pairs_file import compute_item_keys, hold_out, read_preference_pairs
 from labelguard.text import no_progress
 
 WEEKS = 3
@@ -62,7 +62,7 @@ def test_a_head_learns_from_flipped_labels_what_people_prefer(flipped, labels, t
     step = _step(features="length+text", holdout=0.2)
     learned = step.train(_task(flipped, tmp_path / "model"))
     file = flipped.path / "data.parquet"
-    out = hold_out(item_keys(file), 0.2)
+    out = hold_out(compute_item_keys(file), 0.2)
     assert learned.facts["rows_held_out"] == out.sum() and learned.facts["rows"] == (~out).sum()
     fresh = lg.simulate(labelers=40, labels=800, items=800, seed=7, tie_rate=0)
     first = np.asarray(fresh["label"]) == 1
@@ -87,7 +87,7 @@ def test_what_is_held_out_teaches_nothing(flipped, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     file = flipped.path / "data.parquet"
-    rows, out = pl.read_parquet(file), hold_out(item_keys(file), 0.3)
+    rows, out = pl.read_parquet(file), hold_out(compute_item_keys(file), 0.3)
     turned = pl.Series(out)
     rows.with_columns(
         chosen=pl.when(turned).then("rejected").otherwise("chosen"),

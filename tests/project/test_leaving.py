@@ -133,9 +133,10 @@ def test_a_number_written_with_a_fraction_is_another_id(project):
     keys = KeyRing(project.keys)
     leavers = DepartedLabelers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])
-    assert leavers.rows(ids).tolist() == [True, False, False, False, False, True, False]
+    assert leavers.match_ids(ids).tolist() == [True, False, False, False, False, True, False]
     assert leavers.count == 2 and repr(leavers) == "DepartedLabelers(…)"
-    assert not DepartedLabelers(keys, "other", keys.labeler_keys("files", ["7"])).rows(ids).any()
+    others = DepartedLabelers(keys, "other", keys.labeler_keys("files", ["7"]))
+    assert not others.match_ids(ids).any()
 
 
 # ---------------------------------------------------------------- who, how often

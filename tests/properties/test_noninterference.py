@@ -115,14 +115,14 @@ def test_nothing_but_released_choices_depends_on_raw_choices(scenario, tmp_path)
 
 
 def test_a_choice_that_is_broken_into_its_pairs_is_found(tmp_path, monkeypatch):
-    whole = rr._draw
+    whole = rr._draw_labels
 
     def broken(task, rows, label, choices):
         told = choices.published & (label[choices.rows] != LABEL_TIE)
         object.__setattr__(choices, "published", told)
         return whole(task, rows, label, choices)
 
-    monkeypatch.setattr(rr, "_draw", broken)
+    monkeypatch.setattr(rr, "_draw_labels", broken)
     found = differences(tmp_path, "choices", SCENARIOS["one run"], ALL)
     assert any("data.parquet" in name for name in found)
 

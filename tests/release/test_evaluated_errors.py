@@ -22,7 +22,11 @@ from labelguard.mechanisms.noise import NONCE_BYTES, Noise, ReleasedNoise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Coordinates, Head, Window
-from labelguard.release.head_summary import CoefficientErrors, normal_draws, simultaneous_factor
+from labelguard.release.head_summary import (
+    CoefficientErrors,
+    compute_simultaneous_factor,
+    draw_normal_errors,
+)
 from labelguard.text import LABEL_A
 
 DRAWS, QUANTILE, NOMINAL = 3000, 1.959964, 0.95
@@ -66,7 +70,7 @@ class World:
         weight = statistic.pair_weights(self.rows, bounds, len(self.z))
         bound = statistic.sampling_bound(self.z, self.rows, bounds)
         window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, None, bound)
-        return Evaluation.of(COORDINATES, [window])
+        return Evaluation.of_windows(COORDINATES, [window])
 
     def truth(self):
         """The expected difference per label."""
@@ -216,7 +220,7 @@ def _agreeing(bounds):
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         noise = grid.scale * grid.step
         window = Window(noisy, noise, z, weight, found.clip, found.sensitivity, None, bound)
-        estimate, error = Evaluation.of(COORDINATES, [window]).difference(right, timid)
+        estimate, error = Evaluation.of_windows(COORDINATES, [window]).difference(right, timid)
         estimates.append(estimate)
     own = found.weight[rows.unit] / found.weight[rows.unit].sum()
     truth = 0.0
@@ -281,30 +285,30 @@ def test_errors_have_the_covariance_of_their_parts():
     )
     expected = gain @ (scatter + (1.5**2 + 2.0**2) * EYE) @ gain.T + prior + np.diag([0.09, 0])
     # 20,000 draws: a standard error of a variance is 1 to 2 %.
-    assert np.cov(made.draws().T) == pytest.approx(expected, rel=0.08, abs=0.1)
-    assert np.array_equal(made.draws(), made.draws())
+    assert np.cov(made.simulate().T) == pytest.approx(expected, rel=0.08, abs=0.1)
+    assert np.array_equal(made.simulate(), made.simulate())
 
 
 def test_the_bound_never_exceeds_what_the_clip_allows():
     wide = errors(bound=1e6 * EYE, radius=2.0)
     narrow = errors(bound=EYE, radius=2.0)
-    assert wide.cluster_half_widths(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
-    assert narrow.cluster_half_widths(EYE) == pytest.approx(1.96, rel=1e-3)
+    assert wide.compute_cluster_half_widths(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
+    assert narrow.compute_cluster_half_widths(EYE) == pytest.approx(1.96, rel=1e-3)
 
 
 def test_differences_are_covered_together():
-    drawn = normal_draws(np.eye(6))
-    factor, spread = simultaneous_factor(drawn)
+    drawn = draw_normal_errors(np.eye(6))
+    factor, spread = compute_simultaneous_factor(drawn)
     assert spread[0, 1] == pytest.approx(np.sqrt(2), rel=0.03)
     assert 2.7 < factor < 3.0  # Tukey's range of six, 4.03, over √2
 
 
 def test_errors_are_kept_as_arrays():
     made = errors(noises=(ReleasedNoise("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
-    again = CoefficientErrors.of_arrays(made.arrays("here/"), "here/", 2)
+    again = CoefficientErrors.from_arrays(made.arrays("here/"), "here/", 2)
     assert again is not None and again.noises == made.noises and again.radius == made.radius
-    assert np.array_equal(again.draws(), made.draws())
-    assert CoefficientErrors.of_arrays({}, "here/", 2) is None
+    assert np.array_equal(again.simulate(), made.simulate())
+    assert CoefficientErrors.from_arrays({}, "here/", 2) is None
 
 
 @pytest.mark.parametrize(
@@ -314,4 +318,4 @@ def test_errors_are_kept_as_arrays():
 def test_damaged_errors_are_refused(name, value):
     arrays = errors(noises=(ReleasedNoise("ball", 2.0, 4),)).arrays("") | {name: value}
     with pytest.raises(ValueError, match=r"shape|kind|broadcast|finite|found"):
-        CoefficientErrors.of_arrays(arrays, "", 2)
+        CoefficientErrors.from_arrays(arrays, "", 2)

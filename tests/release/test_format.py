@@ -439,10 +439,10 @@ def in_sql():
         yield connection
 
 
-def encoded(connection, value, sql_type):
-    kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
-    encoding = canonical.encode("x", canonical.content_of_types([kind]))
-    query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
+def encoded(connection, value, content_type_sql):
+    kind = connection.sql(f"SELECT NULL::{content_type_sql} AS x").types[0]
+    encoding = canonical.encode_sql("x", canonical.find_content_of_types([kind]))
+    query = f"SELECT {encoding} FROM (SELECT $1::{content_type_sql} AS x)"
     found: str | None = connection.execute(query, [value]).fetchall()[0][0]
     return found
 

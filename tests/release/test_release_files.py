@@ -242,14 +242,14 @@ def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_pa
 @pytest.mark.slow
 def test_a_card_outlives_its_mechanism(sealed, tmp_path, monkeypatch):
     monkeypatch.undo()  # the package is gone
-    [gone] = sections.sections_of_card(sealed.card)
+    [gone] = sections.load_card_sections(sealed.card)
     assert "sealed cannot be shown: it is not installed" in gone.text[0]
-    assert ("  duplicates", "0") in list(card.facts(sealed.card))
+    assert ("  duplicates", "0") in list(card.list_facts(sealed.card))
     found = write_report(tmp_path / "report.html", sealed.id, tmp_path)
     assert found.ok and "cannot be shown" in (tmp_path / "report.html").read_text()
 
 
 def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(sealed, tmp_path):
     older = {name: value for name, value in sealed.card.items() if name != "seal"}
-    [section] = sections.sections_of_card(older)
+    [section] = sections.load_card_sections(older)
     assert "cannot be shown: KeyError" in section.text[0]

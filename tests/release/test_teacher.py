@@ -119,7 +119,7 @@ def test_windows_add_up_to_one_statistic(project, tmp_path, no_noise):
     assert windows.card["statistic"]["windows"] == 2
     one, two = Head.load(whole.path), Head.load(windows.path)
     x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
-    assert np.corrcoef(one.margins(x), two.margins(x))[0, 1] > 0.999
+    assert np.corrcoef(one.predict_log_odds(x), two.predict_log_odds(x))[0, 1] > 0.999
     assert two.noise > one.noise
 
 

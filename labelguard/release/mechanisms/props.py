@@ -42,7 +42,7 @@ from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.options import PropsOptions
-from labelguard.release.mechanisms.rr import draw_labels, randomized_card
+from labelguard.release.mechanisms.rr import build_randomized_card, draw_labels
 from labelguard.release.mechanisms.statistic_design import add_head_and_labels, check_identity
 from labelguard.release.protocol import (
     Finished,
@@ -134,7 +134,7 @@ class Relabelling(Mechanism[PreparedStages]):
         target, residual = relabelling.assemble(learned.results)
         relabelled = context.opened.project.work / "relabelled"
         learned.rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
-        card = randomized_card(context) | self._card(prepared, learned)
+        card = build_randomized_card(context) | self._build_card(prepared, learned)
         finished = Finished(card, ((context.staged, relabelled),), files=learned.files)
         scorer = learned.results[-1].scorer
         if not isinstance(learner, HeadOfPairs) or not isinstance(scorer, HeadScorer):
@@ -150,7 +150,7 @@ class Relabelling(Mechanism[PreparedStages]):
         directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
-        saved = [arrays.load(path) for path in _finished_stage_paths(directory, count)]
+        saved = [arrays.load(path) for path in _list_finished_stages(directory, count)]
         stages = relabelling.run_stages(
             prepared.learner.inputs,
             labels,
@@ -175,7 +175,7 @@ class Relabelling(Mechanism[PreparedStages]):
             ) from None
         return results
 
-    def _card(self, prepared: PreparedStages, learned: LearnedStages) -> dict[str, Any]:
+    def _build_card(self, prepared: PreparedStages, learned: LearnedStages) -> dict[str, Any]:
         options, soft = self.options, self.options.combine == "soft"
         head = options.learner == HEAD
         card: dict[str, Any] = {
@@ -191,14 +191,14 @@ class Relabelling(Mechanism[PreparedStages]):
             card["kind"] = "model"
             card["model"] = {
                 "learner": options.learner,
-                "base": _public_model_name(options.model),
+                "base": _find_public_model_name(options.model),
                 "identity": dict(prepared.learner.identity),
                 "files": sorted(path.name for path in learned.files),
             }
         return card
 
 
-def _public_model_name(model: str | None) -> str | None:
+def _find_public_model_name(model: str | None) -> str | None:
     """Return a base model's public name: of a path its last part alone."""
     return Path(model).name if model and Path(model).exists() else model
 
@@ -263,10 +263,10 @@ class _RowsByItem:
             props.fold_of(keys, stages, _FOLDS),
             self.column("value").astype(np.uint8),
             self.column("flip_probability").astype(np.float64),
-            self._variance_factors(),
+            self._compute_variance_factors(),
         )
 
-    def _variance_factors(self) -> NDArray[np.float64]:
+    def _compute_variance_factors(self) -> NDArray[np.float64]:
         """Return the `variance_factor` of each row, from the law of its block."""
         distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
         laws = [block(*each) for each in distinct.T.tolist()]
@@ -302,7 +302,7 @@ def _stage_path(directory: Path, number: int) -> Path:
     return directory / f"stage={number + 1:02d}.npz"
 
 
-def _finished_stage_paths(directory: Path, stages: int) -> list[Path]:
+def _list_finished_stages(directory: Path, stages: int) -> list[Path]:
     """Return the stages on disk, from the first to the last without a gap."""
     paths = (_stage_path(directory, number) for number in range(stages))
     return list(itertools.takewhile(Path.exists, paths))
@@ -323,11 +323,11 @@ class HeadOfPairs:
     inputs: NDArray[Any]
 
     @classmethod
-    def of(cls, options: PropsOptions, pairs: DistinctPairs, progress: Progress) -> HeadOfPairs:
+    def fit(cls, options: PropsOptions, pairs: DistinctPairs, progress: Progress) -> HeadOfPairs:
         """Return the head of these options, with features fitted to the pairs."""
         provider = open_fitted(options.features, pairs.table, progress)
         x = provider(pairs.table)
-        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.shape_options())
+        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.collect_shape_options())
         axes = basis(spectrum(x), shape)
         return cls(options.features, provider, shape, axes, axes.coordinates(x))
 
@@ -367,7 +367,7 @@ def prepare_learner(
     Raises `PolicyError` for an unknown one, `LedgerError` for another than was recorded.
     """
     if options.learner == HEAD:
-        learner: PreparedLearner = HeadOfPairs.of(options, pairs, progress)
+        learner: PreparedLearner = HeadOfPairs.fit(options, pairs, progress)
     else:
         settings = LearnerOptions(options.model, options.lora, options.train_config)
         learner = _load_learner_factory(options.learner)(pairs.table, settings)
@@ -382,7 +382,7 @@ def describe_differences(
     recorded: Mapping[str, Any], present: Mapping[str, Any]
 ) -> tuple[str, str]:
     """Return two texts of the keys in which identities differ; equal ones if in none."""
-    before, now = dict(_flatten(recorded)), dict(_flatten(present))
+    before, now = dict(_flatten_identity(recorded)), dict(_flatten_identity(present))
     keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
     first, second = (
         ", ".join(f"{key} {side.get(key, 'not set')}" for key in keys) for side in (before, now)
@@ -390,11 +390,11 @@ def describe_differences(
     return first, second
 
 
-def _flatten(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _flatten_identity(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the values of an identity as JSON, by keys with a dot for every level."""
     for key, value in identity.items():
         if isinstance(value, Mapping) and value:
-            yield from ((f"{key}.{inner}", text) for inner, text in _flatten(value))
+            yield from ((f"{key}.{inner}", text) for inner, text in _flatten_identity(value))
         else:
             yield key, json.dumps(value, sort_keys=True)
 

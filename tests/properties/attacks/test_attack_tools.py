@@ -281,7 +281,7 @@ def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them():
     document = "json_object('prompt', repeat('x', 1000), 'n', i)"
     with duckdb.connect(config={"memory_limit": "60MB", "threads": 1}) as connection:
         rows = f"SELECT {document} AS data FROM range(150000) t(i)"
-        [(found,)] = connection.sql(canonical.structure("data", rows)).fetchall()
+        [(found,)] = connection.sql(canonical.structure_sql("data", rows)).fetchall()
     assert json.loads(found) == {"prompt": "VARCHAR", "n": "UBIGINT"}
 
 
@@ -291,7 +291,7 @@ def test_what_fields_are_found_does_not_follow_the_order_of_tasks():
         found = set()
         for order in permutations(tasks):
             rows = " UNION ALL ".join(f"SELECT '{task}'::JSON AS data" for task in order)
-            found |= set(connection.sql(canonical.structure("data", rows)).fetchall())
+            found |= set(connection.sql(canonical.structure_sql("data", rows)).fetchall())
     assert len(found) == 1
 
 

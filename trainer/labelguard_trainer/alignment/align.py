@@ -13,13 +13,13 @@ from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.errors import LabelguardError
 from labelguard.processes import is_first_process, require_one_process
 from labelguard.project.opening import Where
-from labelguard.release.card import guarantee
+from labelguard.release.card import format_guarantee
 from labelguard.release.head import FILE
 from labelguard.release.model_card import (
     LearnedRelease,
     find_learned_releases,
     front_matter,
-    releases_of_card,
+    list_learned_releases,
 )
 from labelguard.storage.files import check_output_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress, read_template
@@ -105,7 +105,7 @@ class _Alignment:
         assert self.source.card is not None
         self.card: Mapping[str, Any] = self.source.card
         # Of a synthesis the release that it was labeled by, and after it what else it learned from.
-        self.own = releases_of_card(self.card, self.source.digest)
+        self.own = list_learned_releases(self.card, self.source.digest)
         self.base = find_learned_releases(recipe.model, private=True)
         check_output_directory(output, "models")
 
@@ -291,7 +291,7 @@ class _Alignment:
             card=self.card if of_release else None,
             config=parameters["config"],
             front_matter=front_matter(learned, model) if learned else "",
-            guarantee=guarantee(self.card),
+            guarantee=format_guarantee(self.card),
             learned=[
                 {"release": one.release, "unit": one.unit, "price": format_budget(asdict(one))}
                 for one in learned

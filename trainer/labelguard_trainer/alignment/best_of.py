@@ -27,7 +27,11 @@ from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import evaluation
 from labelguard.release.head import FILE, Head
-from labelguard.release.writer import Release, check_committed_and_unchanged, directory_of
+from labelguard.release.writer import (
+    Release,
+    check_committed_and_unchanged,
+    resolve_release_directory,
+)
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_new_rows_file,
@@ -134,7 +138,9 @@ def best_of(
     if output is not None:
         check_new_rows_file(Path(output), "best.parquet")
     source = reward(release, mix=mix, project=project)
-    second, held_out = _open_judge(judge, directory_of(release, project), source, project)
+    second, held_out = _open_judge(
+        judge, resolve_release_directory(release, project), source, project
+    )
     prompts, responses, most, notes = _read_candidates(Path(candidates))
     shape = (-1, most)
     progress("computing rewards", None)
@@ -228,7 +234,7 @@ def _open_judge(
         return None, None
     if isinstance(judge, str) and judge.startswith("reward:"):
         return _require_independent_judge(public_reward(judge), own), None
-    directory = directory_of(judge, project)
+    directory = resolve_release_directory(judge, project)
     if (directory / evaluation.FILE).is_file():
         check_committed_and_unchanged(directory, evaluation.FILE)
         if not (source / FILE).is_file():

@@ -150,10 +150,10 @@ def reward_verl(
     Example:
       labelguard reward verl r0001 -o reward.py --prompt-key question
     """
-    from labelguard.release.writer import directory_of
+    from labelguard.release.writer import resolve_release_directory
     from labelguard_trainer.alignment.rewards import write_reward_function
 
-    return write_reward_function(output, directory_of(release, project), **options)
+    return write_reward_function(output, resolve_release_directory(release, project), **options)
 
 
 def _print_rewards(value: ResponseRewards) -> None:

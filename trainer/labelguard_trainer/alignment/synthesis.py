@@ -29,15 +29,19 @@ from labelguard.inputs.pairs import read_pairs
 from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import card as cards
-from labelguard.release.model_card import LearnedRelease, find_learned_releases, releases_of_card
+from labelguard.release.model_card import (
+    LearnedRelease,
+    find_learned_releases,
+    list_learned_releases,
+)
 from labelguard.release.rows import ROWS
 from labelguard.release.writer import (
     PARQUET,
     Release,
-    output_schema,
+    build_output_schema,
     read_card,
     split_by_preference,
-    verified_release_directory,
+    verify_release_directory,
 )
 from labelguard.storage.files import SUMS, hashes_of, sha256, sums_text, write_atomically
 from labelguard.text import Progress, no_progress
@@ -119,9 +123,9 @@ def synthesize(
         raise LabelguardError(f"a pair takes two responses, found n = {n}")
     run, settings, name = RunDirectory(Path(output)), SamplingSettings(**sampling), str(model)
     check_new_directory(run.output)
-    parent = verified_release_directory(release, project)
+    parent = verify_release_directory(release, project)
     card = read_card(parent)
-    origin, *others = releases_of_card(card, sha256(parent / SUMS))
+    origin, *others = list_learned_releases(card, sha256(parent / SUMS))
     source = reward(release if reward_model is None else Path(reward_model), project=project)
     if origin.sums not in {one.sums for one in source.learned_from}:
         raise LabelguardError(f"{reward_model} did not learn from {origin.release}")
@@ -209,7 +213,7 @@ def _label_pairs(source: ReleaseReward, pairs: pa.Table, pairing: Pairing) -> pa
         distinct.table, np.arange(len(difference)), difference >= 0
     )
     probability = 0.5 * (1 + np.tanh(np.abs(difference) / 2))
-    schema = output_schema(chosen.type)
+    schema = build_output_schema(chosen.type)
     nothing = pa.nulls(len(difference), pa.float64())
     columns = [
         distinct.table["prompt"],
@@ -261,6 +265,6 @@ def _build_card(
 def _write_release(rows: pa.Table, card: Mapping[str, Any], directory: Path) -> None:
     """Write the files of a release into an empty directory."""
     pq.write_table(rows, directory / ROWS, **PARQUET)
-    (directory / "card.json").write_text(cards.to_json(card), encoding="utf-8")
-    (directory / "CARD.md").write_text(cards.to_markdown(card), encoding="utf-8")
+    (directory / "card.json").write_text(cards.format_json(card), encoding="utf-8")
+    (directory / "CARD.md").write_text(cards.format_markdown(card), encoding="utf-8")
     (directory / SUMS).write_text(sums_text(hashes_of(directory)), encoding="ascii")

@@ -33,10 +33,10 @@ from labelguard.release.mechanisms.statistic import LabelNotes, mark_used_labels
 from labelguard.release.mechanisms.statistic_design import (
     check_has_new_labels,
     check_identity,
-    planned_comparisons,
+    read_planned_comparisons,
     write_pair_labels,
 )
-from labelguard.release.pairs_file import agreement_from_releases
+from labelguard.release.pairs_file import find_agreement_in_releases
 from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows
@@ -123,7 +123,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         self.options.check_sampling(sampling)
         featured = self._featurize(context)
         pairs = featured.pairs if featured else find_distinct_pairs(context.staged)
-        rows = planned_comparisons(context, plan, pairs, released_too=True)[1]
+        rows = read_planned_comparisons(context, plan, pairs, released_too=True)[1]
         check_has_new_labels(rows)
         row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
         price = _load_or_calibrate_price(context, self.priced)
@@ -134,13 +134,13 @@ class GradientMechanism(Mechanism[GradientRun]):
             if recorded:
                 check_identity("features", recorded["identity"], featured.provider.identity())
             proven = self.options.kind.proven  # a run that may halt is not simulated
-            prior = Prior(self.options.agreement or agreement_from_releases(context.opened))
+            prior = Prior(self.options.agreement or find_agreement_in_releases(context.opened))
             learner = prepare_head_run(
                 featured,
                 rows,
                 price,
                 self.options.weighting,
-                recorded["shape"] if recorded else self.options.shape_options(),
+                recorded["shape"] if recorded else self.options.collect_shape_options(),
                 prior if proven else None,
                 context.progress,
             )
@@ -158,7 +158,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         known = context.featured
         if known is not None and known.spec == self.options.features:
             return known
-        return Featured.of(context.staged, self.options.features, context.progress)
+        return Featured.fit(context.staged, self.options.features, context.progress)
 
     def _prepare_language_run(
         self,
@@ -346,7 +346,7 @@ def card(
         "train_with": "soft",
         "privacy": {
             "accounting": f"{_ACCOUNTING[kind.name]}, {context.allowance.allowed} per "
-            f"{context.policy.unit}" + cards.joint_price_note(context.policy, kind.name)
+            f"{context.policy.unit}" + cards.describe_joint_price(context.policy, kind.name)
         },
         "training": facts,
         "not_protected": [] if head else [DISCRETE],

@@ -94,8 +94,8 @@ def facts(
             ],
         },
         "budget": {
-            "used": cards.min_median_max(used),
-            "left": cards.min_median_max(capacity - used),
+            "used": cards.compute_min_median_max(used),
+            "left": cards.compute_min_median_max(capacity - used),
         },
         "train_with": "",
         "not_protected": list(_NOT_PROTECTED),
@@ -128,5 +128,5 @@ def copy_models_with_cards(
         (paths[-1] / "TRAINING_CARD.md").write_text(text, encoding="utf-8")
     text = template.render(card=own, privacy=privacy, matter=matter, one=None)
     (work / "CARD.md").write_text(text, encoding="utf-8")
-    (work / "card.json").write_text(cards.to_json(own), encoding="utf-8")
+    (work / "card.json").write_text(cards.format_json(own), encoding="utf-8")
     return [*paths, work / "CARD.md", work / "card.json"]

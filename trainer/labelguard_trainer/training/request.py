@@ -19,9 +19,14 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import Where
 from labelguard.release.model_card import LearnedRelease, find_learned_releases
-from labelguard.release.pairs_file import check_pairs, hold_out, item_keys_and_sides, scan_pairs
-from labelguard.release.rows import rows_path
-from labelguard.release.writer import read_card, verified_release_directory
+from labelguard.release.pairs_file import (
+    check_pairs,
+    compute_item_keys_and_sides,
+    hold_out,
+    scan_pairs,
+)
+from labelguard.release.rows import find_rows_path
+from labelguard.release.writer import read_card, verify_release_directory
 from labelguard.storage.files import SUMS, sha256
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
@@ -173,11 +178,11 @@ def open_release(release: str, project: Where) -> Source:
             f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
             "declare training without a guarantee: --non-private"
         )
-    directory = verified_release_directory(path if path.is_dir() else release, project)
+    directory = verify_release_directory(path if path.is_dir() else release, project)
     card = read_card(directory)
     if "train_with" not in card or "privacy" not in card:
         raise ProjectError(f"the card in {directory} does not say how to train on the release")
-    return Source(rows_path(directory), sha256(directory / SUMS), card)
+    return Source(find_rows_path(directory), sha256(directory / SUMS), card)
 
 
 def open_raw(file: str) -> Source:
@@ -197,14 +202,14 @@ def open_raw(file: str) -> Source:
 def read_noise_and_sides(
     source: Source,
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
-    """Return the rows' noise columns, shape (n,) each, and their `item_keys_and_sides`.
+    """Return the rows' noise columns, shape (n,) each, and their `compute_item_keys_and_sides`.
 
     A column that is not there is all NaN.
     """
     frame = scan_pairs(source.file)
     names = frame.collect_schema().names()
     values = frame.select(name for name in NOISE_COLUMNS if name in names).collect()
-    sides = item_keys_and_sides(source.file)
+    sides = compute_item_keys_and_sides(source.file)
     return {
         name: _read_numbers_or_nan(source.file, values, name, len(sides[0]))
         for name in NOISE_COLUMNS

@@ -17,8 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.errors import LabelguardError
-from labelguard.release.card import fill_block, guarantee
-from labelguard.release.model_card import RAW, front_matter, read_front_matter, releases_of_card
+from labelguard.release.card import fill_block, format_guarantee
+from labelguard.release.model_card import (
+    RAW,
+    front_matter,
+    list_learned_releases,
+    read_front_matter,
+)
 from labelguard.release.writer import read_sums
 from labelguard.storage.destinations import PublicFile, send_files
 from labelguard.storage.files import SUMS, find_changed_file, sums_text, write_atomically
@@ -55,7 +60,7 @@ def to_markdown(
     trains. The base model's releases count too, but for the one that it is trained on again.
     """
     card, digest = request.source.card, request.source.digest
-    origin, *others = releases_of_card(card, digest) if card else (None,)
+    origin, *others = list_learned_releases(card, digest) if card else (None,)
     sums = {one.sums for one in (origin, *others) if one}
     before = [*others, *(one for one in request.base if one.sums not in sums)]
     learned = (*before, origin) if origin else ()
@@ -66,7 +71,7 @@ def to_markdown(
         card=card,
         digest=digest,
         front_matter=front_matter(learned, trained.model),
-        guarantee=guarantee(card) if card else "",
+        guarantee=format_guarantee(card) if card else "",
         model=escape_controls(public_name(trained.model)).replace("`", "'"),
         results=[*results(trained.evaluation)],
         settings={
