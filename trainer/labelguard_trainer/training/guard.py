@@ -5,10 +5,8 @@ Checks need no GPU and come before weights are loaded, where they can.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -18,9 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 from datasets import Dataset
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import is_torch_bf16_gpu_available
 from trl.data_utils import is_conversational
 from trl.trainer.utils import get_config_model_id
@@ -126,24 +123,6 @@ def check_dpo_settings(args: Any, options: Mapping[str, Any]) -> None:
                 args.precompute_ref_log_probs and sharded,
                 "TRL 1.16 crashes; pass a ref_model",
             ),
-        }
-    )
-
-
-def check_reward_settings(args: Any, peft_config: Any) -> None:
-    """Raise `LabelguardError` for settings that contradict each other."""
-    frozen = args.frozen_backbone
-    refuse_if_any_holds(
-        {
-            "peft_config": (
-                frozen and peft_config is not None,
-                "with frozen_backbone only the head is trained",
-            ),
-            "disable_dropout=False": (
-                frozen and not args.disable_dropout,
-                "a frozen backbone says the same at every step",
-            ),
-            "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
         }
     )
 
@@ -280,31 +259,6 @@ def check_chat_template(dataset: Any, tokenizer: Any) -> None:
         raise LabelguardError(
             "the rows are conversations, and the tokenizer has no chat template: take an "
             "instruction-tuned model, or set tokenizer.chat_template"
-        )
-
-
-def check_checkpoint(checkpoint: str | bool, output_dir: str) -> None:
-    """Raise `LabelguardError` if a checkpoint was not written to its end.
-
-    The state of the trainer is written last; of weights and of what torch saves the files say
-    themselves whether they are whole.
-    """
-    path = checkpoint if isinstance(checkpoint, str) else get_last_checkpoint(output_dir)
-    if path is None:
-        raise LabelguardError(f"there is no checkpoint in {output_dir} to resume from")
-    directory = Path(path)
-    try:
-        json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
-        for file in directory.glob("*.safetensors"):
-            with safe_open(file, framework="np"):
-                pass
-        whole = all(zipfile.is_zipfile(file) for file in directory.glob("*.pt"))
-    except (OSError, ValueError, SafetensorError):
-        whole = False
-    if not whole:
-        raise LabelguardError(
-            f"the checkpoint {directory} is damaged or half-written: delete it, and resume from "
-            "the one before"
         )
 
 

@@ -192,12 +192,10 @@ class NoisyTraining(_BaseTrainer):
         raise NotImplementedError
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
-        """As TRL's. Raises `LabelguardError` for a half-written checkpoint, and if memory runs out.
+        """As TRL's. Raises `LabelguardError` if memory runs out, and says what to lower.
 
-        The latter says what to lower. So for a full disk, see `guard.explain_failed_write`.
+        So for a full disk, see `guard.explain_failed_write`.
         """
-        if resume_from_checkpoint:
-            guard.check_checkpoint(resume_from_checkpoint, self.args.output_dir)
         with guard.explain_lack_of_memory(self.args, self.model):
             return super().train(resume_from_checkpoint, **options)
 

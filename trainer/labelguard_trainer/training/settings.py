@@ -133,7 +133,7 @@ def _find_refusal_reason(name: str) -> str | None:
 
 _NUMBERS = {
     *("adam_beta1", "adam_beta2", "adam_epsilon", "beta", "bf16", "center_rewards_coefficient"),
-    *("data_seed", "disable_dropout", "fp16", "frozen_backbone", "gradient_accumulation_steps"),
+    *("data_seed", "disable_dropout", "fp16", "gradient_accumulation_steps"),
     *("gradient_checkpointing", "label_smoothing_factor", "learning_rate", "max_grad_norm"),
     *("max_completion_length", "max_length", "max_steps", "neftune_noise_alpha"),
     *("num_generations", "num_iterations", "num_train_epochs", "temperature", "top_k", "top_p"),
