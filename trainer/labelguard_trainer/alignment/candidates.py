@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from labelguard.analysis.reward import Content
 from labelguard.errors import LabelguardError
 from labelguard.processes import require_one_process
 from labelguard.release.model_card import find_learned_releases
@@ -22,7 +23,6 @@ from labelguard_trainer.alignment.contents import (
     write_rows,
 )
 from labelguard_trainer.alignment.generation import generate
-from labelguard_trainer.alignment.sampling import Content
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _PORTION = 4096  # distinct texts that are encoded, then cached, together: what a crash may lose
-_TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}
+TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}  # with padding, and tokens to be generated
 
 # What decides the numbers; other files of a model directory are documentation.
 WEIGHTS = ("model*.safetensors",)
@@ -94,16 +94,10 @@ class FrozenEncoder:
     def __init__(
         self,
         config: EncoderConfig,
-        *,
-        cache_directory: Path | None = None,
-        progress: Progress | None = None,
-        tokens_per_batch: int | None = None,
     ) -> None:
         self.config = config
-        self.progress = progress
+        self.progress: Progress | None = None
         self.stored = True  # whether vectors go to the cache on disk; not those of passing texts
-        self._cache_directory = cache_directory
-        self._tokens_per_batch = tokens_per_batch
 
     def fit(self, pairs: pa.Table) -> None:
         """Learn nothing: the encoder is frozen. Raise `LabelguardError` for one of raw labels.
@@ -138,7 +132,7 @@ class FrozenEncoder:
         """Vectors of at least one text, shape (m, d); those that are missing are computed."""
         if not self.stored:
             return self._encode(texts, np.arange(len(texts.keys)), 0, len(texts.keys))
-        cache = VectorCache(self._identity, self._cache_directory)
+        cache = VectorCache(self._identity)
         missing = np.flatnonzero(~cache.contains(texts.keys))
         if len(missing):
             cache.prepare()
@@ -203,10 +197,10 @@ class FrozenEncoder:
         inputs = self._input_tokenizer(texts.prompts.take(rows), texts.responses.take(rows))
         lengths = np.array([len(ids) for ids in inputs])
         longest_first = np.argsort(-lengths, kind="stable")
-        limit = self._tokens_per_batch or _TOKENS_PER_BATCH[device()]
+        limit = TOKENS_PER_BATCH[device()]
         vectors: list[Features] = []
         done = encoded_before
-        for batch in _batch_by_tokens(longest_first, lengths, limit):
+        for batch in batch_by_tokens(longest_first, lengths, limit):
             self._report_progress(done / to_encode)
             vectors.append(self._forward([inputs[row] for row in batch]))
             done += len(batch)
@@ -245,7 +239,7 @@ class FrozenEncoder:
         return pooled
 
 
-def _batch_by_tokens(
+def batch_by_tokens(
     order: NDArray[np.intp], lengths: NDArray[np.int_], limit: int
 ) -> Iterator[NDArray[np.intp]]:
     """Consecutive rows of `order` (longest first), at most `limit` tokens with their padding."""

@@ -25,15 +25,8 @@ class LanguageProblem(ModelProblem):
     Of the settings it reads `beta` and `per_device_eval_batch_size` too.
     """
 
-    def __init__(
-        self,
-        base: StageTraining,
-        records: Records,
-        *,
-        device: torch.device | str | None = None,
-        updates: int = 1,
-    ) -> None:
-        super().__init__(base, records, device=device, updates=updates)
+    def __init__(self, base: StageTraining, records: Records, *, updates: int = 1) -> None:
+        super().__init__(base, records, updates=updates)
         self._beta = float(self._settings["beta"])
         self._scored = int(self._settings["per_device_eval_batch_size"])
         limit = self._settings["max_length"]

@@ -95,7 +95,7 @@ _USUAL = {
 class ModelProblem(ABC):
     """A `Problem`: the base model of `base` and whose records it learns from.
 
-    `device` is a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
+    It runs on a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
     reads `learning_rate`, `max_length`, `bf16` (of the arithmetic; what is trained is kept in
     float32), `optim`, `seed` (of new weights) and `per_device_train_batch_size` (records of a unit
     that are passed through the model at once). A cohort has `updates` steps.
@@ -108,7 +108,6 @@ class ModelProblem(ABC):
         base: StageTraining,
         records: Records,
         *,
-        device: torch.device | str | None = None,
         updates: int = 1,
     ) -> None:
         self.base = base
@@ -116,7 +115,7 @@ class ModelProblem(ABC):
         self._settings = {**_USUAL, **base.settings}
         settings = self._settings
         on_gpu = torch.cuda.is_available() and not settings["use_cpu"]
-        self._device = torch.device(device or ("cuda" if on_gpu else "cpu"))
+        self._device = torch.device("cuda" if on_gpu else "cpu")
         self._bf16 = _bf16(settings["bf16"], self._device)
         self._together = int(settings["per_device_train_batch_size"])
         usual = _RATE if base.lora is None else _RATE_OF_LORA

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from labelguard.keys import keyring
+from labelguard_trainer.gradient.loop import SECRET_BYTES
 from labelguard_trainer.gradient.model import Floats, Indices, ModelProblem
 from labelguard_trainer.gradient.records import Records, StepRecords
 from labelguard_trainer.training.stage_training import StageTraining
@@ -35,7 +36,6 @@ from labelguard_trainer.training.stage_training import StageTraining
 RewardFunction: TypeAlias = Callable[[Sequence[int], Sequence[Sequence[int]]], Tensor]
 
 _CLIP = 0.2
-_SECRET_BYTES = 32
 
 
 @dataclass
@@ -52,8 +52,7 @@ class Drawn:
 class PolicyProblem(ModelProblem):
     """A `ModelProblem` on prompts, given as their tokens; see the module.
 
-    Of the settings it reads `beta`, `num_generations` and `max_completion_length` too. `secret`
-    makes the 32 bytes of which the responses of a cohort are drawn.
+    Of the settings it reads `beta`, `num_generations` and `max_completion_length` too.
     """
 
     def __init__(
@@ -64,10 +63,9 @@ class PolicyProblem(ModelProblem):
         reward: RewardFunction,
         *,
         updates: int = 1,
-        secret: Callable[[], bytes] = lambda: keyring.random_bytes(_SECRET_BYTES),
     ) -> None:
         super().__init__(base, records, updates=updates)
-        self._prompts, self._reward, self._make_secret = prompts, reward, secret
+        self._prompts, self._reward = prompts, reward
         self._beta = float(self._settings["beta"])
         self._count = int(self._settings["num_generations"])
         self._longest = int(self._settings["max_completion_length"])
@@ -76,7 +74,7 @@ class PolicyProblem(ModelProblem):
 
     def _gradients(self, units: Indices, labels: Floats) -> Iterator[Tensor]:
         if self._steps % self._updates == 0:  # a new cohort
-            self._secret, self._drawn = self._make_secret(), {}
+            self._secret, self._drawn = keyring.random_bytes(SECRET_BYTES), {}
         return super()._gradients(units, labels)
 
     def _loss(self, step: StepRecords, part: slice, labels: Floats) -> Tensor:

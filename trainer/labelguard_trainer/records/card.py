@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from labelguard._version import __version__
 from labelguard.budget.events import RECORDS
 from labelguard.budget.policy import Policy
@@ -17,10 +15,10 @@ from labelguard.project import policy_facts
 from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
 from labelguard.release.model_card import LearnedRelease, front_matter
-from labelguard.text import escape_controls, format_budget, pluralize
+from labelguard.text import escape_controls, format_budget, pluralize, read_template
+from labelguard_trainer.alignment.recipe import StageName
 from labelguard_trainer.gradient.mechanism import DISCRETE
 from labelguard_trainer.records.people import People
-from labelguard_trainer.records.recipe import StageName
 from labelguard_trainer.records.stages import RecordStage
 from labelguard_trainer.training.settings import public_name
 
@@ -110,11 +108,7 @@ def copy_models_with_cards(
 
     `model` is what the first of them began from.
     """
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"budget": format_budget, "shown": escape_controls}
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    template = read_template(_TEMPLATE, {"budget": format_budget, "shown": escape_controls})
     privacy, sums = facts["privacy"], facts["sums"]
     own = {name: value for name, value in facts.items() if name != "sums"}
     terms = privacy["epsilon"], privacy["delta"], privacy["unit"]

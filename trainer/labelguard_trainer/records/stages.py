@@ -27,6 +27,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.storage import files
 from labelguard.storage.files import write_atomically
 from labelguard.text import Progress
+from labelguard_trainer.alignment.recipe import StageName
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.demonstrations import DemonstrationProblem, tokenize_demonstrations
 from labelguard_trainer.gradient.language import LanguageProblem
@@ -35,7 +36,6 @@ from labelguard_trainer.gradient.model import ModelProblem
 from labelguard_trainer.gradient.records import Records
 from labelguard_trainer.gradient.rloo import PolicyProblem, RewardFunction
 from labelguard_trainer.records.people import Part
-from labelguard_trainer.records.recipe import StageName
 from labelguard_trainer.training import models
 from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
 from labelguard_trainer.training.reporting import silence_libraries

@@ -289,18 +289,6 @@ def drop_equal_sides(dataset: Any, args: Any, rows: int, name: str) -> Any:
 
 
 @contextmanager
-def explain_damaged_weights(model: Any) -> Iterator[None]:
-    """One line in place of a trace where a file of weights is damaged."""
-    name = _find_path_or_id(model) or "the model"
-    try:
-        yield
-    except SafetensorError as error:
-        raise LabelguardError(
-            f"the weights of {name} are damaged or half-written: {error}"
-        ) from None
-
-
-@contextmanager
 def explain_failed_write(directory: str | Path) -> Iterator[None]:
     """One line in place of a trace where a model, or what training needs, cannot be written.
 
@@ -309,7 +297,8 @@ def explain_failed_write(directory: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _mentions_any(error, _TORCH_CANNOT_WRITE):
+        of_torch = any(words in str(error) for words in _TORCH_CANNOT_WRITE)
+        if isinstance(error, RuntimeError) and not of_torch:
             raise
         reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
         raise LabelguardError(
@@ -319,27 +308,23 @@ def explain_failed_write(directory: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def explain_lack_of_memory(args: Any, model: Any) -> Iterator[None]:
-    """One line in place of a trace where memory ran out."""
+def explain_failed_training(args: Any, model: Any) -> Iterator[None]:
+    """One line in place of a trace where memory ran out, or a file of weights is damaged."""
     name = _find_path_or_id(model) or "the model"
     try:
         yield
+    except SafetensorError as error:
+        raise LabelguardError(
+            f"the weights of {name} are damaged or half-written: {error}"
+        ) from None
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not any(words in str(error) for words in _NO_MEMORY):
             raise
         raise LabelguardError(
             f"out of memory training {name} with per_device_train_batch_size="
             f"{args.per_device_train_batch_size} and max_length={args.max_length}: halve the batch "
             "(and double gradient_accumulation_steps), lower max_length, or train with LoRA"
         ) from error
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError) or _mentions_any(error, _NO_MEMORY)
-
-
-def _mentions_any(error: RuntimeError, words: tuple[str, ...]) -> bool:
-    return any(word in str(error) for word in words)
 
 
 class _WithoutTexts(logging.Filter):

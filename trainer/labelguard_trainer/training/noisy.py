@@ -167,7 +167,7 @@ class NoisyTraining(_BaseTrainer):
         tokenizer = processing_class or guard.tokenizer_of(model, args)
         self._check_architecture(guard.check_model_fits(model, tokenizer, args))
         self.preference_loss = loss_of(args.preference_loss)
-        with guard.explain_damaged_weights(model), guard.explain_lack_of_memory(args, model):
+        with guard.explain_failed_training(args, model):
             super().__init__(
                 model,
                 args=args,
@@ -196,7 +196,7 @@ class NoisyTraining(_BaseTrainer):
 
         So for a full disk, see `guard.explain_failed_write`.
         """
-        with guard.explain_lack_of_memory(self.args, self.model):
+        with guard.explain_failed_training(self.args, self.model):
             return super().train(resume_from_checkpoint, **options)
 
     def prepare_for_scoring(self, dataset: Any) -> Any:

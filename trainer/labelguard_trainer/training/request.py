@@ -202,21 +202,13 @@ def read_noise_and_sides(
     A column that is not there is all NaN.
     """
     frame = scan_pairs(source.file)
-    names = frame.collect_schema().names()
-    values = frame.select(name for name in NOISE_COLUMNS if name in names).collect()
+    present = [name for name in NOISE_COLUMNS if name in frame.collect_schema().names()]
+    values = frame.select(present).collect()
     sides = item_keys_and_sides(source.file)
-    return {
-        name: _read_numbers_or_nan(source.file, values, name, len(sides[0]))
-        for name in NOISE_COLUMNS
-    }, sides
-
-
-def _read_numbers_or_nan(
-    file: Path, frame: pl.DataFrame, name: str, rows: int
-) -> NDArray[np.float64]:
-    if name not in frame.columns:
-        return np.full(rows, np.nan)
-    kind = frame.schema[name]
-    if not (kind.is_numeric() or kind == pl.Null):
-        raise LabelguardError(f"{file}: column {name} must hold numbers")
-    return frame[name].cast(pl.Float64).to_numpy()
+    columns = {name: np.full(len(sides[0]), np.nan) for name in NOISE_COLUMNS}
+    for name in present:
+        kind = values.schema[name]
+        if not (kind.is_numeric() or kind == pl.Null):
+            raise LabelguardError(f"{source.file}: column {name} must hold numbers")
+        columns[name] = values[name].cast(pl.Float64).to_numpy()
+    return columns, sides

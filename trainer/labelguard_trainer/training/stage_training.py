@@ -260,10 +260,11 @@ def tokenize(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = No
 def _tokenize_for_dpo(
     tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array
 ) -> Iterator[dict[str, TokenIds]]:
-    prompts = _token_ids(tokenizer, prompt.to_pylist(), add_generation_prompt=True)
+    prompts = token_ids(tokenizer, prompt.to_pylist(), add_generation_prompt=True)
     sides = (_tokenize_with_prompt(tokenizer, prompt, side) for side in (first, second))
     for alone, chosen, rejected in zip(prompts, *sides, strict=True):
-        border = sum(1 for _ in takewhile(_alike, zip(alone, chosen, rejected, strict=False)))
+        together = zip(alone, chosen, rejected, strict=False)
+        border = sum(1 for _ in takewhile(lambda tokens: len({*tokens}) == 1, together))
         yield {
             "prompt_ids": chosen[:border],
             "chosen_ids": chosen[border:],
@@ -282,13 +283,14 @@ def _tokenize_for_reward(
 def _tokenize_with_prompt(tokenizer: Any, prompt: pa.Array, response: pa.Array) -> list[TokenIds]:
     together = zip(prompt.to_pylist(), response.to_pylist(), strict=True)
     if not pa.types.is_large_string(prompt.type):
-        return _token_ids(tokenizer, [question + answer for question, answer in together])
+        return token_ids(tokenizer, [question + answer for question, answer in together])
     end = tokenizer.eos_token or ""
     texts = [question + answer.removesuffix(end) + end for question, answer in together]
-    return _token_ids(tokenizer, texts)
+    return token_ids(tokenizer, texts)
 
 
-def _token_ids(tokenizer: Any, contents: list[Any], **template: Any) -> list[TokenIds]:
+def token_ids(tokenizer: Any, contents: list[Any], **template: Any) -> list[TokenIds]:
+    """Return the tokens of texts, or of chats, all of one kind; `template` is of chats alone."""
     if isinstance(contents[0], str):
         ids: list[TokenIds] = tokenizer(contents)["input_ids"]
         return ids
@@ -297,7 +299,3 @@ def _token_ids(tokenizer: Any, contents: list[Any], **template: Any) -> list[Tok
     )
     chats: list[TokenIds] = written["input_ids"]
     return chats
-
-
-def _alike(tokens: tuple[int, int, int]) -> bool:
-    return tokens[0] == tokens[1] == tokens[2]
