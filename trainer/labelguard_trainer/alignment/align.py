@@ -25,12 +25,12 @@ from labelguard.release.model_card import (
 from labelguard.storage.files import check_output_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress, read_template
 from labelguard_trainer.alignment.contents import read_contents, read_prompts
-from labelguard_trainer.alignment.recipe import Recipe, StageName
+from labelguard_trainer.alignment.recipe import Recipe
 from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train_policy
 from labelguard_trainer.training import fitting, models
 from labelguard_trainer.training.request import Source, TrainingRequest, open_release
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.settings import public_name, replace_model_in_spec
+from labelguard_trainer.training.settings import StageName, hide_directory, replace_model_in_spec
 
 _TEMPLATE = Path(__file__).with_name("alignment_card.md.j2")
 _MEANING = {
@@ -253,7 +253,8 @@ class _Alignment:
         own = "its own head or model" if self.reward_model is None else "a reward model on it"
         parts = self.recipe.reward.mix.items()
         mix = "".join(
-            f", {weight:+g} × {replace_model_in_spec(name, public_name)}" for name, weight in parts
+            f", {weight:+g} × {replace_model_in_spec(name, hide_directory)}"
+            for name, weight in parts
         )
         return f"{self.card['release']}, {own}{mix}"
 
@@ -280,7 +281,7 @@ class _Alignment:
                 for one in learned
             ],
             meaning=_MEANING,
-            model=escape_controls(public_name(model)).replace("`", "'"),
+            model=escape_controls(hide_directory(model)).replace("`", "'"),
             parameters=parameters,
             result=result,
             **{"demonstrations": "", "reward": "", **words},

@@ -28,9 +28,9 @@ from labelguard.release.writer import Release
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_new_rows_file,
-    content_array,
     read_contents,
     text_of,
+    to_content_array,
     write_rows,
 )
 
@@ -144,8 +144,8 @@ def best_of(
     if output is not None:
         nothing = pa.nulls(len(at), pa.float64())
         columns = {
-            "prompt": content_array([prompts[row] for row in at]),
-            "response": content_array([responses[row] for row in at]),
+            "prompt": to_content_array([prompts[row] for row in at]),
+            "response": to_content_array([responses[row] for row in at]),
             "candidate": pa.array(best, pa.int32()),
             "reward": rewards.ravel()[at],
             "distance": nothing if distances is None else distances.ravel()[at],
@@ -154,7 +154,9 @@ def best_of(
     return BestOfResult(
         source.__name__,
         len(best),
-        tuple(_measure_best_of(n, rewards, distances, lengths) for n in _double_up_to(most)),
+        tuple(
+            _measure_best_of(n, rewards, distances, lengths) for n in _iterate_doubling_sizes(most)
+        ),
         verdict,
         None if output is None else str(output),
         tuple(notes),
@@ -176,7 +178,7 @@ def _read_candidates(file: Path) -> tuple[list[Content], list[Content], int, lis
     return [row[0] for row in rows], [row[1] for row in rows], most, notes
 
 
-def _double_up_to(most: int) -> Iterator[int]:
+def _iterate_doubling_sizes(most: int) -> Iterator[int]:
     """Yield 1, 2, 4, …, and the most."""
     yield from (1 << power for power in range((most - 1).bit_length()))
     yield most

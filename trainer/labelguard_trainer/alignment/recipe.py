@@ -26,7 +26,6 @@ from pydantic import Field
 from labelguard.configuration import loader
 from labelguard.configuration.loader import SettingsTable, Text, setting
 
-StageName: TypeAlias = Literal["sft", "reward", "rl"]
 Method: TypeAlias = Literal["rloo", "grpo"]
 Config: TypeAlias = Mapping[str, Any]
 

@@ -17,8 +17,8 @@ from labelguard.errors import LabelguardError
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_new_rows_file,
-    content_array,
     read_contents,
+    to_content_array,
     write_rows,
 )
 
@@ -36,15 +36,15 @@ def compute_rewards_and_distances(
     finite. Raises `ValueError` unless there are as many prompts as responses.
     """
     if not all(isinstance(content, str) for content in (*prompts, *responses)):
-        prompts = [_as_chat(content, "user") for content in prompts]
-        responses = [_as_chat(content, "assistant") for content in responses]
+        prompts = [_to_chat(content, "user") for content in prompts]
+        responses = [_to_chat(content, "assistant") for content in responses]
     rows = [source.score(prompts, responses)]
     if source.has_distances:
         rows.append(source.distances(prompts, responses))
     return np.stack(rows)
 
 
-def _as_chat(content: Content, role: str) -> Content:
+def _to_chat(content: Content, role: str) -> Content:
     return [{"role": role, "content": content}] if isinstance(content, str) else content
 
 
@@ -83,8 +83,8 @@ def score_file(
         raise LabelguardError(f"{file}: row {wrong.argmax() + 1}: its reward is no finite number")
     rewards, *distances = numbers
     columns = {
-        "prompt": content_array(prompts),
-        "response": content_array(responses),
+        "prompt": to_content_array(prompts),
+        "response": to_content_array(responses),
         "reward": rewards,
         "distance": distances[0] if distances else pa.nulls(len(rewards), pa.float64()),
     }

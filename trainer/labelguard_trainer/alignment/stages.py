@@ -39,7 +39,7 @@ from labelguard_trainer.training.fitting import (
 from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
 from labelguard_trainer.training.reporting import TrainingCallback, silence_libraries
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.stage_training import lora_config, token_ids
+from labelguard_trainer.training.stage_training import build_lora_config, token_ids
 
 RewardFunction = Callable[..., list[float]]
 
@@ -187,7 +187,7 @@ class _Stage:
             decisive = {
                 **parameters,
                 "model": identity,
-                "config": settings.public_settings(self.config),  # it goes with the model
+                "config": settings.select_public_settings(self.config),  # it goes with the model
                 "method": self.kind,
                 "lora": self.lora,
                 "versions": {name: version(name) for name in _PACKAGES},
@@ -297,7 +297,7 @@ class _Stage:
             train_dataset=train,
             eval_dataset=held_out,
             processing_class=tokenizer,
-            peft_config=lora_config("dpo", lora) if lora else None,
+            peft_config=build_lora_config("dpo", lora) if lora else None,
             callbacks=[TrainingCallback(run, f"{len(train):,} {what}s", self.progress)],
             **options,
         )

@@ -46,7 +46,7 @@ from labelguard_trainer.alignment.contents import read_prompts
 from labelguard_trainer.alignment.generation import SamplingSettings, open_responder
 from labelguard_trainer.training import models
 from labelguard_trainer.training.runs import RunDirectory, check_new_directory, mark_complete
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import hide_directory
 
 MECHANISM = "synthesis"
 Pairing = Literal["all", "extremes"]
@@ -129,7 +129,7 @@ def synthesize(
     contents = read_prompts(prompts)
     responder = open_responder(name, url)
     generator = {
-        "model": public_name(name),
+        "model": hide_directory(name),
         "identity": _identify_generator(name, url),
         "n": n,
         "pairs": pairs,

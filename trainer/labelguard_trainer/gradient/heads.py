@@ -50,7 +50,7 @@ _BLOCK = 1 << 17  # numbers that are worked on while they lie in the cache
 
 @dataclass(frozen=True, eq=False)
 class ComparisonRecords:
-    """Who compared what, of a run on frozen features: public.
+    """The comparisons of a run on frozen features, and whose they are: public.
 
     A row is a pair, scored by x·θ of its coordinates x, the difference of its sides. The rows of
     each unit stand together: row k is `features[index[k]]`, and those of unit u begin at
@@ -117,7 +117,7 @@ class HeadProblem:
         """PRIVATE: a whole number of grid steps in every coordinate, (d,)."""
         total = np.zeros(len(self.theta), np.int64)
         parts = self.gradients(units, labels)
-        for part in _slices(*parts.shape):
+        for part in _split_rows(*parts.shape):
             total += clipping.clip_to_grid(parts[part], clip, self._grid).sum(axis=0)
         return np.asarray(total * self._grid)
 
@@ -133,7 +133,7 @@ class HeadProblem:
         places = np.repeat(starts[units] - ends[:-1], sizes) + np.arange(ends[-1])
         features, index = self._records.features, self._records.index[places]
         theta, score = self.theta.astype(np.float32), np.empty(len(index), np.float32)
-        for part in _slices(len(index), features.shape[1]):
+        for part in _split_rows(len(index), features.shape[1]):
             score[part] = np.einsum("ij,j->i", features[index[part]], theta)
         residual = self._records.residuals(score, places, labels)
         factor = (residual * np.repeat(self._weight[units], sizes)).astype(np.float32)
@@ -166,7 +166,7 @@ class HeadProblem:
         return np.asarray(self._records.features @ self.theta.astype(np.float32), np.float64)
 
 
-def _slices(rows: int, width: int) -> Iterator[slice]:
+def _split_rows(rows: int, width: int) -> Iterator[slice]:
     """Of so many rows, some `_BLOCK` numbers each."""
     height = max(1, _BLOCK // width)
     return (slice(at, at + height) for at in range(0, rows, height))

@@ -31,7 +31,7 @@ class LanguageProblem(ModelProblem):
         self._scored = int(self._settings["per_device_eval_batch_size"])
         limit = self._settings["max_length"]
         self._sides = Sides(base.tokens, limit, base.tokenizer.pad_token_id)
-        self._reference = self._reference_log_probs()
+        self._reference = self._compute_reference_log_probs()
 
     def margins(self) -> Floats:
         """z of every distinct pair, shape (pairs,); of raw labels' model PRIVATE until released."""
@@ -67,7 +67,7 @@ class LanguageProblem(ModelProblem):
         sides: Tensor = scores.float().view(2, -1)
         return sides
 
-    def _reference_log_probs(self) -> Tensor | None:
+    def _compute_reference_log_probs(self) -> Tensor | None:
         """Of both sides of every pair by the base model, shape (2, pairs), for `dpo`; public."""
         if self.base.kind == "reward":
             return None

@@ -29,7 +29,7 @@ from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.reporting import silence_libraries
 from labelguard_trainer.training.reward import HEAD
-from labelguard_trainer.training.stage_training import StageTraining, lora_config
+from labelguard_trainer.training.stage_training import StageTraining, build_lora_config
 
 
 class Sgd:
@@ -174,7 +174,7 @@ class ModelProblem(ABC):
         update = self._optimizer.update(gradient, self._rate, self._steps)
         with torch.no_grad():
             for parameter, part in zip(
-                self._parameters, _views(update, self._parameters), strict=True
+                self._parameters, _split_like(update, self._parameters), strict=True
             ):
                 parameter -= part
 
@@ -195,7 +195,7 @@ class ModelProblem(ABC):
         with torch.no_grad():
             flat = torch.tensor(state["parameters"], device=self._device)
             for parameter, part in zip(
-                self._parameters, _views(flat, self._parameters), strict=True
+                self._parameters, _split_like(flat, self._parameters), strict=True
             ):
                 parameter.copy_(part)
             for name, values in moments.items():
@@ -225,7 +225,7 @@ class ModelProblem(ABC):
     def _accumulate(self, gradient: Tensor, step: StepRecords, part: slice, labels: Floats) -> None:
         """Add the gradients of some of a unit's records."""
         for parameter, place in zip(
-            self._parameters, _views(gradient, self._parameters), strict=True
+            self._parameters, _split_like(gradient, self._parameters), strict=True
         ):
             parameter.grad = place  # autograd adds to what is there
         loss = self._loss(step, part, labels)
@@ -269,10 +269,10 @@ def _load_trainable(base: StageTraining, seed: int) -> Any:
         if base.lora is None:
             return model
         head = {"modules_to_save": [HEAD]} if base.kind == "reward" else {}
-        return get_peft_model(model, lora_config(base.kind, base.lora, **head))
+        return get_peft_model(model, build_lora_config(base.kind, base.lora, **head))
 
 
-def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+def _split_like(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the parts of a flat tensor, in the parameters' shapes."""
     parts = torch.split(flat, [parameter.numel() for parameter in parameters])
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

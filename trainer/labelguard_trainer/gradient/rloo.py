@@ -88,10 +88,10 @@ class PolicyProblem(ModelProblem):
         if row not in self._drawn:
             self._drawn[row] = self._draw_responses(row)
         drawn = self._drawn[row]
-        log_probs = self._sum_log_probs(self._model, drawn)
+        log_probs = self._compute_log_probs_of_responses(self._model, drawn)
         if drawn.judged is None:
             before = log_probs.detach()
-            drawn.judged = before, leave_one_out(self._penalize_rewards(row, drawn, before))
+            drawn.judged = before, compare_with_others(self._penalize_rewards(row, drawn, before))
         before, advantage = drawn.judged
         ratio = (log_probs - before).clamp(-20, 20).exp()
         clipped = ratio.clamp(1 - _CLIP, 1 + _CLIP)
@@ -102,9 +102,9 @@ class PolicyProblem(ModelProblem):
         with torch.no_grad():
             if self._start is None:
                 with self._disable_adapters():
-                    start = self._sum_log_probs(self._model, drawn)
+                    start = self._compute_log_probs_of_responses(self._model, drawn)
             else:
-                start = self._sum_log_probs(self._start, drawn)
+                start = self._compute_log_probs_of_responses(self._start, drawn)
             width = len(self._prompts[row])
             written = [
                 ids[width:][real[width:]].tolist()
@@ -113,7 +113,7 @@ class PolicyProblem(ModelProblem):
             rewards = self._reward(self._prompts[row], written).to(self._device)
         return rewards - self._beta * (log_probs - start)
 
-    def _sum_log_probs(self, model: Any, drawn: Drawn) -> Tensor:
+    def _compute_log_probs_of_responses(self, model: Any, drawn: Drawn) -> Tensor:
         return self._token_log_probs(model, drawn.ids, drawn.real, drawn.response).sum(1)
 
     def _draw_responses(self, row: int) -> Drawn:
@@ -153,7 +153,7 @@ class PolicyProblem(ModelProblem):
         return torch.cat(tokens, 1)
 
 
-def leave_one_out(rewards: Tensor) -> Tensor:
+def compare_with_others(rewards: Tensor) -> Tensor:
     """Return of each reward, (k,), what it has above the mean of the others."""
     count = len(rewards)
     return (count * rewards - rewards.sum()) / (count - 1)

@@ -42,13 +42,12 @@ from labelguard.release.writer import (
 )
 from labelguard.storage.files import find_changed_file, fresh_directory
 from labelguard.text import Progress, no_progress, pluralize
-from labelguard_trainer.alignment.recipe import StageName
 from labelguard_trainer.records import card
 from labelguard_trainer.records.people import Part, read_people
 from labelguard_trainer.records.recipe import RecordsRecipe, check_terms
 from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
 from labelguard_trainer.training import models
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import StageName, hide_directory
 
 MECHANISM = "align"
 _MARK = "models.json"
@@ -304,7 +303,7 @@ class RecordsRun:
             grant = self.ledger.mark_drawn(grant, epoch, digest, grant.release.charged)
         facts = card.facts(self.opened, self.policy, grant, self.people, self.stages)
         if self.recipe.reward and (reward := self.recipe.reward.public):
-            facts["training"]["reward"] = {"model": public_name(reward), "identity": self.judge}
+            facts["training"]["reward"] = {"model": hide_directory(reward), "identity": self.judge}
         if self.learned:
             facts["learned_from"] = [asdict(one) for one in self.learned]
         work = fresh_directory(project.work / "models")

@@ -16,11 +16,10 @@ from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
 from labelguard.release.model_card import LearnedRelease, front_matter
 from labelguard.text import escape_controls, format_budget, pluralize, read_template
-from labelguard_trainer.alignment.recipe import StageName
 from labelguard_trainer.gradient.mechanism import DISCRETE
 from labelguard_trainer.records.people import People
 from labelguard_trainer.records.stages import RecordStage
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import StageName, hide_directory
 
 _TEMPLATE = Path(__file__).with_name("records_card.md.j2")
 _NOT_PROTECTED = (
@@ -82,7 +81,7 @@ def facts(
                     "people": len(part.people),
                     "records": len(part.unit),
                     "steps": price["steps"],
-                    "base": public_name(stages[part.name].model),
+                    "base": hide_directory(stages[part.name].model),
                     "clip": stages[part.name].clip,
                     "records_a_step": stages[part.name].records,
                     "lora": stages[part.name].lora and dict(stages[part.name].lora or {}),

@@ -23,10 +23,14 @@ from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
 from labelguard_trainer.training.evaluate import ModelEvaluation, TrainingResult
 from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
-from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, silence_libraries
+from labelguard_trainer.training.reporting import (
+    TrainingCallback,
+    collect_metrics,
+    silence_libraries,
+)
 from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.stage_training import TRAINERS, lora_config
+from labelguard_trainer.training.stage_training import TRAINERS, build_lora_config
 from labelguard_trainer.training.training_card import PANELS, Panels, draw_curves, to_markdown
 
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
@@ -64,7 +68,7 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
                 non_private=request.non_private,
                 **{**evaluated, **DEFAULTS, **fixed},
             )
-        parameters = _run_parameters(request, identity)
+        parameters = _collect_run_parameters(request, identity)
         with begin(run, parameters, args):
             with shorten_library_errors(refused):
                 trainer, probes = _build_trainer(request, run, args, progress)
@@ -103,7 +107,7 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
     return trained
 
 
-def _run_parameters(request: TrainingRequest, identity: str) -> dict[str, Any]:
+def _collect_run_parameters(request: TrainingRequest, identity: str) -> dict[str, Any]:
     """Return what decides the weights: a run goes on only if all of it is the same."""
     return {
         "kind": request.kind,
@@ -164,7 +168,7 @@ def publish_with_files(
     run: RunDirectory, trainer: Any, texts: Mapping[str, str], panels: Panels = PANELS
 ) -> None:
     """Write these files, metrics, curves and hashes beside a saved model, and publish all of it."""
-    lines, directory = metrics_of(trainer.state), run.finished_path
+    lines, directory = collect_metrics(trainer.state), run.finished_path
     metrics = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     with guard.explain_failed_write(directory):
         for name in _UNPUBLISHED:
@@ -192,7 +196,7 @@ def _build_trainer(
     out = int(request.held_out.sum())
     counts = f"{len(rows) - out:,} rows ({out:,} held out)"
     held_out = rows.select(np.flatnonzero(request.evaluated))
-    lora = lora_config(request.kind, request.lora) if request.lora else None
+    lora = build_lora_config(request.kind, request.lora) if request.lora else None
     progress("loading the model and tokenizing rows", None)
     init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     check_weights_complete(request.kind, request.model, init)

@@ -196,7 +196,7 @@ def check_rows(dataset: Any, args: Any) -> None:
         )
 
 
-def tokenizer_of(model: Any, args: Any) -> Any:
+def load_tokenizer_of_model(model: Any, args: Any) -> Any:
     """Return the tokenizer saved with a model. `LabelguardError` if it has no path to find it
     at.
     """

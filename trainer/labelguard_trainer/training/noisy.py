@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from trl.trainer.base_trainer import _BaseTrainer
 
 from labelguard.errors import LabelguardError
-from labelguard_trainer.losses import Loss, loss_of
+from labelguard_trainer.losses import Loss, find_loss
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.rows import (
     AUTO,
@@ -164,9 +164,9 @@ class NoisyTraining(_BaseTrainer):
             guard.check_rows(dataset, args)
         guard.check_processes(args)
         options = self._check_options(model, args, train_dataset, options)
-        tokenizer = processing_class or guard.tokenizer_of(model, args)
+        tokenizer = processing_class or guard.load_tokenizer_of_model(model, args)
         self._check_architecture(guard.check_model_fits(model, tokenizer, args))
-        self.preference_loss = loss_of(args.preference_loss)
+        self.preference_loss = find_loss(args.preference_loss)
         with guard.explain_failed_training(args, model):
             super().__init__(
                 model,

@@ -98,7 +98,7 @@ class TrainingRequest:
             Path(probes) if probes else None,
             Path(config) if config else None,
             out,
-            limit_held_out(items, out, eval_pairs),
+            choose_evaluated_rows(items, out, eval_pairs),
             items,
             first,
             find_learned_releases(model, private=source.card is not None),
@@ -115,10 +115,14 @@ class TrainingRequest:
         """The loss that `auto` stands for."""
         if self.loss != AUTO:
             return self.loss
-        return _loss_for(self.noise_columns) if self.source.card is None else self.source.train_with
+        return (
+            _choose_auto_loss(self.noise_columns)
+            if self.source.card is None
+            else self.source.train_with
+        )
 
 
-def limit_held_out(
+def choose_evaluated_rows(
     items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int
 ) -> NDArray[np.bool_]:
     """Of the held-out rows at most so many, shape (n,), but a whole item at least.
@@ -132,7 +136,7 @@ def limit_held_out(
     return few
 
 
-def _loss_for(columns: Mapping[str, NDArray[np.float64]]) -> str:
+def _choose_auto_loss(columns: Mapping[str, NDArray[np.float64]]) -> str:
     """Return what `auto` does with rows of a file, which no card speaks of."""
     for name, loss in (("flip_probability", "forward"), ("label_probability", "soft")):
         if not np.isnan(columns[name]).all():

@@ -83,7 +83,7 @@ class StageTraining:
             shorten_library_errors("model and settings of training cannot be used"),
         ):
             arguments = _build_trainer_config(kind, settings, Path("unused"))
-            tokenizer = guard.tokenizer_of(model, arguments)
+            tokenizer = guard.load_tokenizer_of_model(model, arguments)
             if is_chat(pairs) and not tokenizer.chat_template:
                 raise LabelguardError(
                     f"the pairs are chats, and the tokenizer of {model} has no chat template"
@@ -117,7 +117,7 @@ class StageTraining:
         start = self.model if weights is None or self.lora else str(weights)
         if start == self.model:
             self._check_base()
-        lora = lora_config(self.kind, self.lora) if self.lora else None
+        lora = build_lora_config(self.kind, self.lora) if self.lora else None
         with silence_libraries():
             trainer = TRAINERS[self.kind][1](
                 start,
@@ -218,7 +218,7 @@ def _build_trainer_config(kind: Kind, settings: Mapping[str, Any], directory: Pa
     return TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
 
 
-def lora_config(kind: Kind, lora: Mapping[str, Any], **more: Any) -> LoraConfig:
+def build_lora_config(kind: Kind, lora: Mapping[str, Any], **more: Any) -> LoraConfig:
     """Low-rank adapters of a kind of model."""
     return LoraConfig(task_type=_TASKS[kind], **lora, **more)
 

@@ -33,7 +33,7 @@ from labelguard.text import (
 from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
 from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.rows import RawLabels
-from labelguard_trainer.training.settings import public_name, public_settings
+from labelguard_trainer.training.settings import hide_directory, select_public_settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,10 +67,10 @@ def to_markdown(
         digest=digest,
         front_matter=front_matter(learned, trained.model),
         guarantee=guarantee(card) if card else "",
-        model=escape_controls(public_name(trained.model)).replace("`", "'"),
+        model=escape_controls(hide_directory(trained.model)).replace("`", "'"),
         results=[*results(trained.evaluation)],
         settings={
-            "config": public_settings(request.config) if request.config else {},
+            "config": select_public_settings(request.config) if request.config else {},
             "LoRA": request.lora,
         },
         trained=trained,
