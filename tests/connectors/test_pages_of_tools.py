@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
-from labelguard_connectors.hook.metrics import Metrics, metrics_page
+from labelguard_connectors.hook.metrics import Metrics, render_metrics
 from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Scheme
@@ -77,7 +77,7 @@ def test_the_table_of_connectors_names_every_key():
 
 def test_metrics_and_alarms_are_about_what_the_hook_counts(project):
     metrics = Metrics(ServedProject(project), ["label-studio"])
-    counted = set(re.findall(r"(?m)^# TYPE (\w+)", metrics_page({"": metrics}).decode()))
+    counted = set(re.findall(r"(?m)^# TYPE (\w+)", render_metrics({"": metrics}).decode()))
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", page))
     assert documented == {name for name in counted if not name.endswith("_created")}
@@ -239,5 +239,5 @@ def test_every_alert_has_a_case_that_fires():
 def test_they_are_about_what_the_hook_measures(project):
     metrics = Metrics(ServedProject(project), ["label-studio"])
     metrics.deliveries.labels("label-studio", "200").inc()
-    measured = set(NAME.findall(metrics_page({"": metrics}).decode()))
+    measured = set(NAME.findall(render_metrics({"": metrics}).decode()))
     assert set(NAME.findall(RULES.read_text())) <= measured

@@ -6,8 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
-from labelguard_trainer.gradient.heads import HeadProblem, choose_clip_norm, rates
+from labelguard_trainer.gradient.heads import (
+    ComparisonRecords,
+    HeadProblem,
+    choose_clip_norm,
+    rates,
+)
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from support.asked import features, heavy_tailed
 
@@ -31,7 +35,7 @@ def measured(worlds, x, rows, epsilon):
     axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     z = axes.coordinates(x)
     records = ComparisonRecords.of(z, rows)
-    weight = weights(records, "root")
+    weight = records.weigh_by_unit("root")
     clip = choose_clip_norm(records, weight)
     price = {"noise_multiplier": multiplier, "sampling_probability": PROBABILITY, "steps": STEPS}
     course = NoisyRun.from_price(price, clip, rows.units)
@@ -43,7 +47,7 @@ def measured(worlds, x, rows, epsilon):
         labels = np.empty(len(rows))
         labels[np.argsort(rows.unit, kind="stable")] = draw.half + 0.5
         for _ in range(REPEATED):
-            problem = HeadProblem(z, records, weight, rate, clip)
+            problem = HeadProblem(records, weight, rate, clip)
             nowhere = Checkpoints(Path("nowhere"), STEPS, bytes)
             loop.train(problem, labels, course, nowhere, lambda share: None)
             found.append(trial.accuracy(problem.margins()))

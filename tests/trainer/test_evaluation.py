@@ -81,11 +81,11 @@ def test_baselines_are_measured_on_the_rows_of_the_model_and_corrected_alike():
 def test_fewer_rows_are_evaluated_by_whole_items_and_always_the_same():
     items = np.repeat(np.arange(10, dtype=np.uint64), 3)
     out = items < 8
-    few = request.limit_held_out(items, out, 7)
+    few = request.choose_evaluated_rows(items, out, 7)
     assert few.sum() == 6 and set(items[few]) == {0, 1}
-    assert (few <= request.limit_held_out(items, out, 12)).all()
-    assert (request.limit_held_out(items, out, 24) == out).all()
-    assert request.limit_held_out(items, out, 1).sum() == 3  # an item at least
+    assert (few <= request.choose_evaluated_rows(items, out, 12)).all()
+    assert (request.choose_evaluated_rows(items, out, 24) == out).all()
+    assert request.choose_evaluated_rows(items, out, 1).sum() == 3  # an item at least
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))

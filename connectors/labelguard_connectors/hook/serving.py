@@ -133,14 +133,14 @@ class Scheme:
             _require_matching_proof(proof, [secret.encode() for secret in secrets])
         elif self.name == "hmac-sha256":
             _require_matching_proof(
-                proof, [b"sha256=" + _hmac(one, body).hex().encode() for one in secrets]
+                proof, [b"sha256=" + _compute_hmac(one, body).hex().encode() for one in secrets]
             )
         else:
             stamp = headers.get(self.timestamp_header, "")
             _check_timestamp(stamp, self.timestamp_header)
             signed = stamp.encode("latin-1") + body
             _require_matching_proof(
-                proof, [base64.b64encode(_hmac(one, signed)) for one in secrets]
+                proof, [base64.b64encode(_compute_hmac(one, signed)) for one in secrets]
             )
 
 
@@ -153,7 +153,7 @@ def _has_standard_signature(secret: str, headers: Mapping[str, str], body: bytes
     return True
 
 
-def _hmac(secret: str, data: bytes) -> bytes:
+def _compute_hmac(secret: str, data: bytes) -> bytes:
     return hmac.digest(secret.encode(), data, "sha256")
 
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from labelguard_trainer.gradient import heads, loop, mechanism
-from labelguard_trainer.gradient.head_records import ComparisonRecords
-from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from support import world
 from support.copies import copy_project
 from support.preferences import ASKED, TABLE, labels, opinions, pairs
@@ -395,7 +394,7 @@ def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms
     rng = np.random.default_rng(0)
     z = rng.normal(size=(12, 2)).astype(np.float32)
     rows = Rows(np.arange(12), np.arange(12) // 4, 3)
-    made = HeadProblem(z, ComparisonRecords.of(z, rows), np.ones(3), np.ones(2), 0.5)
+    made = HeadProblem(ComparisonRecords.of(z, rows), np.ones(3), np.ones(2), 0.5)
     made.theta = np.array([theta, -theta])
     one, other = np.zeros(12), np.zeros(12)
     other[:4] = 1

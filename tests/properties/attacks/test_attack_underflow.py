@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from labelguard_trainer.gradient import head_records, heads, loop
-from labelguard_trainer.gradient.head_records import ComparisonRecords
-from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient import heads, loop
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 
 import labelguard as lg
@@ -54,9 +53,9 @@ def problem():
     """And its clip norm."""
     z, asked = features(), rows()
     records = ComparisonRecords.of(z, asked)
-    weight = head_records.weights(records, "root")
+    weight = records.weigh_by_unit("root")
     clip = heads.choose_clip_norm(records, weight)
-    return HeadProblem(z, records, weight, np.ones(D), clip), clip
+    return HeadProblem(records, weight, np.ones(D), clip), clip
 
 
 def labels(victims, seed=0):

@@ -200,7 +200,7 @@ def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(pro
 
 
 @pytest.mark.slow
-def test_rankings_and_choices_are_learned_from(project, tmp_path):
+def test_rankings_are_learned_from_and_choices_refused(project, tmp_path):
     rng = np.random.default_rng(0)
     rows = []
     for labeler in range(60):
@@ -222,10 +222,10 @@ def test_rankings_and_choices_are_learned_from(project, tmp_path):
     for name, drop in (("ranks", "choice"), ("choice", "ranks")):
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps([{k: v for k, v in row.items() if k != drop} for row in rows]))
-        release = lg.privatize(
-            path,
-            project=lg.init(tmp_path / name),
-            **ULS | {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0},
-        )
-        head = Head.load(release.path)
-        assert head.coefficients[0] > 0.5
+        given = {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0}
+        options = {"project": lg.init(tmp_path / name), **ULS, **given}
+        if name == "choice":
+            with pytest.raises(PolicyError, match="no pairs"):
+                lg.privatize(path, **options)
+        else:
+            assert Head.load(lg.privatize(path, **options).path).coefficients[0] > 0.5

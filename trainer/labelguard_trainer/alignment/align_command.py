@@ -24,7 +24,9 @@ _STAGES = ("sft", "reward", "rl")
 def _print_result(value: AlignmentResult | RecordsResult) -> None:
     from labelguard_trainer.alignment.align import AlignmentResult
 
-    print_facts(_facts(value) if isinstance(value, AlignmentResult) else _facts_of_records(value))
+    print_facts(
+        _facts(value) if isinstance(value, AlignmentResult) else _list_facts_of_records(value)
+    )
     print_notes(value.notes)
 
 
@@ -37,7 +39,7 @@ def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
     yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
 
 
-def _facts_of_records(value: RecordsResult) -> Iterator[tuple[str, str]]:
+def _list_facts_of_records(value: RecordsResult) -> Iterator[tuple[str, str]]:
     yield "models", format_relative_path(value.path)
     for stage in value.stages:
         whose = f"{stage['records']:,} records of {stage['people']:,} {value.unit}s"

@@ -140,13 +140,6 @@ def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:
             f"{judged.judge}: the best wins {judged.win:,}, ties {judged.tie:,}, loses "
             f"{judged.loss:,}: {judged.rate:.3f} ({judged.low:.3f} to {judged.high:.3f})",
         )
-    elif held := value.held_out:
-        yield (
-            "held out",
-            f"{held.evaluation}: mean log-likelihood of a label {held.gain:+.4f} ± "
-            f"{held.standard_error:.4f} against no opinion; of the head, on pairs that held-out "
-            "labelers labeled, not on candidates",
-        )
     else:
         yield "judge", "none: only another one can tell whether the best are better (--judge)"
     if value.path:
@@ -166,7 +159,7 @@ def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:
 @click.option(
     "--judge",
     metavar="RELEASE",
-    help="Let another release, reward:ID_OR_PATH, or an evaluation judge the reward's choice.",
+    help="Let another release, or reward:ID_OR_PATH, judge the reward's choice.",
 )
 @file_option("best.parquet", help="File for the best response to each prompt.")
 @prints(_print_best_of, project=True)

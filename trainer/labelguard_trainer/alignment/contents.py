@@ -60,7 +60,7 @@ def read_contents(file: Path, *names: str) -> list[list[Content]]:
     return contents
 
 
-def content_array(contents: Sequence[Content]) -> pa.Array:
+def to_content_array(contents: Sequence[Content]) -> pa.Array:
     """Return contents, all texts or all chats, as a column that `read_contents` reads."""
     if all(isinstance(content, str) for content in contents):
         return pa.array(contents, pa.string())

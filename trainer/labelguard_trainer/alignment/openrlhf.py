@@ -81,7 +81,7 @@ class PromptTemplate:
 
     def split(self, query: str, prompt: str) -> Pair:
         """Return the user's prompt and the response. Raises `RefusedRequest`."""
-        response = query[_end_of_prompt(query, prompt) :]
+        response = query[_find_end_of_prompt(query, prompt) :]
         end = len(response)
         while mark := next((m for m in self.ends if response.endswith(m, 0, end)), None):
             end -= len(mark)
@@ -93,7 +93,7 @@ class PromptTemplate:
         return prompt[len(before) : len(prompt) - len(after)], response[:end]
 
 
-def _end_of_prompt(query: str, prompt: str) -> int:
+def _find_end_of_prompt(query: str, prompt: str) -> int:
     """Return where the response begins. Raises `RefusedRequest` if that cannot be known."""
     if query.startswith(prompt):
         return len(prompt)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from labelguard import extras
 from labelguard._version import __version__
-from labelguard.analysis.reward import ReleaseReward, reward
+from labelguard.analysis.reward import Content, ReleaseReward, reward
 from labelguard.clock import format_time
 from labelguard.errors import LabelguardError
 from labelguard.inputs.pairs import read_pairs
@@ -47,11 +47,10 @@ from labelguard.storage.files import SUMS, hashes_of, sha256, sums_text, write_a
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.candidates import pair_responses
 from labelguard_trainer.alignment.contents import read_prompts
-from labelguard_trainer.alignment.generation import open_responder
-from labelguard_trainer.alignment.sampling import Content, SamplingSettings
+from labelguard_trainer.alignment.generation import SamplingSettings, open_responder
 from labelguard_trainer.training import models
 from labelguard_trainer.training.runs import RunDirectory, check_new_directory, mark_complete
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import hide_directory
 
 MECHANISM = "synthesis"
 Pairing = Literal["all", "extremes"]
@@ -134,7 +133,7 @@ def synthesize(
     contents = read_prompts(prompts)
     responder = open_responder(name, url)
     generator = {
-        "model": public_name(name),
+        "model": hide_directory(name),
         "identity": _identify_generator(name, url),
         "n": n,
         "pairs": pairs,

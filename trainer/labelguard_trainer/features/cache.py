@@ -33,7 +33,7 @@ Vectors = NDArray[np.float32]
 _KEY = pa.binary(16)
 
 
-def default_directory() -> Path:
+def find_cache_directory() -> Path:
     """`LABELGUARD_CACHE`, else `labelguard/features` in `XDG_CACHE_HOME` or `~/.cache`."""
     named = os.environ.get("LABELGUARD_CACHE")
     return Path(named) if named else Unix("labelguard").user_cache_path / "features"
@@ -44,7 +44,7 @@ class VectorCache:
 
     def __init__(self, identity: str, directory: Path | None = None) -> None:
         name = hashlib.sha256(identity.encode()).hexdigest()[:32]
-        self.directory = (directory or default_directory()) / name
+        self.directory = (directory or find_cache_directory()) / name
         self._segments: list[Vectors] = []
         self._keys: Blocks = np.zeros((0, 2), np.uint64)
         self._segment = np.zeros(0, np.intp)

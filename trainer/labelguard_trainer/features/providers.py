@@ -49,7 +49,7 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
     assert package is not None and package.submodule_search_locations
     directory = Path(package.submodule_search_locations[0]) / "model"
     chosen = read_options("minilm", options.split(",") if options else [], {"dtype", "input"})
-    return FrozenEncoder(encoder_config("minilm", directory, {"input": "response"} | chosen))
+    return FrozenEncoder(build_encoder_config("minilm", directory, {"input": "response"} | chosen))
 
 
 def hf(options: str, state: State | None) -> FrozenEncoder:
@@ -65,10 +65,10 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
     chosen = read_options("hf", rest, {*_CHOICES, "max_tokens"})
-    return FrozenEncoder(encoder_config("hf", locate_or_download_model(source), chosen))
+    return FrozenEncoder(build_encoder_config("hf", locate_or_download_model(source), chosen))
 
 
-def judge_config(
+def build_judge_config(
     name: str, provider: str, options: str, check: Callable[[Path], None]
 ) -> EncoderConfig:
     """Return settings of a model with a task head, by ID_OR_PATH and options."""
@@ -81,7 +81,7 @@ def judge_config(
     directory = locate_or_download_model(source)
     check(directory)
     usual = {"template": "chat" if has_chat_template(directory) else "lines"}
-    return encoder_config(name, directory, usual | chosen)
+    return build_encoder_config(name, directory, usual | chosen)
 
 
 def check_architecture(
@@ -104,7 +104,7 @@ def locate_or_download_model(source: str) -> Path:
 minilm.extra = hf.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
 
 
-def encoder_config(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
+def build_encoder_config(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
     """Return settings from the model's own files, and what the specification chose."""
     if not any(directory.glob(WEIGHTS[0])):
         raise LabelguardError(f"{directory} holds no weights ({WEIGHTS[0]})")

@@ -96,7 +96,6 @@ class GradientMechanism(Mechanism[GradientRun]):
     """A gradient mechanism; which one, its options say."""
 
     version = 1
-    choices = True
 
     def __init__(self, options: GradientOptions) -> None:
         self.options = options
@@ -171,10 +170,10 @@ class GradientMechanism(Mechanism[GradientRun]):
         """Return the run of a language model; its identity must be the recorded one, if any."""
         from labelguard_trainer.gradient.language_runs import prepare_language_run
 
-        if rows.choices or (rows.size is not None and (rows.size > 2).any()):
+        if rows.size is not None and (rows.size > 2).any():
             raise PolicyError(
-                "rankings and choices of several responses go with --learner head; a language "
-                "model learns from pairs"
+                "rankings of several responses go with --learner head; a language model learns "
+                "from pairs"
             )
         options, policy = self.options, context.policy
         run = prepare_language_run(

@@ -27,7 +27,8 @@ from labelguard.project.opening import OpenProject
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.text import pluralize
-from labelguard_trainer.records.recipe import RecordsRecipe, StageName
+from labelguard_trainer.records.recipe import RecordsRecipe
+from labelguard_trainer.training.settings import StageName
 
 Indices: TypeAlias = NDArray[np.intp]
 

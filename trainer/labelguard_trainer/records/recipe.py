@@ -31,8 +31,7 @@ from labelguard.budget.policy import Allowance, Policy
 from labelguard.configuration import loader
 from labelguard.configuration.loader import SettingsTable, Text, setting
 from labelguard.errors import LabelguardError, PolicyError
-
-StageName: TypeAlias = Literal["sft", "reward", "rl"]
+from labelguard_trainer.training.settings import StageName
 
 _MOST_STAGES = 3
 _Positive: TypeAlias = Annotated[float, Field(ge=1e-12, le=1e12)]

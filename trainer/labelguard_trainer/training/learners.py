@@ -69,7 +69,11 @@ class PreparedBase:
         base, values = models.identify_and_pin(options.model, config)
         chosen = {**cls.usual, **values}
         training = StageTraining.of(kind, options.model, base, lora, chosen, pairs)
-        identity = {"model": base, "lora": lora, "training": settings.public_settings(chosen)}
+        identity = {
+            "model": base,
+            "lora": lora,
+            "training": settings.select_public_settings(chosen),
+        }
         learned = {"learned_from": [asdict(release) for release in before]} if before else {}
         return cls(training, identity | learned)
 

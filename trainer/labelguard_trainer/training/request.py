@@ -103,7 +103,7 @@ class TrainingRequest:
             Path(probes) if probes else None,
             Path(config) if config else None,
             out,
-            limit_held_out(items, out, eval_pairs),
+            choose_evaluated_rows(items, out, eval_pairs),
             items,
             first,
             find_learned_releases(model, private=source.card is not None),
@@ -120,10 +120,14 @@ class TrainingRequest:
         """The loss that `auto` stands for."""
         if self.loss != AUTO:
             return self.loss
-        return _loss_for(self.noise_columns) if self.source.card is None else self.source.train_with
+        return (
+            _choose_auto_loss(self.noise_columns)
+            if self.source.card is None
+            else self.source.train_with
+        )
 
 
-def limit_held_out(
+def choose_evaluated_rows(
     items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int
 ) -> NDArray[np.bool_]:
     """Of the held-out rows at most so many, shape (n,), but a whole item at least.
@@ -137,7 +141,7 @@ def limit_held_out(
     return few
 
 
-def _loss_for(columns: Mapping[str, NDArray[np.float64]]) -> str:
+def _choose_auto_loss(columns: Mapping[str, NDArray[np.float64]]) -> str:
     """Return what `auto` does with rows of a file, which no card speaks of."""
     for name, loss in (("flip_probability", "forward"), ("label_probability", "soft")):
         if not np.isnan(columns[name]).all():
@@ -207,21 +211,13 @@ def read_noise_and_sides(
     A column that is not there is all NaN.
     """
     frame = scan_pairs(source.file)
-    names = frame.collect_schema().names()
-    values = frame.select(name for name in NOISE_COLUMNS if name in names).collect()
+    present = [name for name in NOISE_COLUMNS if name in frame.collect_schema().names()]
+    values = frame.select(present).collect()
     sides = compute_item_keys_and_sides(source.file)
-    return {
-        name: _read_numbers_or_nan(source.file, values, name, len(sides[0]))
-        for name in NOISE_COLUMNS
-    }, sides
-
-
-def _read_numbers_or_nan(
-    file: Path, frame: pl.DataFrame, name: str, rows: int
-) -> NDArray[np.float64]:
-    if name not in frame.columns:
-        return np.full(rows, np.nan)
-    kind = frame.schema[name]
-    if not (kind.is_numeric() or kind == pl.Null):
-        raise LabelguardError(f"{file}: column {name} must hold numbers")
-    return frame[name].cast(pl.Float64).to_numpy()
+    columns = {name: np.full(len(sides[0]), np.nan) for name in NOISE_COLUMNS}
+    for name in present:
+        kind = values.schema[name]
+        if not (kind.is_numeric() or kind == pl.Null):
+            raise LabelguardError(f"{source.file}: column {name} must hold numbers")
+        columns[name] = values[name].cast(pl.Float64).to_numpy()
+    return columns, sides

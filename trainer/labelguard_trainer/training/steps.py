@@ -170,22 +170,20 @@ class _TrainStep:
         asked.
         """
         if self._scoring is None or self._scoring[0] is not pairs:
+            from labelguard_trainer.training import models
+            from labelguard_trainer.training.stage_training import StageTraining
             from labelguard_trainer.training.stages import StageLearner
 
-            training = self._load_for_scoring(pairs)
+            scoring = {name: value for name, value in self._config().items() if name in _SCORING}
+            base, settings = models.identify_and_pin(self._model_path_or_id, scoring)
+            sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
+            training = StageTraining.of(
+                self.kind, self._model_path_or_id, base, None, settings, sides
+            )
             with tempfile.TemporaryDirectory() as directory:
                 reference = StageLearner(training, Path(directory), no_progress).reference
             self._scoring = (pairs, training, reference)
         return self._scoring[1:]
-
-    def _load_for_scoring(self, pairs: pa.Table) -> StageTraining:
-        from labelguard_trainer.training import models
-        from labelguard_trainer.training.stage_training import StageTraining
-
-        scoring = {name: value for name, value in self._config().items() if name in _SCORING}
-        base, settings = models.identify_and_pin(self._model_path_or_id, scoring)
-        sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
-        return StageTraining.of(self.kind, self._model_path_or_id, base, None, settings, sides)
 
     @property
     def _model_path_or_id(self) -> str:

@@ -38,7 +38,7 @@ from labelguard.text import (
 from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
 from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.rows import RawLabels
-from labelguard_trainer.training.settings import public_name, public_settings
+from labelguard_trainer.training.settings import hide_directory, select_public_settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,10 +72,10 @@ def to_markdown(
         digest=digest,
         front_matter=front_matter(learned, trained.model),
         guarantee=format_guarantee(card) if card else "",
-        model=escape_controls(public_name(trained.model)).replace("`", "'"),
+        model=escape_controls(hide_directory(trained.model)).replace("`", "'"),
         results=[*results(trained.evaluation)],
         settings={
-            "config": public_settings(request.config) if request.config else {},
+            "config": select_public_settings(request.config) if request.config else {},
             "LoRA": request.lora,
         },
         trained=trained,
@@ -134,11 +134,13 @@ def _format_baselines(baselines: Mapping[str, float]) -> str:
 
 Lines: TypeAlias = Sequence[Mapping[str, Any]]
 
-_PANELS = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
+# Names of metrics, and their titles.
+Panels: TypeAlias = Sequence[tuple[str, str]]
+PANELS: Panels = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
 _PARTS = (("", "training", "#0b6e4f"), ("eval_", "held out", "#c1440e"))
 
 
-def draw_curves(lines: Lines, directory: Path, panels: Sequence[tuple[str, str]] = _PANELS) -> None:
+def draw_curves(lines: Lines, directory: Path, panels: Panels) -> None:
     """Write `curves.svg` and `curves.png`; the same lines, the same bytes.
 
     `lines` are those of `metrics.jsonl`: `step`, and any of the names in `panels`, which go with
@@ -229,7 +231,9 @@ def publish_model(
         text = sums_text({name: file.sha256 for name, file in files.items()}).encode("ascii")
         files[SUMS] = _write_public_file(Path(scratch) / SUMS, text)
         files["README.md"] = files[_CARD]
-        title = f"Model of {', '.join(_list_learned_releases(matter)) or 'public texts'}"
+        learned = matter["labelguard"]["learned_from"]
+        of = RAW if learned == RAW else ", ".join(str(entry.release) for entry in learned)
+        title = f"Model of {of or 'public texts'}"
         where = send_files(files, str(to), "model", title=title, public=public, progress=progress)
     return PublishedModel(str(directory), where)
 
@@ -254,9 +258,3 @@ def _rename_base_model(
 def _write_public_file(path: Path, content: bytes) -> PublicFile:
     path.write_bytes(content)
     return PublicFile(path, hashlib.sha256(content).hexdigest())
-
-
-def _list_learned_releases(matter: Mapping[str, Any]) -> list[str]:
-    """Return the releases that a model is a function of, or that it is one of raw labels."""
-    learned = matter["labelguard"]["learned_from"]
-    return [RAW] if learned == RAW else [str(entry.release) for entry in learned]
