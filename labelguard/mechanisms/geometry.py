@@ -50,6 +50,10 @@ class Shape:
         if not 0 <= self.clip_quantile <= 1:
             raise PolicyError(f"clip-quantile must be in [0, 1], found {self.clip_quantile}")
 
+    def metric(self, values: Floats) -> Floats:
+        """Return the diagonal of A on principal axes; of H they have these values, descending."""
+        return (values / values[0] + self.floor) ** -self.whitening
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -110,7 +114,7 @@ def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spec
 def basis(spectrum: Spectrum, shape: Shape) -> Basis:
     """Return the coordinates of `shape`; at most as many components as pairs have directions."""
     components = min(shape.components, spectrum.rank)
-    metric = (spectrum.values[:components] / spectrum.values[0] + shape.floor) ** -shape.whitening
+    metric = shape.metric(spectrum.values[:components])
     return Basis(spectrum.axes[:, :components] * metric, metric)
 
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from labelguard.budget.label_values import parse_public_columns, public_column_options
 from labelguard.budget.policy import USUAL_EPSILON
-from labelguard.planner.outcomes import Forecast, Sizing, learned_share
+from labelguard.planner.outcomes import Forecast, learned_share
 from labelguard.text import AUTO_FORMAT, FORECAST_ASSUMPTION, pluralize, read_template
 
 # With fewer labelers than this nothing is recommended.
@@ -28,7 +28,7 @@ NAMES = {
     "props": "PROPS",
     "non-private": "no privacy",
 }
-NOUNS = {"labeler": "labelers", "item": "contents", "group": "groups"}
+NOUNS = {"labeler": "labeler", "item": "content", "group": "group"}
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def describe_worth(epsilon: float | None, units: int | None, unit: str) -> Worth
         "score, in 19 of 20 simulations"
     )
     if epsilon is None:
-        few = f"nor would one of {TIMES[-1]} times as many {NOUNS[unit]}"
+        few = f"nor would one of {TIMES[-1]} times as many {NOUNS[unit]}s"
         return Worth(None, None, f"no release of these labels would beat a coin, {few}")
     start = f"ε = {epsilon:g} on"
     if units is not None:
-        start = f"about {_count_units(units, unit)} like these on, at ε = {epsilon:g}"
+        start = f"about {pluralize(units, NOUNS[unit])} like these on, at ε = {epsilon:g}"
     return Worth(epsilon, units, f"a release beats a coin from {start}: {coin}")
 
 
@@ -101,32 +101,32 @@ def is_worth_it(forecast: Forecast, units: int) -> bool:
 
 
 def recommend(
-    sizing: Sizing,
+    forecast: Forecast,
+    periods: int,
     automatic: str,
     plain: Forecast | None,
     units: int,
     unit: str,
-    command: Callable[[Sizing], str],
+    command: Callable[[Forecast], str],
 ) -> Recommendation:
-    """Return what to say of the best mechanism at one ε.
+    """Return what to say of the best mechanism at one ε, for `periods` releases.
 
     `automatic` is what `--mechanism auto` takes, `plain` a head without privacy, or None where no
     head can learn, `units` how many of `unit` are protected, `command` what releases labels so.
     """
-    forecast = sizing.forecast
     refusal = explain_refusal(forecast if plain else None, units, unit)
     good = refusal is None
     words = refusal or _describe_expectation(forecast, plain, unit)
     return Recommendation(
         epsilon=forecast.epsilon or 0.0,
-        mechanism=sizing.mechanism if good else None,
+        mechanism=forecast.mechanism if good else None,
         automatic=automatic,
-        max_labels_per_labeler=sizing.max_labels_per_labeler,
-        releases=sizing.releases,
-        uses=sizing.uses,
-        block=sizing.block,
+        max_labels_per_labeler=forecast.max_labels_per_labeler,
+        releases=periods if forecast.mechanism in ("statistic", "uls") else None,
+        uses=forecast.uses,
+        block=forecast.block,
         words=f"ε = {forecast.epsilon:g}: {words}",
-        command=command(sizing) if good else None,
+        command=command(forecast) if good else None,
     )
 
 
@@ -144,17 +144,17 @@ def suggest_improvements(
         return ()
     if units < FEWEST:
         return (
-            f"{_count_units(units, unit)}: whatever is released, each is a large part of it, so "
-            f"that nothing is recommended at any ε; what would help: {FEWEST} {NOUNS[unit]} or "
+            f"{pluralize(units, NOUNS[unit])}: whatever is released, each is a large part of it, "
+            f"so that nothing is recommended at any ε; what would help: {FEWEST} {NOUNS[unit]}s or "
             "more, for example by putting several datasets into one project",
         )
     most = max(best)
     twice = best[most].twice_labelers
-    more = f"more {NOUNS[unit]}"
+    more = f"more {NOUNS[unit]}s"
     if twice:
         more += f" (with twice as many a model is right about {_hundredths(twice)} fresh labels)"
     return (
-        f"too few {NOUNS[unit]} or labels for ε ≤ {most:g}; what would help: a larger ε, {more}, "
+        f"too few {NOUNS[unit]}s or labels for ε ≤ {most:g}; what would help: a larger ε, {more}, "
         "other features",
     )
 
@@ -167,18 +167,15 @@ def _describe_expectation(forecast: Forecast, plain: Forecast | None, unit: str)
     differ = _hundredths(forecast.label_error.mean)
     words += f"; about {differ} released labels differ from what labelers said"
     if forecast.released < 1:
-        bound = f"at most {forecast.max_labels_per_labeler} of each {_SINGULAR[unit]}"
+        bound = f"at most {forecast.max_labels_per_labeler} of each {NOUNS[unit]}"
         words += f"; {_hundredths(forecast.released)} labels are released ({bound})"
     return words
-
-
-_SINGULAR = {"labeler": "labeler", "item": "content", "group": "group"}
 
 
 def explain_refusal(forecast: Forecast | None, units: int, unit: str) -> str | None:
     """Say why nothing is recommended, if so; without a forecast by the number of units alone."""
     if units < FEWEST:
-        return f"nothing is recommended for {_count_units(units, unit)}"
+        return f"nothing is recommended for {pluralize(units, NOUNS[unit])}"
     if forecast is None or is_worth_it(forecast, units):
         return None
     return (
@@ -191,10 +188,6 @@ def explain_refusal(forecast: Forecast | None, units: int, unit: str) -> str | N
 def _percent(share: float) -> str:
     """`87%`, or `less than 1%`."""
     return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
-
-
-def _count_units(units: int, unit: str) -> str:
-    return f"1 {_SINGULAR[unit]}" if units == 1 else f"{units:,} {NOUNS[unit]}"
 
 
 def _hundredths(share: float) -> str:
@@ -310,7 +303,7 @@ def forecast_table_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
 
 def describe_input(plan: Planned) -> str:
     """Return what was planned for: counts, δ, features, periods."""
-    counts, units = plan.counts, NOUNS[plan.unit]
+    counts, units = plan.counts, f"{NOUNS[plan.unit]}s"
     periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
     return (
         f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs; "

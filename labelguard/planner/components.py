@@ -27,7 +27,7 @@ from labelguard.accounting import ball, gaussian
 from labelguard.errors import InvalidLabels
 from labelguard.learning.features import Group, default_features
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Shape, spectrum
+from labelguard.mechanisms.geometry import Shape, spectrum, weighted_squares
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import explained_by, margin_variance
@@ -47,7 +47,6 @@ _POWER = 0.5
 
 _LEADING = 4  # components from which labelers' weights are taken
 _WORTH = 1.0005  # a larger number has to gain this much
-_CHUNK = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,11 @@ class Directions:
         more of them.
         """
         shape, axes = Shape(), min(z.shape[1], COUNTS[-1])
-        leading = values[: min(axes, _LEADING)]
-        metric = (leading / values[0] + shape.floor) ** -shape.whitening
+        metric = shape.metric(values[: min(axes, _LEADING)])
         norms = statistic.norms_without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
         clip, weight = statistic.clip_and_weights(norms, shape.clip_quantile)
         of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z))
-        information = np.zeros(axes)
-        for start in range(0, len(z), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            information += of_pair[part] @ np.square(z[part, :axes], dtype=np.float64)
+        information = weighted_squares(z[:, :axes], of_pair)
         square = 4 * float(values.sum()) / len(rows)
         spread = (values[:axes] / values[0]) ** _POWER
         spread *= float(values[:axes].sum()) / float(spread @ values[:axes])
@@ -178,13 +173,10 @@ def count_directions(x: NDArray[np.float32]) -> int:
 
 
 def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
-    fitting = [
-        f"{epsilon:g}" for epsilon, room in planned.items() if has_room_for_sources(count, room)
-    ]
-    other = [
-        f"{epsilon:g}" for epsilon, room in planned.items() if not has_room_for_sources(count, room)
-    ]
-    room = (
+    fitting, other = list[str](), list[str]()
+    for epsilon, room in planned.items():
+        (fitting if has_room_for_sources(count, room) else other).append(f"{epsilon:g}")
+    rooms = (
         f"{group.name} has {pluralize(count, 'direction')}; "
         "a release on sources alone has room for "
         f"{', '.join(f'{room} at ε = {epsilon:g}' for epsilon, room in planned.items())}"
@@ -195,4 +187,4 @@ def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
     if other:
         beside = f"{default_features()}+{group.name}"
         ways.append(f"sources beside others at ε = {', '.join(other)}: --features {beside}")
-    return f"{room}; best take {'; '.join(ways)}"
+    return f"{rooms}; best take {'; '.join(ways)}"

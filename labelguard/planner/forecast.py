@@ -38,7 +38,7 @@ from labelguard.planner.advice import (
     forecast_table_rows,
     summarize,
 )
-from labelguard.planner.outcomes import Forecast, Sizing, best, best_including_training
+from labelguard.planner.outcomes import Forecast, best, best_including_training
 from labelguard.planner.prior import Prior
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
@@ -54,7 +54,7 @@ class PlanResult(Planned):
     """Forecasts of every mechanism and ε, and what follows from them."""
 
     def __repr__(self) -> str:
-        counts, units = self.counts, NOUNS[self.unit]
+        counts, units = self.counts, f"{NOUNS[self.unit]}s"
         best = (f"ε = {one.epsilon:g}: {one.mechanism or 'nothing'}" for one in self.recommended)
         size = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
         return f"PlanResult({size}; δ = {self.delta:g}; {', '.join(best)})"
@@ -164,18 +164,13 @@ def plan(
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 
-    def command(sizing: Sizing) -> str:
-        words = [
-            "labelguard",
-            "privatize",
-            *command_arguments(source),
-            *setting.options(sizing, features),
-        ]
-        return shlex.join([*words, *read, "-o", "release"])
+    def command(chosen: Forecast) -> str:
+        options = (*setting.options(chosen, features), *read, "-o", "release")
+        return shlex.join(["labelguard", "privatize", *command_arguments(source), *options])
 
     recommended = tuple(
         advice.recommend(
-            Sizing.of(serving[epsilon], periods),
+            *(serving[epsilon], periods),
             forecast.mechanism if provider else "",
             forecasts[0] if provider else None,
             *(units, unit, command),
@@ -267,16 +262,16 @@ class _Setting:
             progress=progress,
         )
 
-    def options(self, sizing: Sizing, features: str) -> list[str]:
+    def options(self, forecast: Forecast, features: str) -> list[str]:
         """Return the options of a release as forecast, which tunes what is left out alike."""
-        words = ["--mechanism", sizing.mechanism]
-        words += ["--epsilon", f"{sizing.forecast.epsilon:g}", "--delta", f"{self.delta:g}"]
-        if sizing.mechanism != "rr":
+        words = ["--mechanism", forecast.mechanism]
+        words += ["--epsilon", f"{forecast.epsilon:g}", "--delta", f"{self.delta:g}"]
+        if forecast.mechanism != "rr":
             words += ["--features", features]
             if self.prior.agreement is not None:
                 words += ["--agreement", f"{self.prior.agreement:g}"]
-        if sizing.max_labels_per_labeler is not None:
-            words += ["--max-labels-per-labeler", str(sizing.max_labels_per_labeler)]
+        if forecast.max_labels_per_labeler is not None:
+            words += ["--max-labels-per-labeler", str(forecast.max_labels_per_labeler)]
         if self.unit == "item":
             return [*words, "--unit", "item"]
         return [*words, *(["--uses", f"{self.periods}"] if self.periods > 1 else ["--once"])]

@@ -63,48 +63,6 @@ class Forecast:
     twice_labels: float | None = None
 
 
-@dataclass(frozen=True)
-class Sizing:
-    """The allowance that a policy needs, so that the mechanism that serves best lasts for all
-    periods.
-    """
-
-    # rr, props, statistic or uls
-    mechanism: str
-    # how many releases the policy is for
-    periods: int
-    # statistic releases, or runs, to allow; None where the mechanism takes randomized labels
-    releases: int | None
-    # the fewest components that its ball noise is for; None: Gaussian noise, or no statistic
-    ball: int | None
-    # randomized blocks to allow; None where the mechanism takes none
-    uses: int | None
-    # labels of each use, at most; None as above
-    block: int | None
-    # labels of each labeler that a release takes; None: all
-    max_labels_per_labeler: int | None
-    # share of the labels expected over all periods that this lets in
-    fits: float
-    # what a period's release may be expected to give
-    forecast: Forecast
-
-    @classmethod
-    def of(cls, forecast: Forecast, periods: int) -> Sizing:
-        """Return what the mechanism of a forecast for so many periods needs."""
-        summed, noise = forecast.mechanism in ("statistic", "uls"), forecast.noise
-        return cls(
-            forecast.mechanism,
-            periods,
-            periods if summed else None,
-            noise.least if noise and noise.kind == "ball" else None,
-            forecast.uses,
-            forecast.block,
-            forecast.max_labels_per_labeler,
-            forecast.released,
-            forecast,
-        )
-
-
 def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
     """Return the forecast of highest accuracy at ε, but for `uls`, whose sampling has to be asked
     for.

@@ -26,7 +26,7 @@ from scipy.special import erf
 from labelguard.errors import InvalidLabels
 from labelguard.mechanisms.geometry import Shape, spectrum
 from labelguard.mechanisms.noise import Noise
-from labelguard.mechanisms.statistic import Rows, clip_and_weights
+from labelguard.mechanisms.statistic import Rows, clip_and_weights, norms_without_signal
 from labelguard.planner.components import Directions
 from labelguard.planner.outcomes import Forecast, Interval, interval
 from labelguard.planner.prior import Draw, Population, Prior
@@ -44,7 +44,6 @@ _NOISES = 8  # noise realised per simulated world, for intervals
 _MOST_UNITS = 4000
 _MOST_ROWS = 250_000
 _MOST_SEEN = 1500
-_CHUNK = 1 << 14
 _TINY = np.finfo(np.float64).tiny
 _NO_SPREAD = np.float32(1e-20)  # far below any margin that is not 0
 
@@ -121,15 +120,19 @@ class PublicSide:
 
     def _metric_and_norms(self, shape: Shape) -> tuple[Floats, Floats]:
         """Return a, and b_u of all labelers in it, (components,) and (units,)."""
-        components = min(shape.components, len(self.values))
-        leading = self.values[:components]
-        metric = (leading / self.values[0] + shape.floor) ** -shape.whitening
-        return metric, _norms(self.z[:, :components], metric.astype(np.float32), self.every)
+        metric = shape.metric(self.values[: shape.components])
+        z = self.z[:, : len(metric)] * metric.astype(np.float32)
+        return metric, norms_without_signal(z, self.every)
 
     def _information(self, weight: Floats, components: int) -> Floats:
         """¼ Σ weight x² of the sampled labelers, (components,)."""
         information = weight.astype(np.float32) @ self.energy[:, :components]
         return np.asarray(information, np.float64)
+
+    @property
+    def given(self) -> Counts:
+        """How many labels each of the sampled labelers gives."""
+        return np.bincount(self.rows.unit, minlength=self.rows.units)
 
     @cached_property
     def directions(self) -> Directions:
@@ -161,7 +164,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     values = axes.values[: sizes[-1]]
     rng = np.random.default_rng(seed)
     counts = np.bincount(rows.unit, minlength=rows.units)
-    sampled = _sample_labelers(counts, rng)
+    sampled = sample_labelers(counts, rng, _MOST_ROWS, _MOST_UNITS)
     mine = rows_of_labelers(rows, sampled)
     seen, seen_weight = _pairs_to_judge(mine, len(z), rng)
     return PublicSide(
@@ -173,7 +176,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
         rows=mine,
         scale=np.count_nonzero(counts) / len(sampled),
         counts=counts[counts > 0],
-        energy=_sums_by_labeler(z, mine, mine.information(), 2),
+        energy=sums_by_labeler(np.square(z), mine, mine.information()),
         seen=seen,
         seen_weight=seen_weight,
     )
@@ -222,7 +225,7 @@ class Trial:
     def __init__(self, public: PublicSide, draw: Draw) -> None:
         self._public = public
         rows, seen = public.rows, public.seen
-        self.sums = _sums_by_labeler(public.z, rows, draw.half * rows.row_weights(), 1)
+        self.sums = sums_by_labeler(public.z, rows, draw.half * rows.row_weights())
         given = np.bincount(rows.pair, minlength=len(public.z))[seen]
         weight = public.seen_weight / np.maximum(given, 1)
         half = np.bincount(rows.pair, draw.half, len(public.z))[seen]
@@ -329,11 +332,13 @@ class Trial:
         return 0.5 + right[:, 0], 0.5 + right[:, 1]
 
 
-def _sample_labelers(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return some labelers with labels: as many as keep a trial fast, at random."""
-    some = rng.permutation(np.flatnonzero(counts))[:_MOST_UNITS]
-    within = int(np.searchsorted(np.cumsum(counts[some]), _MOST_ROWS, side="right"))
-    return np.sort(some[: max(within, min(len(some), 1))])
+def sample_labelers(
+    counts: Counts, rng: np.random.Generator, most_rows: int, most_labelers: int | None = None
+) -> NDArray[np.intp]:
+    """Return some labelers with labels, at random, ascending: at least one, if any has."""
+    some = rng.permutation(np.flatnonzero(counts))[:most_labelers]
+    within = int(np.searchsorted(np.cumsum(counts[some]), most_rows, side="right"))
+    return np.sort(some[: max(within, 1)])
 
 
 def rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
@@ -349,28 +354,14 @@ def rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = Fal
     return Rows(rows.pair[order], mine[order], len(units), None, size, rows.choices)
 
 
-def _norms(z: Small, metric: Small, rows: Rows) -> Floats:
-    """b_u of all labelers in this metric, shape (units,)."""
-    squares = np.empty(len(z))
-    for start in range(0, len(z), _CHUNK):
-        part = np.square(z[start : start + _CHUNK] * metric)
-        squares[start : start + _CHUNK] = part.sum(axis=1, dtype=np.float64)
-    share = rows.row_weights() ** 2
-    return np.asarray(np.sqrt(np.bincount(rows.unit, share * squares[rows.pair], rows.units)) / 2)
-
-
-def _sums_by_labeler(
-    z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: int
-) -> Small:
-    """Σ coefficient · z^power over the rows of each labeler, shape (labelers, axes).
+def sums_by_labeler(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]]) -> Small:
+    """Σ coefficient · z over the rows of each labeler, shape (labelers, axes).
 
     `rows` are grouped by labeler: they are the compressed rows of a sparse matrix as they stand.
     """
     starts = np.searchsorted(rows.unit, np.arange(rows.units + 1))
-    factor = csr_array(
-        (coefficient.astype(np.float32), rows.pair, starts), shape=(rows.units, len(z))
-    )
-    return np.asarray(factor @ (z**power if power > 1 else z), np.float32)
+    parts = coefficient.astype(np.float32), rows.pair, starts
+    return np.asarray(csr_array(parts, shape=(rows.units, len(z))) @ z, np.float32)
 
 
 def _pairs_to_judge(

@@ -27,7 +27,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
 from labelguard.planner.flips import Flips, TriedBound
-from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, Sizing, best
+from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, best
 from labelguard.planner.prior import Prior
 from labelguard.planner.trials import Trial, Worlds
 from labelguard.text import Progress, no_progress
@@ -106,9 +106,8 @@ def recommend(
     *,
     periods: int = 1,
     progress: Progress = no_progress,
-) -> Sizing:
-    """Return what `--mechanism auto` does at this budget, and what a policy for `periods` has to
-    allow.
+) -> Forecast:
+    """Return the forecast of what `--mechanism auto` chooses at this budget, for `periods`.
 
     It is the best `forecast`, found with less work: in a third of the worlds, unless these leave
     open which mechanism is better; and without PROPS where it cannot be chosen. The accuracy of
@@ -128,7 +127,7 @@ def recommend(
     forecasts = [statistic, rr]
     if rr.accuracy.mean >= statistic.accuracy.mean - INDISTINCT:
         forecasts.append(flips.forecast_props(worlds, option.flips, rr))
-    return Sizing.of(best(forecasts, epsilon), periods)
+    return best(forecasts, epsilon)
 
 
 def forecast_statistic_alone(
@@ -195,7 +194,8 @@ class _ForecastTerms:
         tried = []
         for number, bound in enumerate(self.bounds, 1):
             share(number / (len(self.bounds) + 1))
-            option = Flips.of(worlds.public, epsilon, self.delta, bound, self.periods)
+            terms = epsilon, self.delta, bound, self.periods
+            option = Flips.of(worlds.public.counts, worlds.public.given, *terms)
             tried.append(TriedBound.of(worlds, option))
         share(1.0)
         return _Comparison(epsilon, shape, noise, accuracies[:, 0], tried)

@@ -160,7 +160,9 @@ def test_few_labels_answered_more_truly_teach_more_where_labelers_are_many():
     worlds = trials.Worlds.of(features(400), asked(1500, 20, 400), Prior(), 3)
 
     def accuracy(epsilon, bound):
-        return TriedBound.of(worlds, Flips.of(worlds.public, epsilon, DELTA, bound)).accuracy.mean()
+        return TriedBound.of(
+            worlds, Flips.of(worlds.public.counts, worlds.public.given, epsilon, DELTA, bound)
+        ).accuracy.mean()
 
     assert accuracy(1.0, 1) > accuracy(1.0, None) + 0.002
     assert accuracy(3.0, 3) > accuracy(3.0, 1) + 0.002
