@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import clipping
-from labelguard.mechanisms.geometry import squared_norms, weighted_squares
+from labelguard.mechanisms.geometry import squared_norms
 from labelguard.mechanisms.noise import (
     DIMENSION_LIMIT,
     SCALE_LIMIT,
@@ -353,7 +354,7 @@ def noise_aware_ridge(
     prior β ~ N(0, 1 / penalty), the posterior mean is that of a ridge of this size. `noise` is the
     standard deviation of each coordinate's noise; post-processing, nothing is charged.
     """
-    information = weighted_squares(z, pair_weight) / 4
+    information = square_sums(z, pair_weight) / 4
     least = max(float(information.max()) * 1e-12, np.finfo(float).tiny)
     return penalty * (1 + noise**2 / np.maximum(information, least))
 

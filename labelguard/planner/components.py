@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from labelguard.accounting import ball, gaussian
 from labelguard.errors import InvalidLabels
 from labelguard.learning.features import Group, default_features
+from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Shape, spectrum, weighted_squares
+from labelguard.mechanisms.geometry import Shape, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import explained_by, margin_variance
@@ -85,7 +86,7 @@ class Directions:
         norms = statistic.norms_without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
         clip, weight = statistic.clip_and_weights(norms, shape.clip_quantile)
         of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z))
-        information = weighted_squares(z[:, :axes], of_pair)
+        information = square_sums(z[:, :axes], of_pair)
         square = 4 * float(values.sum()) / len(rows)
         spread = (values[:axes] / values[0]) ** _POWER
         spread *= float(values[:axes].sum()) / float(spread @ values[:axes])

@@ -22,7 +22,6 @@ from labelguard.learning.features import PairFeatures, open_provider
 from labelguard.learning.heads import fit_statistic
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import choices
-from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
@@ -276,11 +275,9 @@ def _fit_choices(windows: Sequence[Window], total: Floats, penalty: Floats, nois
     z = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])
     sizes = np.concatenate([window.sizes for window in windows if window.sizes is not None])
-    offsets = np.append(0, np.cumsum(sizes)).astype(np.intp)
-    public = Choices(offsets, np.zeros(len(sizes), np.intp), 1)
     # H = Σ (w/K) φ φᵀ over responses: as of pairs that weigh 4w/K.
     ridge = noise_aware_ridge(z, np.repeat(4 * weight / sizes, sizes), penalty, noise)
-    return choices.fit(z, public, weight, total, ridge)
+    return choices.fit(z, sizes, weight, total, ridge)
 
 
 def load_windows_of_sum(

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import asked as asking
-from support.choices import sum_of_choices
+from support.choices import Choices, sum_of_choices
 
 from labelguard.accounting import gaussian
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import choices, statistic
-from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.planner import calibration
@@ -190,7 +189,7 @@ def test_a_head_of_choices_is_scaled_by_its_pairs():
     chosen = np.eye(size, dtype=bool)[best].reshape(-1)
     total = sum_of_choices(responses, asked, chosen, bounds.clip, bounds.weight)
     weight = bounds.weight[asked.unit]
-    theta = choices.fit(responses, asked, weight, total, shape.ridge * axes.metric**2)
+    theta = choices.fit(responses, asked.size, weight, total, shape.ridge * axes.metric**2)
     gap = (utility[:, one] - utility[:, other]).reshape(-1)
     margin, right = z @ theta, 1 / (1 + np.exp(-gap))
     found = [(margin, right - 0.5, np.ones(len(margin)))]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from support import world
-from support.choices import clip_of_choices, sum_of_choices
+from support.choices import Choices, clip_of_choices, sum_of_choices
 from support.exports import write
 from support.preferences import STATISTIC
 
@@ -25,7 +25,7 @@ from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.choices import Choices, recover_responses
+from labelguard.mechanisms.choices import recover_responses
 from labelguard.release.head import Window
 from labelguard.storage import buckets
 

@@ -1,11 +1,26 @@
 """The statistic of choices by its definition, from the responses themselves."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.mechanisms.statistic import clip_and_weights
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Choice j, of unit[j], is among the rows offsets[j] to offsets[j+1] of a matrix."""
+
+    offsets: NDArray[np.intp]
+    unit: NDArray[np.intp]
+    units: int
+
+    @property
+    def size(self):
+        return np.diff(self.offsets)
 
 
 def centred(features, asked):

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.inputs.pairs import DistinctPairs
+from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import choices
-from labelguard.mechanisms.geometry import squared_norms, weighted_squares
+from labelguard.mechanisms.geometry import squared_norms
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks
 from labelguard_trainer.gradient.options import Weighting
@@ -68,7 +69,7 @@ class ComparisonRecords:
         """¼ z²."""
         each = np.repeat(weight, np.diff(self.starts))
         of_pair = np.bincount(self.index, each, len(self.features))
-        return weighted_squares(self.features, of_pair.astype(np.float64)) / 4
+        return square_sums(self.features, of_pair.astype(np.float64)) / 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +183,7 @@ class RankingRecords:
         draws = 1 / size if self.first_only else _compute_response_curvature(size)
         each = np.repeat(weight, np.diff(self.starts)) * draws
         of_response = np.bincount(self.index, each, len(self.features))
-        return weighted_squares(self.features, of_response.astype(np.float64))
+        return square_sums(self.features, of_response.astype(np.float64))
 
 
 Records: TypeAlias = ComparisonRecords | RankingRecords
