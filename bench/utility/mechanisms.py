@@ -157,7 +157,7 @@ def _answers(
         drawn = joint.draw_blocks(mine, rr.threshold(rr.calibrate(epsilon, delta, 1)), rng)
     else:
         _, unit_of, counts = np.unique(mine, return_inverse=True, return_counts=True)
-        epsilon0 = rr.calibrate_many(epsilon, delta, counts)
+        epsilon0 = np.array([rr.calibrate(epsilon, delta, k) for k in counts.tolist()])
         # Thresholds are rounded up to the coin's 64 bits, which no draw here could tell.
         drawn = joint.draw_coins((1 / (1 + np.exp(epsilon0)))[unit_of], rng)
     labels = binary[rows].astype(np.uint8) ^ drawn.flipped

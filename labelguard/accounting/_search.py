@@ -29,6 +29,18 @@ def smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
+def smallest_epsilon(delta_of: Callable[[float], float], high: float, delta: float) -> float:
+    """Return the upper end of a bisection for the ε at which a falling δ(ε) reaches `delta`.
+
+    `high` is enough, and the least that is for delta = 0.
+    """
+    if delta == 0:
+        return high
+    if delta_of(0.0) <= delta:
+        return 0.0
+    return smallest(lambda middle: delta_of(middle) <= delta, 0.0, high)
+
+
 def smallest_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
     """Return the smallest whole number in (low, high] that holds; `high` does, `low` does not."""
     while high - low > 1:

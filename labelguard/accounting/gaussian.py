@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -74,7 +74,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     high = distance * (distance / 2 + math.sqrt(-2 * math.log(delta)))
     while _delta(distance, high) > delta:  # by rounding only
         high *= 2
-    return _search.smallest(lambda middle: _delta(distance, middle) <= delta, 0.0, high)
+    return _search.smallest_epsilon(partial(_delta, distance), high, delta)
 
 
 @lru_cache(maxsize=2**12, typed=True)

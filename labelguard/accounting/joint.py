@@ -29,7 +29,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from types import ModuleType
 from typing import TypeAlias
 
@@ -147,7 +147,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
         high = (high + alone) * (1 + slack) if coins else alone
     if not coins or math.isinf(high):
         return high
-    return rr.smallest_epsilon(lambda *at: _delta(merged, at[-1]), high, 1, delta)
+    return _search.smallest_epsilon(partial(_delta, merged), high, delta)
 
 
 def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Component, ...]:
@@ -340,9 +340,7 @@ def _epsilon_of_runs(merged: MergedComponents, delta: float) -> float:
     left = (delta - losses.infinite) / 2
     if left < gaussian.SMALLEST_DELTA:
         return math.inf
-    high = max(0.0, float(losses.values[-1])) + losses.interval
-    if merged.noise is not None:
-        high += _noise_epsilon(merged.noise, left)
+    high = losses.largest + (_noise_epsilon(merged.noise, left) if merged.noise else 0.0)
     return smallest_epsilon(lambda at: _delta_of_runs(merged, at), high, delta)
 
 

@@ -62,6 +62,15 @@ class Losses:
         """δ(epsilon), epsilon any real number."""
         return self.delta_beside(lambda rest: -np.expm1(np.minimum(rest, 0.0)), epsilon)
 
+    def epsilon(self, delta: float) -> float:
+        """Return the ε of `delta`, as `smallest_epsilon`."""
+        return smallest_epsilon(self.delta, self.largest, delta)
+
+    @property
+    def largest(self) -> float:
+        """A loss, at least 0, beyond which only the infinite one lies."""
+        return max(0.0, float(self.values[-1])) + self.interval
+
     def delta_beside(self, deltas: Callable[[Floats], Floats], epsilon: float) -> float:
         """δ(epsilon) together with a mechanism whose own δ(x), of any real x, is given."""
         rest = epsilon - self.values

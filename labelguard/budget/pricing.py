@@ -118,12 +118,8 @@ def prices(policy: Policy, event: str) -> dict[int, Price]:
 
     Raises `PolicyError` if nothing buys that little noise.
     """
-    allowance, delta = policy.allowance(event), delta_for_continuous_noise(policy)
     try:
-        if len(policy.allowances) > 1:
-            return {allowance.allowed: _joint_prices(policy)[event]}
-        calibrate = allowance.kind.make_noise_finder(allowance)
-        return {allowance.allowed: _price(calibrate(policy.epsilon, delta, allowance.allowed))}
+        return {policy.allowance(event).allowed: _joint_prices(policy)[event]}
     except ValueError as error:
         raise PolicyError(str(error)) from None
 
