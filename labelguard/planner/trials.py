@@ -130,8 +130,8 @@ class PublicSide:
         return np.asarray(information, np.float64)
 
     @property
-    def given(self) -> Counts:
-        """How many labels each of the sampled labelers gives."""
+    def sampled_counts(self) -> Counts:
+        """Return how many labels each of the sampled labelers gives."""
         return np.bincount(self.rows.unit, minlength=self.rows.units)
 
     @cached_property

@@ -195,7 +195,7 @@ class _ForecastTerms:
         for number, bound in enumerate(self.bounds, 1):
             share(number / (len(self.bounds) + 1))
             terms = epsilon, self.delta, bound, self.periods
-            option = Flips.of(worlds.public.counts, worlds.public.given, *terms)
+            option = Flips.of(worlds.public.counts, worlds.public.sampled_counts, *terms)
             tried.append(TriedBound.of(worlds, option))
         share(1.0)
         return _Comparison(epsilon, shape, noise, accuracies[:, 0], tried)

@@ -52,7 +52,7 @@ def test_heads_from_joint_flips_are_noisier_than_from_as_many_coins_with_that_pr
     rows = Rows(np.arange(30) % 15, np.repeat(np.arange(15), 2), 15)
     public = public_side(x, rows)
     [trial] = public.trials(Prior(tie_rate=(0.0, 0.0)), 1)
-    joint = Flips.of(public.counts, public.given, 1.0, 0.0, None).sampled
+    joint = Flips.of(public.counts, public.sampled_counts, 1.0, 0.0, None).sampled
     coins = FlippedLabels(joint.signal, joint.share, np.zeros(15))
     together, apart = trial.flipped_heads(joint), trial.flipped_heads(coins)
     np.testing.assert_array_equal(together.mean, apart.mean)

@@ -59,7 +59,7 @@ def threshold(epsilon, uses):
 
 def test_coins_for_several_periods_are_spent_evenly_and_priced_whole():
     assert flips.choose_blocks(np.array(MANY), 52, 3.0, 1e-5) == (208, 1)
-    found = Flips.of(PUBLIC.counts, PUBLIC.given, 3.0, 1e-5, None, periods=52)
+    found = Flips.of(PUBLIC.counts, PUBLIC.sampled_counts, 3.0, 1e-5, None, periods=52)
     assert (found.uses, found.block) == (208, 1)
     assert found.released.tolist() == [4.0] * 61  # the rest of the one with 40 has no use left
     gamma = block(threshold(3.0, 208), 1).flip_probability
@@ -67,7 +67,7 @@ def test_coins_for_several_periods_are_spent_evenly_and_priced_whole():
 
 
 def test_blocks_for_several_periods_hold_all_labels_of_each():
-    found = Flips.of(PUBLIC.counts, PUBLIC.given, 3.0, 1e-5, None, periods=2)
+    found = Flips.of(PUBLIC.counts, PUBLIC.sampled_counts, 3.0, 1e-5, None, periods=2)
     assert (found.uses, found.block) == (2, MOST_LABELS)
     assert found.released.tolist() == MANY
     gammas = [block(threshold(3.0, 2), m).flip_probability for m in MANY]
@@ -92,7 +92,7 @@ def test_blocks_need_a_label_and_a_period():
 
 def test_a_labeler_with_more_labels_than_a_block_holds_gets_one_block():
     public = public_side(X, rows([20_000, 3, 0]))
-    found = Flips.of(public.counts, public.given, 1.0, 1e-5, None)
+    found = Flips.of(public.counts, public.sampled_counts, 1.0, 1e-5, None)
     assert found.released.tolist() == [16_384, 3]
 
 

@@ -161,7 +161,8 @@ def test_few_labels_answered_more_truly_teach_more_where_labelers_are_many():
 
     def accuracy(epsilon, bound):
         return TriedBound.of(
-            worlds, Flips.of(worlds.public.counts, worlds.public.given, epsilon, DELTA, bound)
+            worlds,
+            Flips.of(worlds.public.counts, worlds.public.sampled_counts, epsilon, DELTA, bound),
         ).accuracy.mean()
 
     assert accuracy(1.0, 1) > accuracy(1.0, None) + 0.002
