@@ -98,8 +98,8 @@ def losses(
     noise_multiplier: float, sampling_probability: float, steps: int, *, coarse: bool = False
 ) -> Losses:
     """Return the loss of a run on a grid; sampling_probability below 1."""
-    relation = "REPLACE_ONE"
-    step = discretize_step(noise_multiplier, sampling_probability, steps, relation, coarse=coarse)
+    run = noise_multiplier, sampling_probability, steps
+    step = discretize_step(*run, relation="REPLACE_ONE", coarse=coarse)
     return compose(step._pmf_remove, steps)
 
 

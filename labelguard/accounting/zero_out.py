@@ -102,5 +102,7 @@ def _noise_of_a_step(noise_multiplier: float, updates: int) -> float:
 @lru_cache(maxsize=32)
 def _losses(noise: float, q: float, steps: int, *, coarse: bool = False) -> tuple[Losses, Losses]:
     """Return the losses of a run on a grid, in both orders of its pair; q below 1."""
-    step = subsampled.discretize_step(noise, q, steps, "ADD_OR_REMOVE_ONE", coarse=coarse)
+    step = subsampled.discretize_step(
+        *(noise, q, steps), relation="ADD_OR_REMOVE_ONE", coarse=coarse
+    )
     return compose(step._pmf_remove, steps), compose(step._pmf_add, steps)

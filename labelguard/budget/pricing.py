@@ -237,11 +237,11 @@ def total(budgets: Iterable[Budgeted]) -> Total:
     however the later policies were chosen (docs/guarantees.md).
     """
     each = list(budgets)
-    delta = _decimal_sum(one.delta for one in each)
-    return Total(_decimal_sum(one.epsilon for one in each), min(1.0, delta))
+    delta = decimal_sum(one.delta for one in each)
+    return Total(decimal_sum(one.epsilon for one in each), min(1.0, delta))
 
 
-def _decimal_sum(values: Iterable[float]) -> float:
+def decimal_sum(values: Iterable[float]) -> float:
     """Return the sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little
     more.
     """

@@ -27,7 +27,7 @@ from labelguard.budget.pricing import Prices, Total
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.database import Repository, in_snapshot, in_transaction
-from labelguard.text import format_budget
+from labelguard.text import format_budget, format_number
 
 # Name of the policy that the first `privatize` writes where none was made before.
 IMPLICIT = "first"
@@ -64,7 +64,7 @@ class Ceiling:
         if total.epsilon <= self.epsilon and total.delta <= self.delta:
             return
         needed = (max(total.epsilon, self.epsilon), max(total.delta, self.delta))
-        numbers = ",".join(repr(float(value)).removesuffix(".0") for value in needed)
+        numbers = ",".join(map(format_number, needed))
         raise PolicyError(
             f"the policies of this project would cost {format_budget(asdict(total))} over its "
             f"life, above its ceiling, {self}; nothing was charged; if it may cost that much: "

@@ -51,7 +51,7 @@ class Shape:
 
     def metric(self, values: Floats) -> Floats:
         """Return the diagonal of A on principal axes; of H they have these values, descending."""
-        return (values / values[0] + self.floor) ** -self.whitening
+        return np.asarray((values / values[0] + self.floor) ** -self.whitening)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from importlib.resources import files
 
 from labelguard.budget.label_values import parse_public_columns, public_column_options
 from labelguard.budget.policy import USUAL_EPSILON
+from labelguard.notebook import card, group_facts
 from labelguard.planner.outcomes import Forecast, learned_share
 from labelguard.text import AUTO_FORMAT, FORECAST_ASSUMPTION, pluralize, read_template
 
@@ -231,8 +232,8 @@ class PlanCounts:
     pairs: int
 
 
-@dataclass(frozen=True)
-class Planned:
+@dataclass(frozen=True, repr=False)
+class PlanResult:
     """Forecasts of every mechanism and ε, and what follows from them."""
 
     # which neighbours a guarantee is about
@@ -267,8 +268,31 @@ class Planned:
         """Return what is recommended at the ε to choose; None where nothing is."""
         return next((one for one in self.recommended if one.epsilon == self.epsilon), None)
 
+    def __repr__(self) -> str:
+        counts, units = self.counts, f"{NOUNS[self.unit]}s"
+        best = (f"ε = {one.epsilon:g}: {one.mechanism or 'nothing'}" for one in self.recommended)
+        size = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
+        return f"PlanResult({size}; δ = {self.delta:g}; {', '.join(best)})"
 
-def forecast_table_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
+    def __str__(self) -> str:
+        lines = [f"{describe_input(self)}; no label was read, nothing was charged"]
+        for cells, is_automatic in forecast_table_rows(self):
+            if is_automatic and self.features:
+                lines.append(f"ε = {cells[0]}: {cells[1]}, accuracy {cells[2]} ({cells[3]})")
+        return "\n".join([*lines, *summarize(self)])
+
+    def _repr_html_(self) -> str:
+        words = [one.words for one in self.recommended]
+        commands = [one.command for one in self.recommended if one.command]
+        facts = [("planned for", describe_input(self)), ("recommended", " ".join(summarize(self)))]
+        facts += group_facts("expect", words)
+        facts += [*group_facts("notes", self.notes), *group_facts("next", commands)]
+        title = "Forecast of a private release"
+        caption = "Accuracy against ε. " + "; ".join(words)
+        return card(title, facts, picture=draw_accuracy(self), caption=caption)
+
+
+def forecast_table_rows(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
     """Return rows under `HEADINGS`; true beside one that `--mechanism auto` takes at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
     best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
@@ -301,7 +325,7 @@ def forecast_table_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
     return rows
 
 
-def describe_input(plan: Planned) -> str:
+def describe_input(plan: PlanResult) -> str:
     """Return what was planned for: counts, δ, features, periods."""
     counts, units = plan.counts, f"{NOUNS[plan.unit]}s"
     periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
@@ -311,7 +335,7 @@ def describe_input(plan: Planned) -> str:
     )
 
 
-def summarize(plan: Planned) -> tuple[str, ...]:
+def summarize(plan: PlanResult) -> tuple[str, ...]:
     """Say one recommendation, from where on a release is worth it at all, and what is assumed."""
     choice = plan.choice
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
@@ -334,7 +358,7 @@ def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def render_page(plan: Planned, png: bytes) -> str:
+def render_page(plan: PlanResult, png: bytes) -> str:
     """Return the page, with the picture inside; all text is escaped."""
     html = read_template(files(__package__) / "plan.html.j2", autoescape=True).render(
         plan=plan,
@@ -352,7 +376,7 @@ def _format_accuracy(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def draw_accuracy(plan: Planned) -> bytes:
+def draw_accuracy(plan: PlanResult) -> bytes:
     """Accuracy of every mechanism against ε; the same plan, the same bytes.
 
     What serves best lies above the others, with its 90% range.
@@ -393,7 +417,7 @@ def draw_accuracy(plan: Planned) -> bytes:
     return buffer.getvalue()
 
 
-def _best_forecasts(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
+def _best_forecasts(plan: PlanResult) -> Iterator[tuple[list[Forecast], str]]:
     """Yield the forecasts of each mechanism, with a color; randomized response under its best
     bounds.
     """
@@ -405,7 +429,7 @@ def _best_forecasts(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
             yield sorted(best.values(), key=lambda f: f.epsilon or 0.0), color
 
 
-def _unbounded_forecasts(plan: Planned) -> list[Forecast]:
+def _unbounded_forecasts(plan: PlanResult) -> list[Forecast]:
     """Randomized response with all labels, unless that is best everywhere."""
     forecasts = [f for f in plan.forecasts if f.mechanism == "rr"]
     first = {f.epsilon: f for f in reversed(forecasts)}  # the first at each ε

@@ -85,7 +85,9 @@ class Directions:
         metric = shape.metric(values[: min(axes, _LEADING)])
         norms = statistic.norms_without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
         clip, weight = statistic.clip_and_weights(norms, shape.clip_quantile)
-        of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z))
+        of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z)).astype(
+            float
+        )
         information = square_sums(z[:, :axes], of_pair)
         square = 4 * float(values.sum()) / len(rows)
         spread = (values[:axes] / values[0]) ** _POWER

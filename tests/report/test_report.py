@@ -17,9 +17,9 @@ from support.commands import run
 from support.pages import DOCS, ROOT
 from support.preferences import STATISTIC, TABLE
 from support.reports import HOSTILE, section
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.configuration.project_file import OrganisationTable
@@ -108,7 +108,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
 
 def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project):
     for year, table in ((2031, TABLE), (2030, TABLE.slice(0, 9))):
-        with clock.simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
+        with simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
             lg.privatize(table, project=project, **BUDGET)
     found = overview.verify(project)
     assert found.ok and "2030-05-01T00:00:00Z" in str(found.backwards)
