@@ -30,7 +30,7 @@ class CardRows:
     rows: Sequence[Sequence[str]]
 
 
-def card(
+def render_card(
     title: str,
     facts: Iterable[tuple[str, str]],
     *,

@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from labelguard.accounting import _search, _validate, gaussian
-from labelguard.accounting.losses import Losses, compose, suitable_interval
+from labelguard.accounting.losses import Losses, choose_interval, compose_steps
 
 # Factor by which the intervals of the first steps of a search are longer.
 COARSER = 8
@@ -100,7 +100,7 @@ def losses(
     """Return the loss of a run on a grid; sampling_probability below 1."""
     run = noise_multiplier, sampling_probability, steps
     step = discretize_step(*run, relation="REPLACE_ONE", coarse=coarse)
-    return compose(step._pmf_remove, steps)
+    return compose_steps(step._pmf_remove, steps)
 
 
 def discretize_step(
@@ -122,7 +122,7 @@ def discretize_step(
 
     moved = (2 if relation == "REPLACE_ONE" else 1) * sampling_probability / noise
     span = 2 / noise * (10 + 1 / noise)
-    interval = suitable_interval(deviation=moved, span=span, mean=moved / noise, steps=steps)
+    interval = choose_interval(deviation=moved, span=span, mean=moved / noise, steps=steps)
     return from_gaussian_mechanism(
         noise,
         value_discretization_interval=interval * (COARSER if coarse else 1),

@@ -26,7 +26,7 @@ from functools import lru_cache
 
 from labelguard.accounting import _search, _validate, gaussian, subsampled
 from labelguard.accounting._search import ROUNDING
-from labelguard.accounting.losses import Losses, compose
+from labelguard.accounting.losses import Losses, compose_steps
 
 
 def delta(
@@ -105,4 +105,4 @@ def _losses(noise: float, q: float, steps: int, *, coarse: bool = False) -> tupl
     step = subsampled.discretize_step(
         *(noise, q, steps), relation="ADD_OR_REMOVE_ONE", coarse=coarse
     )
-    return compose(step._pmf_remove, steps), compose(step._pmf_add, steps)
+    return compose_steps(step._pmf_remove, steps), compose_steps(step._pmf_add, steps)

@@ -34,7 +34,7 @@ from labelguard.release.model_card import LearnedRelease, find_learned_releases,
 from labelguard.release.pairs_file import PAIRS, scan_pairs
 from labelguard.release.rows import rows_path
 from labelguard.release.writer import Release, directory_of, read_card, verified_release_directory
-from labelguard.storage.files import SUMS, sha256
+from labelguard.storage.files import SUMS, hash_file
 from labelguard.text import no_progress, pluralize
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -76,7 +76,7 @@ def reward(
     learned: tuple[LearnedRelease, ...]
     if is_release:
         verified_release_directory(directory)
-        learned = releases_of_card(read_card(directory), sha256(directory / SUMS))
+        learned = releases_of_card(read_card(directory), hash_file(directory / SUMS))
         scorer, provider = _make_release_scorer(directory)
     else:
         learned = find_learned_releases(str(directory), private=not non_private)

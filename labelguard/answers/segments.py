@@ -109,7 +109,7 @@ class AnswerRows:
 
     def tables(self) -> dict[int, pa.Table]:
         """Return what goes to which place of a segment, in the order of arrival."""
-        bucket = buckets.bucket_of(self.labeler_key, BUCKETS)
+        bucket = buckets.assign_buckets(self.labeler_key, BUCKETS)
         tables = {
             place: self.table.filter(pa.array(bucket == place))
             for place in np.unique(bucket).tolist()
@@ -316,14 +316,14 @@ class AnswerStates:
         What was announced of a record that is gone comes late; what a tool lists is there again.
         Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
         """
-        at = blocks.positions(self.record, rows.record)
+        at = blocks.find_positions(self.record, rows.record)
         if not len(self.record):
             return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
         met, at, version = at >= 0, np.maximum(at, 0), rows.table["version"].to_numpy()
         same = (self.version[at] == version) & ~repeated
         older = self.alive[at] & (self.forgotten[at] | same | (self.version[at] > version))
         late = ~self.alive[at] & (not is_pull)
-        gone = blocks.positions(self.record[~self.alive], rows.deleted) >= 0
+        gone = blocks.find_positions(self.record[~self.alive], rows.deleted) >= 0
         return met & (older | late), gone
 
 
@@ -376,7 +376,7 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
     distinct, which = blocks.unique(dead)
     latest = np.full(len(distinct), -1)
     np.maximum.at(latest, which, since)
-    at = blocks.positions(distinct, record)
+    at = blocks.find_positions(distinct, record)
     return np.where(at >= 0, latest[at], -1)
 
 

@@ -161,7 +161,7 @@ class AnswerStore:
         """Remove their answers from segments, whichever state of them counts."""
         if epoch is not None:
             self.settle()
-        held = buckets.bucket_of(departed.labelers, buckets.BUCKETS)
+        held = buckets.assign_buckets(departed.labelers, buckets.BUCKETS)
         places, count, rewritten = set(held.tolist()), 0, {}
         for segment in self.segments():
             changed = {}

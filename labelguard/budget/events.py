@@ -307,7 +307,7 @@ ONE_MORE = (
 )
 
 
-def kind(name: str) -> EventKind:
+def find_event_kind(name: str) -> EventKind:
     """Return the kind of that name; `PolicyError` if there is none."""
     if name not in EVENTS:
         raise PolicyError(
@@ -319,7 +319,9 @@ def kind(name: str) -> EventKind:
 
 def describe_uses(uses: Mapping[str, int]) -> str:
     """Uses by kind of event, for people: 3 randomized blocks and 6 statistic releases."""
-    parts = [pluralize(number, kind(name).noun) for name, number in uses.items() if number]
+    parts = [
+        pluralize(number, find_event_kind(name).noun) for name, number in uses.items() if number
+    ]
     return " and ".join(parts) or "nothing"
 
 
@@ -327,7 +329,7 @@ def default_ties(names: Iterable[str]) -> Ties:
     """Return what becomes of ties, unless something else is asked for, where all of these are
     allowed.
     """
-    ties = {kind(name).default_ties for name in names}
+    ties = {find_event_kind(name).default_ties for name in names}
     return ties.pop() if len(ties) == 1 else RANDOMIZED_LABELS.default_ties
 
 
@@ -353,6 +355,6 @@ def parse_allowance(text: str) -> tuple[str, int, dict[str, Any]]:
 
 def format_allowance(allowance: AllowanceTerms) -> str:
     """Return the inverse of `parse_allowance`."""
-    event = kind(allowance.event)
+    event = find_event_kind(allowance.event)
     terms = {event.counts: allowance.allowed, **event.format_terms(allowance)}
     return f"{event.name}:" + ",".join(f"{name}={value}" for name, value in terms.items())

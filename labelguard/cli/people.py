@@ -133,7 +133,7 @@ def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTa
     if len(ids) == 1:
         return linking.link_table(ids[0], project)
     one, other = ids
-    return linking.link(one, other, project)
+    return linking.link_two_ids(one, other, project)
 
 
 def _print_people(value: WhoIsWho) -> None:
@@ -204,7 +204,7 @@ def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
         rows = (
             (
                 *(r.id, r.created_at, r.state, r.mechanism),
-                pluralize(r.used, events.kind(r.event).shortage_noun),
+                pluralize(r.used, events.find_event_kind(r.event).shortage_noun),
             )
             for r in value.releases
         )

@@ -61,7 +61,7 @@ def read_groups(
     _refuse_double_membership(members)
     ids, group_ids = members["labeler_id"], members["group_id"]
     labelers = keys.labeler_keys(namespace, ids)
-    order = blocks.order(labelers)
+    order = blocks.sort_order(labelers)
     names = group_ids.unique(maintain_order=True)
     _refuse_ids_spelled_alike(names)
     groups = keys.group_keys(namespace, names)

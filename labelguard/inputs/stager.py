@@ -29,7 +29,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, over_buckets
+from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.text import LABEL_SKIP, LABEL_TIE
 
 # No file has more rows than these bits can count.
@@ -194,7 +194,7 @@ class Stager:
             submission = batch["source_row"].to_numpy().astype(np.uint64)
             columns["submission"] = submission + np.uint64(self._file_number << _FILE_BITS)
         columns |= {"row": numbers, "label": label}
-        rows.append(pa.table(columns), buckets.bucket_of(units, self.options.buckets))
+        rows.append(pa.table(columns), buckets.assign_buckets(units, self.options.buckets))
 
         shown = {"row": numbers} | _split_blocks("item", items)
         names = ["prompt", "first", "second"]
@@ -211,7 +211,7 @@ class Stager:
         self.staged.content_type = table.schema.field("prompt").type
         if blank.any():
             table, items = table.filter(pa.array(~blank)), items[~blank]
-        texts.append(table, buckets.bucket_of(items, self.options.buckets))
+        texts.append(table, buckets.assign_buckets(items, self.options.buckets))
 
     def public_digest(self) -> bytes:
         """Return a keyed digest of the multiset of rows, by public columns: no order enters it.
@@ -238,7 +238,7 @@ class Stager:
     def sort(self, received: Received, executor: Executor) -> None:
         """Sort the rows, and leave out answers whose labeler skipped the same later."""
         rows = texts = 0
-        for result in over_buckets(executor, sort_bucket, received, count=self.options.buckets):
+        for result in run_over_buckets(executor, sort_bucket, received, count=self.options.buckets):
             rows, texts = rows + result.rows, texts + result.texts
             self.staged.withdrawn += result.removed
             if result.skips is not None:

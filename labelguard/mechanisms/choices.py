@@ -45,7 +45,7 @@ def recover_responses(
     sizes = np.zeros(sets, np.intp)
     sizes[group] = size
     offsets = np.append(0, np.cumsum(sizes))
-    one, other = pair_positions(number, size)
+    one, other = locate_pairs(number, size)
     part = z.astype(np.float64) / size[:, None]
     responses = np.zeros((int(offsets[-1]), z.shape[1]))
     np.add.at(responses, offsets[group] + one, part)
@@ -53,7 +53,7 @@ def recover_responses(
     return responses.astype(np.float32), offsets.astype(np.intp)
 
 
-def pair_positions(
+def locate_pairs(
     number: NDArray[np.int64], size: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """i and j, from 0, of the pairs with these numbers among K responses: the inverse of
@@ -65,7 +65,7 @@ def pair_positions(
     return one, number - one * (twice - one) // 2 + one + 1
 
 
-def fit(
+def fit_choices(
     features: NDArray[np.float32],
     sizes: NDArray[np.int64],
     weight: ArrayLike,
@@ -101,7 +101,7 @@ def fit(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _ChoiceObjective:
-    """The function that `fit` minimises; the `curvature` of a point is the Hessian there."""
+    """The function that `fit_choices` minimises; `curvature` of a point is the Hessian there."""
 
     z: NDArray[np.float32]
     sizes: NDArray[np.int64]

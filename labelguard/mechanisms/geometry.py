@@ -86,7 +86,7 @@ class Basis:
         return x @ self.projection.astype(np.float32)
 
 
-def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spectrum:
+def compute_spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spectrum:
     """Principal axes of x (pairs, d); `counts` (pairs,) says how many labels each pair has.
 
     The axes' signs are fixed, so that the same pairs give the same coordinates.
@@ -108,14 +108,14 @@ def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spec
     return Spectrum(values, axes * np.sign(axes[largest, np.arange(d)]))
 
 
-def basis(spectrum: Spectrum, shape: Shape) -> Basis:
+def choose_basis(spectrum: Spectrum, shape: Shape) -> Basis:
     """Return the coordinates of `shape`; at most as many components as pairs have directions."""
     components = min(shape.components, spectrum.rank)
     metric = shape.metric(spectrum.values[:components])
     return Basis(spectrum.axes[:, :components] * metric, metric)
 
 
-def squared_norms(z: NDArray[np.float32]) -> Floats:
+def compute_squared_norms(z: NDArray[np.float32]) -> Floats:
     """‖z_i‖² of each row, accumulated in double precision."""
     norms = np.empty(len(z))
     for rows, block in blocks(z):

@@ -57,7 +57,7 @@ class ErrorEstimate:
     rows: int
 
 
-def stage_of(units: Blocks, stages: int) -> NDArray[np.intp]:
+def assign_stages(units: Blocks, stages: int) -> NDArray[np.intp]:
     """Return the stage of each unit, shape (n,), from its key, shape (n, 2).
 
     A function of the unit alone: all its rows share a stage, the same on every machine. Stages are
@@ -66,8 +66,8 @@ def stage_of(units: Blocks, stages: int) -> NDArray[np.intp]:
     return (units[:, 1] % np.uint64(stages)).astype(np.intp)
 
 
-def fold_of(units: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
-    """Return the fold of each unit, shape (n,), independent of `stage_of` with as many stages."""
+def assign_folds(units: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
+    """Return the fold of each unit, shape (n,), independent of its stage of as many."""
     return (units[:, 1] // np.uint64(stages) % np.uint64(folds)).astype(np.intp)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from labelguard.budget.label_values import parse_public_columns, public_column_options
+from labelguard.budget.label_values import format_public_column_options, parse_public_columns
 from labelguard.budget.policy import USUAL_EPSILON
-from labelguard.notebook import card, group_facts
-from labelguard.planner.outcomes import Forecast, learned_share
+from labelguard.notebook import group_facts, render_card
+from labelguard.planner.outcomes import Forecast, compute_learned_share
 from labelguard.text import AUTO_FORMAT, FORECAST_ASSUMPTION, pluralize, read_template
 
 # With fewer labelers than this nothing is recommended.
@@ -83,7 +83,7 @@ def describe_worth(epsilon: float | None, units: int | None, unit: str) -> Worth
     return Worth(epsilon, units, f"a release beats a coin from {start}: {coin}")
 
 
-def sufficient_epsilon(
+def find_sufficient_epsilon(
     recommended: Sequence[Recommendation], values: Mapping[float, float]
 ) -> float | None:
     """Return the ε to choose: the least at which a larger one gains less than 1 of 100 answers.
@@ -101,7 +101,7 @@ def is_worth_it(forecast: Forecast, units: int) -> bool:
     return units >= FEWEST and forecast.accuracy.low > 0.5
 
 
-def recommend(
+def describe_recommendation(
     forecast: Forecast,
     periods: int,
     automatic: str,
@@ -153,7 +153,9 @@ def suggest_improvements(
     twice = best[most].twice_labelers
     more = f"more {NOUNS[unit]}s"
     if twice:
-        more += f" (with twice as many a model is right about {_hundredths(twice)} fresh labels)"
+        more += (
+            f" (with twice as many a model is right about {_format_hundredths(twice)} fresh labels)"
+        )
     return (
         f"too few {NOUNS[unit]}s or labels for ε ≤ {most:g}; what would help: a larger ε, {more}, "
         "other features",
@@ -163,13 +165,13 @@ def suggest_improvements(
 def _describe_expectation(forecast: Forecast, plain: Forecast | None, unit: str) -> str:
     words = NAMES[forecast.mechanism]
     if plain:
-        share = _percent(learned_share(forecast, plain))
+        share = _format_percent(compute_learned_share(forecast, plain))
         words += f"; keeps about {share} of the non-private improvement over chance"
-    differ = _hundredths(forecast.label_error.mean)
+    differ = _format_hundredths(forecast.label_error.mean)
     words += f"; about {differ} released labels differ from what labelers said"
     if forecast.released < 1:
         bound = f"at most {forecast.max_labels_per_labeler} of each {NOUNS[unit]}"
-        words += f"; {_hundredths(forecast.released)} labels are released ({bound})"
+        words += f"; {_format_hundredths(forecast.released)} labels are released ({bound})"
     return words
 
 
@@ -181,17 +183,17 @@ def explain_refusal(forecast: Forecast | None, units: int, unit: str) -> str | N
         return None
     return (
         "nothing is recommended; at best a model is right about "
-        f"{_hundredths(forecast.accuracy.mean)} fresh labels, which may be chance: a coin is right "
-        "about 50 of 100"
+        f"{_format_hundredths(forecast.accuracy.mean)} fresh labels, which may be chance: a coin "
+        "is right about 50 of 100"
     )
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     """`87%`, or `less than 1%`."""
     return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
-def _hundredths(share: float) -> str:
+def _format_hundredths(share: float) -> str:
     """`87 of 100`, or `less than 1 of 100`."""
     return "less than 1 of 100" if 0 < share < 0.005 else f"{share * 100:.0f} of 100"
 
@@ -207,7 +209,7 @@ def format_reading_options(
     names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
     words = ["--columns", names] if names else []
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
-    words += public_column_options(parse_public_columns(public_columns))
+    words += format_public_column_options(parse_public_columns(public_columns))
     words += [] if question is None else ["--question", question]
     return words + ([] if split is None else ["--split", split])
 
@@ -289,7 +291,7 @@ class PlanResult:
         facts += [*group_facts("notes", self.notes), *group_facts("next", commands)]
         title = "Forecast of a private release"
         caption = "Accuracy against ε. " + "; ".join(words)
-        return card(title, facts, picture=draw_accuracy(self), caption=caption)
+        return render_card(title, facts, picture=draw_accuracy(self), caption=caption)
 
 
 def forecast_table_rows(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
@@ -346,15 +348,19 @@ def summarize(plan: PlanResult) -> tuple[str, ...]:
         gain = f"about {pluralize(round(100 * more), 'percentage point')}"
         gain = gain if more > GAIN else "less than 1 percentage point"
         words += f"; ε = {last.epsilon:g} would add {gain} of accuracy"
-    assumed = (_sentence(FORECAST_ASSUMPTION),) if plan.features else ()
-    return _sentence(words), f"Worth it at all? {_sentence(plan.worth.words)}", *assumed
+    assumed = (_format_sentence(FORECAST_ASSUMPTION),) if plan.features else ()
+    return (
+        _format_sentence(words),
+        f"Worth it at all? {_format_sentence(plan.worth.words)}",
+        *assumed,
+    )
 
 
 def _forecast_key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:
     return one.epsilon, one.mechanism, one.max_labels_per_labeler
 
 
-def _sentence(words: str) -> str:
+def _format_sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 

@@ -27,9 +27,9 @@ from scipy.optimize import brentq
 
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms.clipping import clip_rows
-from labelguard.mechanisms.geometry import Basis, Shape, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, compute_spectrum
 from labelguard.mechanisms.noise import NoiseKind, ReleasedNoise
-from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
+from labelguard.mechanisms.statistic import Bounds, Rows, compute_noise_aware_ridge
 from labelguard.planner import trials
 from labelguard.planner.prior import Draw, Population, Prior
 from labelguard.text import Progress, no_progress
@@ -85,7 +85,7 @@ def calibrate_head(
     drawn at random, and the noise is scaled to them.
 
     The same for every order of rows. Choices are fitted as their pairs, which have the same
-    curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.spectrum`.
+    curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.compute_spectrum`.
     """
     prior = prior or Prior()
     release = _SimulatedRelease.of(x, rows, basis, shape, bounds, noise, windows)
@@ -96,7 +96,7 @@ def calibrate_head(
         progress("simulating calibration", number / worlds)
         simulated.append(release.simulate_world(draw, shocks[number]))
     parts = ((getattr(one, name) for one in simulated) for name in ("margin", "gain", "strict"))
-    scale = best_scale(*(np.concatenate(list(part)) for part in parts))
+    scale = find_best_scale(*(np.concatenate(list(part)) for part in parts))
     effects = [release.estimate_design_effect(world, scale) for world in simulated]
     return Calibration(round(scale, 2), round(max(1.0, float(np.mean(effects))), 2))
 
@@ -150,13 +150,15 @@ class _SimulatedRelease:
         x, mine = x[used], replace(mine, pair=pair.astype(np.intp))
         counts = np.bincount(mine.pair)
         every = slice(None, None, -(-len(x) // _MOST_PAIRS))
-        principal = spectrum(x[every], counts[every])
+        principal = compute_spectrum(x[every], counts[every])
         size = min(AXES, principal.rank)
         z = basis.coordinates(x)
         weight = bounds.weight[units][mine.unit]
         likelihood = np.bincount(mine.pair, weight * 4 * mine.information()).astype(np.float64)
         # The sum, its noise and its ridge are all those of the whole, over `scale`.
-        ridge = noise_aware_ridge(z, likelihood * scale, shape.ridge * basis.metric**2, noise)
+        ridge = compute_noise_aware_ridge(
+            z, likelihood * scale, shape.ridge * basis.metric**2, noise
+        )
         return cls(
             z,
             x @ principal.axes[:, :size].astype(np.float32),
@@ -220,7 +222,7 @@ class _SimulatedRelease:
         return float(np.mean(world.difference**2 / np.maximum(variance, _TINY))) / 2
 
 
-def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
+def find_best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
     """Return the c at which the mean log loss of fresh labelers' strict labels is least.
 
     Of pairs of all worlds, each (pairs,): their margin, E[label − ½] and P(no tie), both times what
@@ -243,5 +245,5 @@ def sample_labelers(rows: Rows) -> tuple[Rows, NDArray[np.intp], float]:
     """Rows grouped by labeler, of all or of some; who these are; how many each stands for."""
     counts = np.bincount(rows.unit, minlength=rows.units)
     units = trials.sample_labelers(counts, np.random.default_rng(0), _MOST_ROWS)
-    mine = trials.rows_of_labelers(rows, units, by_pair=True)
+    mine = trials.select_rows_of_labelers(rows, units, by_pair=True)
     return mine, units, np.count_nonzero(counts) / len(units)

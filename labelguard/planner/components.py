@@ -28,10 +28,10 @@ from labelguard.errors import InvalidLabels
 from labelguard.learning.features import Group, default_features
 from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Shape, spectrum
+from labelguard.mechanisms.geometry import Shape, compute_spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner.prior import explained_by, margin_variance
+from labelguard.planner.prior import compute_margin_variance, guess_explained_share
 from labelguard.text import pluralize
 
 # The numbers of components to choose from: never one direction alone where there are more, since
@@ -71,7 +71,7 @@ class Directions:
         """
         if not len(rows):
             raise InvalidLabels("there is no labeled pair")
-        principal = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+        principal = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)))
         axes = min(principal.rank, COUNTS[-1])
         z = x @ principal.axes[:, :axes].astype(np.float32)
         return cls.of_coordinates(z, principal.values, rows)
@@ -83,8 +83,10 @@ class Directions:
         """
         shape, axes = Shape(), min(z.shape[1], COUNTS[-1])
         metric = shape.metric(values[: min(axes, _LEADING)])
-        norms = statistic.norms_without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
-        clip, weight = statistic.clip_and_weights(norms, shape.clip_quantile)
+        norms = statistic.compute_norms_without_signal(
+            z[:, :_LEADING] * metric.astype(np.float32), rows
+        )
+        clip, weight = statistic.choose_clip_and_weights(norms, shape.clip_quantile)
         of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z)).astype(
             float
         )
@@ -92,7 +94,9 @@ class Directions:
         square = 4 * float(values.sum()) / len(rows)
         spread = (values[:axes] / values[0]) ** _POWER
         spread *= float(values[:axes].sum()) / float(spread @ values[:axes])
-        expected = information * spread * (margin_variance(explained_by(z)) / square)
+        expected = (
+            information * spread * (compute_margin_variance(guess_explained_share(z)) / square)
+        )
         rank = int((values > values[0] * 1e-9).sum())
         return cls(expected, float(weight @ norms**2) / clip**2, float(f"{square:.2g}"), rank)
 
@@ -172,7 +176,7 @@ def count_directions(x: NDArray[np.float32]) -> int:
     """Return how many directions differences of indicators have, (pairs, sources): as many as a
     release of them could have components.
     """
-    return spectrum(x).rank if x.any() else 0
+    return compute_spectrum(x).rank if x.any() else 0
 
 
 def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:

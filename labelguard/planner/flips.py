@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from labelguard.accounting import randomized_response
-from labelguard.accounting.blocks import MOST_LABELS, Block, block
+from labelguard.accounting.blocks import MOST_LABELS, Block, find_block
 from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.trials import FlippedLabels, Heads, Trial, Worlds
@@ -33,7 +33,7 @@ BOUNDS = (None, 1, 3)
 _QUANTILES = (1.0, 0.9, 0.5)
 
 
-def bounds_to_try(counts: Counts) -> tuple[int | None, ...]:
+def list_bounds_to_try(counts: Counts) -> tuple[int | None, ...]:
     """Return the bounds that are tried for labelers with so many labels each; the first is None."""
     most = int(counts.max(initial=0))
     return tuple(bound for bound in BOUNDS if bound is None or bound < most)
@@ -57,10 +57,12 @@ def choose_blocks(counts: Counts, periods: int, epsilon: float, delta: float) ->
     if periods > 1:
         enough = np.ceil(np.quantile(given, _QUANTILES)).astype(np.int64) * periods
         options += [(int(uses), 1) for uses in dict.fromkeys(enough.tolist())]
-    return max(options, key=lambda option: _information(given, periods, epsilon, delta, *option))
+    return max(
+        options, key=lambda option: _measure_information(given, periods, epsilon, delta, *option)
+    )
 
 
-def _information(
+def _measure_information(
     counts: Counts, periods: int, epsilon: float, delta: float, uses: int, most: int
 ) -> float:
     """Return how many labels without noise inform as much as those of one period."""
@@ -89,7 +91,7 @@ class _Laws:
         blocks = np.maximum(np.ceil(released / most), 1)
         size = np.ceil(released / blocks).astype(np.int64)
         sizes, which = np.unique(size, return_inverse=True)
-        laws: list[Block | None] = [block(threshold, int(m)) if m else None for m in sizes]
+        laws: list[Block | None] = [find_block(threshold, int(m)) if m else None for m in sizes]
         moments = [(law.first_moment, law.second_moment) if law else (0.0, 0.0) for law in laws]
         first, second = np.array(moments).T[:, which]
         return cls(released, size, first, second)

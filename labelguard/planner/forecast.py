@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
+from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, choose_usual_delta
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs.columns import name_labelers
 from labelguard.inputs.pairs import read_pairs
@@ -26,7 +26,7 @@ from labelguard.learning.features import (
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import advice, components, tuning
 from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Worth
-from labelguard.planner.outcomes import Forecast, best, best_including_training
+from labelguard.planner.outcomes import Forecast, find_best, find_best_with_training
 from labelguard.planner.prior import Prior
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
@@ -112,13 +112,13 @@ def plan(
         raise InvalidLabels(_no_features_note(unusable, "no choice can be planned"))
     x = provider(pairs.table) if provider else np.zeros((len(pairs.table), 0), np.float32)
     units = len(np.unique(rows.unit))
-    delta = usual_delta(units) if delta is None else delta
+    delta = choose_usual_delta(units) if delta is None else delta
     bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None
     setting = partial(tuning.forecast, x, delta=delta, prior=prior, bounds=bounds, periods=periods)
     forecasts = setting(rows, budgets, progress=progress)
-    good = {epsilon: best(forecasts, epsilon) for epsilon in budgets}
+    good = {epsilon: find_best(forecasts, epsilon) for epsilon in budgets}
     # A first release makes no policy of several runs of training.
-    choose = best_including_training if periods == 1 else best
+    choose = find_best_with_training if periods == 1 else find_best
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
     read = advice.format_reading_options(columns, format, public_columns, question, split)
@@ -139,7 +139,7 @@ def plan(
         return shlex.join([*words, *read, "-o", "release"])
 
     recommended = tuple(
-        advice.recommend(
+        advice.describe_recommendation(
             serving[epsilon],
             periods,
             forecast.mechanism if provider else "",
@@ -167,7 +167,7 @@ def plan(
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
         recommended=recommended,
-        epsilon=advice.sufficient_epsilon(recommended, right),
+        epsilon=advice.find_sufficient_epsilon(recommended, right),
         worth=worth,
         notes=(
             *left_out,
@@ -219,7 +219,7 @@ def _find_worth(
     def beats_coin(epsilon: float, times: int) -> bool:
         more = tuning.repeat_labelers(rows, times) if times > 1 else rows
         forecasts = forecast(more, [epsilon])
-        return advice.is_worth_it(best(forecasts, epsilon), max(times * units, advice.FEWEST))
+        return advice.is_worth_it(find_best(forecasts, epsilon), max(times * units, advice.FEWEST))
 
     least = min((one.epsilon for one in recommended if one.mechanism), default=None)
     if units >= advice.FEWEST:

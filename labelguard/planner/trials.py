@@ -24,11 +24,15 @@ from scipy.sparse import csr_array
 from scipy.special import erf
 
 from labelguard.errors import InvalidLabels
-from labelguard.mechanisms.geometry import Shape, spectrum
+from labelguard.mechanisms.geometry import Shape, compute_spectrum
 from labelguard.mechanisms.noise import Noise
-from labelguard.mechanisms.statistic import Rows, clip_and_weights, norms_without_signal
+from labelguard.mechanisms.statistic import (
+    Rows,
+    choose_clip_and_weights,
+    compute_norms_without_signal,
+)
 from labelguard.planner.components import Directions
-from labelguard.planner.outcomes import Forecast, Interval, interval
+from labelguard.planner.outcomes import Forecast, Interval, compute_interval
 from labelguard.planner.prior import Draw, Population, Prior
 
 Counts = NDArray[np.int64]
@@ -97,7 +101,7 @@ class PublicSide:
     def weighing(self, shape: Shape) -> Weighing:
         """Return the clip and the weights of a statistic of this shape."""
         metric, norms = self._metric_and_norms(shape)
-        clip, weight = clip_and_weights(norms, shape.clip_quantile)
+        clip, weight = choose_clip_and_weights(norms, shape.clip_quantile)
         mine = weight[self.sampled]
         information = self._information(mine, len(metric))
         return Weighing(metric, clip, mine, information, information)
@@ -113,7 +117,7 @@ class PublicSide:
         part = np.ones(len(self.every)) if size is None else 2 / (size * (size - 1.0))
         records = np.bincount(self.every.unit, part, self.every.units)
         weight = 1 / np.sqrt(np.maximum(records, 1))
-        clip = clip_and_weights(norms * weight, _MEDIAN)[0]
+        clip = choose_clip_and_weights(norms * weight, _MEDIAN)[0]
         mine, components = weight[self.sampled], len(metric)
         of_labels = self._information(mine**2, components)
         return Weighing(metric, clip, mine, self._information(mine, components), of_labels)
@@ -122,7 +126,7 @@ class PublicSide:
         """Return a, and b_u of all labelers in it, (components,) and (units,)."""
         metric = shape.metric(self.values[: shape.components])
         z = self.z[:, : len(metric)] * metric.astype(np.float32)
-        return metric, norms_without_signal(z, self.every)
+        return metric, compute_norms_without_signal(z, self.every)
 
     def _information(self, weight: Floats, components: int) -> Floats:
         """¼ Σ weight x² of the sampled labelers, (components,)."""
@@ -151,22 +155,22 @@ class PublicSide:
             yield Trial(self, draw)
 
 
-def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
+def derive_public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     """Return the public side of every trial, from pairs x (pairs, d) and who labels them.
 
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
     """
     if not len(rows):
         raise InvalidLabels("there is no labeled pair")
-    axes = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+    axes = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)))
     sizes = tuple(sorted({min(size, axes.rank) for size in COMPONENTS}))
     z = x @ axes.axes[:, : sizes[-1]].astype(np.float32)
     values = axes.values[: sizes[-1]]
     rng = np.random.default_rng(seed)
     counts = np.bincount(rows.unit, minlength=rows.units)
     sampled = sample_labelers(counts, rng, _MOST_ROWS, _MOST_UNITS)
-    mine = rows_of_labelers(rows, sampled)
-    seen, seen_weight = _pairs_to_judge(mine, len(z), rng)
+    mine = select_rows_of_labelers(rows, sampled)
+    seen, seen_weight = _choose_judged_pairs(mine, len(z), rng)
     return PublicSide(
         z=z,
         values=values,
@@ -341,7 +345,7 @@ def sample_labelers(
     return np.sort(some[: max(within, 1)])
 
 
-def rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
+def select_rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
     """Return the rows of some labelers, grouped by labeler and renumbered, in their order or by
     pair.
     """
@@ -364,7 +368,7 @@ def sums_by_labeler(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]]
     return np.asarray(csr_array(parts, shape=(rows.units, len(z))) @ z, np.float32)
 
 
-def _pairs_to_judge(
+def _choose_judged_pairs(
     rows: Rows, pairs: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.intp], Floats]:
     """Pairs that heads are judged on, and what they weigh: all labeled ones, or a sample."""
@@ -386,8 +390,8 @@ class Worlds:
 
     @classmethod
     def of(cls, x: NDArray[np.float32], rows: Rows, prior: Prior, number: int) -> Worlds:
-        """So many worlds over pairs x (pairs, d) and who labels them. Raises as `public_side`."""
-        public = public_side(x, rows, prior.seed)
+        """So many worlds over pairs x (pairs, d) and their labelers; see `derive_public_side`."""
+        public = derive_public_side(x, rows, prior.seed)
         return cls(public, tuple(public.trials(prior, number)), prior)
 
     def extend_to(self, number: int) -> Worlds:
@@ -414,7 +418,9 @@ class Worlds:
             realised.append(trial.scores(Heads(mean + noise, np.zeros_like(noise))))
         accuracy, error = np.mean(means, axis=0)
         spread = np.stack([np.stack(scores) for scores in realised], axis=1)
-        return interval(float(accuracy), spread[0]), interval(float(error), spread[1])
+        return compute_interval(float(accuracy), spread[0]), compute_interval(
+            float(error), spread[1]
+        )
 
     def score_best_head(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
         """Return what the head with the highest mean accuracy is scored by `score_head`."""

@@ -95,7 +95,7 @@ _TABLE = ("labeler_id", "same_as")
 _LONGEST_ID = 60  # characters of an id in a message
 
 
-def keys_of_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
+def parse_labeler_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
     """Return the keys of labelers, (n, 2), each given as `ID` or `SOURCE:ID`, and the source of
     each.
 
@@ -134,11 +134,11 @@ def _list_source_names(opened: OpenProject) -> list[str]:
 def resolve_ids_or_pseudonyms(
     texts: Sequence[str], opened: OpenProject
 ) -> tuple[Blocks, list[str]]:
-    """Return keys and sources like `keys_of_ids`, but a pseudonym of somebody whom the ledger knows
-    is taken for it.
+    """Return keys and sources like `parse_labeler_ids`, but a pseudonym of somebody whom the ledger
+    knows is taken for it.
     """
     ledger = opened.ledger
-    keys, sources = keys_of_ids(texts, opened)
+    keys, sources = parse_labeler_ids(texts, opened)
     rows = np.array([row for row, t in enumerate(texts) if PSEUDONYM.fullmatch(t)], np.intp)
     labelers = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
     met = are_known(ledger, labelers)
@@ -148,7 +148,7 @@ def resolve_ids_or_pseudonyms(
 
 def are_known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     """Return a mask of labelers that the ledger knows: met, in a group, linked, or gone."""
-    mask: NDArray[np.bool_] = blocks.positions(ledger.people.known().labelers, labelers) >= 0
+    mask: NDArray[np.bool_] = blocks.find_positions(ledger.people.known().labelers, labelers) >= 0
     return mask
 
 
@@ -156,7 +156,7 @@ def find_similar_labelers(text: str, opened: OpenProject) -> list[str]:
     """Return pseudonyms of those whom the ledger knows, whose ids differ from this one, given as
     `ID` or `SOURCE:ID`, only in how they are written.
     """
-    key, [source] = keys_of_ids([text], opened)
+    key, [source] = parse_labeler_ids([text], opened)
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
     others = opened.ledger.people.known().without(own)
     same = (others.forms == own.forms).all(axis=1)
@@ -166,8 +166,8 @@ def find_similar_labelers(text: str, opened: OpenProject) -> list[str]:
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:
     """Let labels of another source in, whose people are all `new` to the project, or some `known`.
 
-    Whoever is known is to be linked (`link`) before the first charge under the new source; else
-    they have a budget under each. Raises `PolicyError` for a source that was added before.
+    Whoever is known is to be linked (`link_two_ids`) before the first charge under the new source;
+    else they have a budget under each. Raises `PolicyError` for a source that was added before.
     """
     if not name or not name.isprintable() or name != name.strip() or len(name) > 200:
         raise PolicyError("a source's name has 1 to 200 printable characters, no blank at its ends")
@@ -183,7 +183,7 @@ def list_sources(project: Where = None) -> list[SourceRecord]:
     return OpenProject.open(project).ledger.people.sources()
 
 
-def link(one: str, other: str, project: Where = None) -> Linked:
+def link_two_ids(one: str, other: str, project: Where = None) -> Linked:
     """Record, for good, that two ids are one person, who has one budget for the labels of both.
 
     At most one of them may have been charged before: the other then takes from what that one has
@@ -199,10 +199,10 @@ def link(one: str, other: str, project: Where = None) -> Linked:
 
 
 def link_table(source: Input, project: Where = None) -> LinkedTable:
-    """`link` for many at once: a table, in any format of labels, with one pair of ids in each row.
+    """`link_two_ids` for many: a table, in any format of labels, with one pair of ids in each row.
 
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
-    and `same_as`, with ids as in `link`. All of it is taken, or nothing.
+    and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing.
     """
     with OpenProject.hold_for_job(project) as opened:
         home, keys, ledger = opened.project, opened.keys, opened.ledger

@@ -180,7 +180,7 @@ def open_keys(home: Project) -> tuple[KeyRing, StoredWitness | None]:
     """
     if not home.storage:
         return KeyRing(home.keys), None
-    handed_over = [home.keys] if keyring.key_variable() else []
+    handed_over = [home.keys] if keyring.find_key_variable() else []
     for path in (home.releases, home.private_maps, home.quarantine, *handed_over):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = KeyRing(home.keys)
@@ -213,7 +213,7 @@ def init(
     state = directory / STATE
     if (state / CONFIG).exists():
         raise ProjectError(f"{state} is a project already")
-    if variable := keyring.key_variable():
+    if variable := keyring.find_key_variable():
         # A key that exists is another project's, or this one's, whose ledger would begin anew.
         raise KeyProblem(
             f"init makes a key of its own: unset {variable}, and put the key into your secret "

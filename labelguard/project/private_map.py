@@ -29,14 +29,14 @@ from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.buckets import check_seen, column, write_uncompressed
+from labelguard.storage.buckets import check_seen, read_column, write_uncompressed
 from labelguard.storage.files import (
     PARTIAL,
-    attempt,
     begin_directory,
     finish_directory,
     fsync_path,
-    sha256,
+    hash_file,
+    replace_when_done,
 )
 
 _FILE = re.compile(r"bucket=(?P<bucket>\d{4})-of-(?P<count>\d{4})\.parquet")
@@ -148,7 +148,7 @@ class PrivateMap:
 
     def _digest(self, release_id: str, files: Mapping[str, Path]) -> str:
         # Of what is no file there is no digest, and so none that a map may have.
-        sums = {name: sha256(path) if path.is_file() else "" for name, path in files.items()}
+        sums = {name: hash_file(path) if path.is_file() else "" for name, path in files.items()}
         listed = [release_id, *(f"{name} {sums[name]}" for name in sorted(files))]
         return self._mac("\n".join(listed).encode()).hex()
 
@@ -254,11 +254,11 @@ def read_bucket(
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     keys = block128.from_bytes(b"".join(_yield_value_bytes(table["row_key"])))
     distinct, row = block128.unique(keys)
-    ascending = np.argsort(column(table, "version"), kind="stable")
+    ascending = np.argsort(read_column(table, "version"), kind="stable")
     latest = np.zeros(len(distinct), np.intp)
     latest[row[ascending]] = ascending  # the last assignment stays
     columns = {  # Arrow's integers have numpy's names; `to_pandas_dtype` may ask for pandas
-        name: column(table, name)[latest].astype(str(SCHEMA.field(name).type))
+        name: read_column(table, name)[latest].astype(str(SCHEMA.field(name).type))
         for name in SCHEMA.names[2:]
     }
     return RememberedLabels(distinct, **columns)
@@ -303,12 +303,12 @@ def write_bucket(
 
     `columns` are (n,), by their names in `SCHEMA`; one that lacks is 0.
     """
-    order = block128.order(keys)
+    order = block128.sort_order(keys)
     none = np.zeros(len(keys), np.uint8)
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
     arrays = [_to_binary_array(keys[order]), _to_binary_array(labelers[order]), *numbers]
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
-    with attempt(directory / _name_bucket_file(bucket, count), directory.parent) as path:
+    with replace_when_done(directory / _name_bucket_file(bucket, count), directory.parent) as path:
         _write_table(table, path)
 
 

@@ -31,9 +31,9 @@ def authors(table: pa.Table, *, labelers: bool) -> Blocks:
     among the labels of its pair, in canonical order.
     """
     if "author_hi" in table.column_names:
-        return buckets.blocks(table, "author")
+        return buckets.read_blocks(table, "author")
     if labelers:
-        return buckets.blocks(table, "unit")
+        return buckets.read_blocks(table, "unit")
     names = [n for n in ("item_hi", "item_lo", "pair") if n in table.column_names]
     frame = pl.DataFrame(table.select(names))
     number = frame.select(pl.int_range(pl.len(), dtype=pl.UInt64).over(names)).to_series()
@@ -66,9 +66,9 @@ class BucketChoices:
     def of_bucket(cls, table: pa.Table, *, labelers: bool) -> BucketChoices:
         """Return the choices of a bucket's public columns; `labelers`: rows have labelers."""
         _, author = blocks.unique(authors(table, labelers=labelers))
-        _, item = blocks.unique(buckets.blocks(table, "item"))
-        pair = buckets.column(table, "pair").astype(np.intp)
-        size = buckets.column(table, "size").astype(np.intp)
+        _, item = blocks.unique(buckets.read_blocks(table, "item"))
+        pair = buckets.read_column(table, "pair").astype(np.intp)
+        size = buckets.read_column(table, "size").astype(np.intp)
         # Stable: of several submissions the latest stays the last, pair by pair.
         order = np.lexsort((pair, item, author))
         whose = np.stack([author, item, pair], axis=1)[order]

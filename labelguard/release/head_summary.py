@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from labelguard.learning.features import Group
-from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, reach
+from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, bound_quantile
 
 # Nominal coverage of intervals.
 LEVEL = 0.95
@@ -83,7 +83,7 @@ class CoefficientErrors:
         variances = np.maximum(np.minimum(scatter, self.radius**2 * square) + prior, 0)
         tail, components = (1 - LEVEL) / 2, len(self.gain)
         widths = [
-            reach(tail, variance, self.noises, math.sqrt(length), components)
+            bound_quantile(tail, variance, self.noises, math.sqrt(length), components)
             for variance, length in zip(variances.tolist(), square.tolist(), strict=True)
         ]
         return np.asarray(widths + np.abs(self.drift @ directions))

@@ -29,7 +29,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.opening import OpenProject
 from labelguard.release.selection import PlannedRows
-from labelguard.storage.executor import Executor, Result, Task, over_buckets
+from labelguard.storage.executor import Executor, Result, Task, run_over_buckets
 from labelguard.text import Progress
 
 
@@ -115,7 +115,7 @@ class ReleaseContext:
         """Yield `work(task, bucket)` of all buckets in order (see `storage.executor`)."""
         count = self.staged.buckets
         report = partial(self.progress, step)
-        return over_buckets(self.executor, work, task, report, count=count)
+        return run_over_buckets(self.executor, work, task, report, count=count)
 
 
 @dataclass(frozen=True)

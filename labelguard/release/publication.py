@@ -22,7 +22,7 @@ from labelguard.project.verification import find_release_fault
 from labelguard.release.rows import ROWS, part_name
 from labelguard.release.writer import PARQUET, Release
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
-from labelguard.storage.files import SUMS, sha256, sums_text
+from labelguard.storage.files import SUMS, format_sums, hash_file
 from labelguard.text import Progress, no_progress
 
 # Bytes of rows in one file: more of them are cut into several.
@@ -121,11 +121,12 @@ def _published_files(
     if ROWS in files and (directory / ROWS).stat().st_size > SHARD_BYTES:
         del files[ROWS]
         files |= {
-            p.name: PublicFile(p, sha256(p)) for p in _split_into_shards(directory / ROWS, scratch)
+            p.name: PublicFile(p, hash_file(p))
+            for p in _split_into_shards(directory / ROWS, scratch)
         }
         sums = scratch / SUMS
-        sums.write_text(sums_text({name: file.sha256 for name, file in files.items()}), "ascii")
-    text = sums_text({name: file.sha256 for name, file in files.items()})
+        sums.write_text(format_sums({name: file.sha256 for name, file in files.items()}), "ascii")
+    text = format_sums({name: file.sha256 for name, file in files.items()})
     files[SUMS] = PublicFile(sums, hashlib.sha256(text.encode("ascii")).hexdigest())
     files["README.md"] = files[_CARD]
     return files

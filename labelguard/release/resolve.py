@@ -31,7 +31,7 @@ from labelguard.planner import components, tuning
 from labelguard.planner.advice import FEWEST, is_worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import choose_blocks
-from labelguard.planner.outcomes import Forecast, Interval, best
+from labelguard.planner.outcomes import Forecast, Interval, find_best
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
@@ -304,7 +304,7 @@ def _required_allowance(
         return {}
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
-    kind = events.kind(mechanism.priced)
+    kind = events.find_event_kind(mechanism.priced)
     fixed = mechanism.policy_defaults(staged.count_rows_per_unit())
     several = replace(Allowance(mechanism.priced, 1, **fixed), allowed=periods)
     raise PolicyError(
@@ -377,7 +377,7 @@ def _choose_mechanism_and_size(
             progress=progress,
         )
         candidates = [f for f in forecasts if mechanism in (None, f.mechanism)]
-        return best(candidates, policy.epsilon)
+        return find_best(candidates, policy.epsilon)
 
     most = resolved.request.max_labels_per_labeler
     if named is None and periods == 1 and most is None and not rows.choices:

@@ -39,7 +39,7 @@ from labelguard.release.choices import (
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, over_buckets
+from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.storage.files import fresh_directory
 from labelguard.text import LABEL_TIE
 
@@ -118,9 +118,9 @@ class SelectedRows:
     @classmethod
     def from_arrow(cls, table: pa.Table) -> SelectedRows:
         """Return the rows of a table of `to_arrow`."""
-        columns = {name: buckets.column(table, name) for name in _NUMBERS}
+        columns = {name: buckets.read_column(table, name) for name in _NUMBERS}
         columns["new"] = columns["new"].astype(bool)
-        columns |= {name: buckets.blocks(table, name) for name in _BLOCKS}
+        columns |= {name: buckets.read_blocks(table, name) for name in _BLOCKS}
         return cls(**columns)  # type: ignore[arg-type]
 
 
@@ -235,7 +235,7 @@ class _Labels:
     @classmethod
     def of(cls, task: SelectionTask, table: pa.Table, bucket: int) -> _Labels:
         """Return the labels of the public columns of a staged bucket."""
-        author, item = authors(table, labelers=task.labelers), buckets.blocks(table, "item")
+        author, item = authors(table, labelers=task.labelers), buckets.read_blocks(table, "item")
         pair = _column_or_zeros(table, "pair").astype(np.uint16)
         submissions = np.ones(table.num_rows, np.int64)
         if task.choices:
@@ -246,7 +246,7 @@ class _Labels:
             submissions[latest] = choices.submissions
         identity = task.keys.identify(author, item)
         key = task.keys.keys(identity, pair)
-        whose = buckets.blocks(table, "unit")
+        whose = buckets.read_blocks(table, "unit")
         of_part = task.parts.is_in(whose, task.part)
         latest = latest if task.choices else latest_rows(key)
         index = latest[of_part[latest]]
@@ -254,7 +254,7 @@ class _Labels:
         author, item, identity = author[index], item[index], identity[index]
         group = item
         if "group_hi" in table.column_names:
-            group = buckets.blocks(table, "group")[index]
+            group = buckets.read_blocks(table, "group")[index]
             identity = task.keys.identify(author, group)
         released = private_map.read_bucket(task.released, bucket, task.buckets, task.earlier)
         return cls(
@@ -269,7 +269,7 @@ class _Labels:
             pair[index],
             _column_or_zeros(table, "content")[index].astype(np.uint64),
             released,
-            blocks.positions(released.keys, key[index]),
+            blocks.find_positions(released.keys, key[index]),
             duplicates=int(submissions[of_part].sum()) - len(index),
             other_units=len(blocks.unique(whose[~of_part])[0]),
             other_labels=len(latest) - len(index),
@@ -354,7 +354,7 @@ def _column_or_zeros(table: pa.Table, name: str) -> NDArray[np.generic]:
     """Return a column, or zeros where the input has none."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.uint8)
-    return buckets.column(table, name)
+    return buckets.read_column(table, name)
 
 
 @dataclass(frozen=True)
@@ -414,7 +414,7 @@ def plan_rows(
         released_only=finished is not None,
     )
     parts, first_unit, units = [Selection.empty()], {}, 0
-    selections = over_buckets(executor, select, task, progress, count=staged.buckets)
+    selections = run_over_buckets(executor, select, task, progress, count=staged.buckets)
     for bucket, selection in enumerate(selections):
         if selection is not None:
             parts.append(selection)

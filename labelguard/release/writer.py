@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
-from labelguard.notebook import card, group_facts
+from labelguard.notebook import group_facts, render_card
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
 from labelguard.release import card as cards
@@ -40,9 +40,9 @@ from labelguard.storage.files import (
     check_output_directory,
     find_changed_file,
     finish_directory,
-    hashes_of,
+    format_sums,
+    hash_files,
     new_directory,
-    sums_text,
 )
 from labelguard.text import format_budget, pluralize
 
@@ -99,7 +99,7 @@ class Release:
         made = "before; nothing was charged" if self.reused else "now"
         facts = [*self._facts(), ("protects", f"each {self.card['privacy']['unit']}")]
         facts += [("made", made), ("where", str(self.path))]
-        return card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
+        return render_card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
 
 
 def directory_of(release: Release | str | Path, project: Where = None) -> Path:
@@ -224,8 +224,8 @@ class ReleaseWriter:
             self._writer.close()
         if error is None:
             # Where a listing is behind, parts are those that were counted.
-            self.hashes = self._parts | hashes_of(self._temporary, self._parts)
-            (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
+            self.hashes = self._parts | hash_files(self._temporary, self._parts)
+            (self._temporary / SUMS).write_text(format_sums(self.hashes), encoding="ascii")
             finish_directory(self._temporary, self.final)
 
 
@@ -298,7 +298,7 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
     except ModuleNotFoundError as error:
         if error.name != kind:
             raise
-    command = extras.install_line("train") if kind == "datasets" else f"pip install {kind}"
+    command = extras.format_install_line("train") if kind == "datasets" else f"pip install {kind}"
     raise extras.MissingExtra(f"{kind} is not installed; install it with: {command}")
 
 

@@ -204,7 +204,7 @@ def budget(project: Where) -> Budget:
     """
     ledger = OpenProject.open(project).ledger
     active, every = ledger.policies.active(), ledger.policies.history()
-    total = pricing.total(every)
+    total = pricing.sum_budgets(every)
     return Budget(
         policies.describe_policy(active) if active else None,
         ledger.policies.ceiling(),
@@ -280,7 +280,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
 
     opened = OpenProject.open(project)
     ledger = opened.ledger
-    candidates, _ = linking.keys_of_ids([labeler_id], opened)
+    candidates, _ = linking.parse_labeler_ids([labeler_id], opened)
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, pseudonym])
@@ -298,7 +298,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
             f"no labeler {labeler_id!r} in this project has been charged, and none has left"
         )
     charged = blocks.unique(blocks.from_bytes(b"".join(row.labeler for row in rows)))[0]
-    spent = pricing.total(ledger.people.policies_of(charged) if rows else ())
+    spent = pricing.sum_budgets(ledger.people.policies_of(charged) if rows else ())
     return LabelerBudget(
         rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
         gone,

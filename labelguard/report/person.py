@@ -130,7 +130,7 @@ def _count_randomized_answers(opened: OpenProject, pseudonym: str) -> int:
     """
     key, maps = blocks.from_bytes(bytes.fromhex(pseudonym)), opened.map_digests
     records = opened.ledger.releases.all()
-    drawn = [r.id for r in records if r.id in maps and events.kind(r.event).keeps_values]
+    drawn = [r.id for r in records if r.id in maps and events.find_event_kind(r.event).keeps_values]
     return len({row for release in drawn for row in opened.private_map.keys_of(release, key)})
 
 
@@ -149,7 +149,7 @@ def _find_uncharged_repeat_releases(opened: OpenProject, report: erasure.Removal
             in_parts.add((one.event, one.part))
         elif one.state == "committed" and (one.event, one.part) in in_parts:
             repeats = one.settings.get("rows_planned", 0) > (one.drawn or 0)
-            if events.kind(one.event).keeps_values:
+            if events.find_event_kind(one.event).keeps_values:
                 may = repeats and (left is None or one.created_at <= left)
             else:
                 may = one.event == "statistic"
@@ -209,14 +209,14 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
         raise LedgerError("nobody with this id was ever seen in any of these projects")
     units = {one.unit for one in each if one.unit}
     adds_up = len(units) < 2 and "item" not in units
-    return PersonSpending(each, pricing.total(each) if adds_up else None)
+    return PersonSpending(each, pricing.sum_budgets(each) if adds_up else None)
 
 
 def _find_project_spending(
     labeler_ids: Sequence[str], name: str, opened: OpenProject
 ) -> ProjectSpending:
     ledger = opened.ledger
-    keys = linking.keys_of_ids(labeler_ids, opened)[0]
+    keys = linking.parse_labeler_ids(labeler_ids, opened)[0]
     known = linking.are_known(ledger, keys)
     units = blocks.unique(UnitGroups(*ledger.people.members()).unit_of(keys))[0]
     charged = [unit for unit in units if ledger.releases.uses_by_release(unit[np.newaxis])]
@@ -232,6 +232,6 @@ def _find_project_spending(
             )
     policies = ledger.policies.history()
     spent = [one for unit in charged for one in ledger.people.policies_of(unit[np.newaxis])]
-    cost = pricing.total(spent)
+    cost = pricing.sum_budgets(spent)
     unit = policies[-1].unit if policies else None
     return ProjectSpending(name, unit, is_known, len(charged), cost.epsilon, cost.delta)

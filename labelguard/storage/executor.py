@@ -109,14 +109,14 @@ def open_executor(
     `workers`: how many calls run at once; by default one a core. `address` is where the engine is
     to be found. Raises `LabelguardError` for an engine that is not installed, or not reached.
     """
-    entry = plugins.find(GROUP, engine)
+    entry = plugins.find_entry_point(GROUP, engine)
     if entry is None:
-        known = ", ".join(plugins.available(GROUP))
+        known = ", ".join(plugins.list_entry_points(GROUP))
         raise LabelguardError(f"--engine: there is no engine {engine!r}; available: {known}")
     return cast(Executor, entry.load()(workers or os.cpu_count() or 1, address))
 
 
-def over_buckets(
+def run_over_buckets(
     executor: Executor,
     work: Callable[[Task, int], Result],
     task: Task,

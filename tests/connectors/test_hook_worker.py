@@ -341,7 +341,7 @@ def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
     row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "ann"}
     with pytest.raises(InvalidLabels):
         lg.privatize([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)
-    assert attempts.read(project) == attempts.Attempts()
+    assert attempts.read_attempts(project) == attempts.Attempts()
     with pytest.raises(InvalidLabels):
         lg.privatize([row], project=project, mechanism="rr", epsilon=1)
     kept = json.loads((project.state / attempts.FILE).read_bytes())

@@ -144,7 +144,7 @@ def test_a_ledger_whose_end_was_rewritten_is_refused(project, tmp_path):
     number, _ = ledger.head()
     with ledger.transaction() as connection:  # as another copy of the project would
         connection.execute(sa.delete(schema.journal).where(schema.journal.c.number == number))
-        journal.append(connection, "refunded", {})
+        journal.append_entry(connection, "refunded", {})
     with pytest.raises(LedgerError, match=REFUSED):
         overview.verify(project.state)
 

@@ -5,13 +5,13 @@ import pytest
 
 from labelguard.accounting import gaussian
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.blocks import MOST_LABELS, block
+from labelguard.accounting.blocks import MOST_LABELS, find_block
 from labelguard.budget.request import Horizon
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import flips, tuning
 from labelguard.planner.flips import Flips
-from labelguard.planner.trials import public_side
+from labelguard.planner.trials import derive_public_side
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def rows(counts):
 
 X = np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32)
 MANY = [4] * 60 + [40]
-PUBLIC = public_side(X, rows(MANY))
+PUBLIC = derive_public_side(X, rows(MANY))
 
 
 def threshold(epsilon, uses):
@@ -62,7 +62,7 @@ def test_coins_for_several_periods_are_spent_evenly_and_priced_whole():
     found = Flips.of(PUBLIC.counts, PUBLIC.sampled_counts, 3.0, 1e-5, None, periods=52)
     assert (found.uses, found.block) == (208, 1)
     assert found.released.tolist() == [4.0] * 61  # the rest of the one with 40 has no use left
-    gamma = block(threshold(3.0, 208), 1).flip_probability
+    gamma = find_block(threshold(3.0, 208), 1).flip_probability
     assert found.every == pytest.approx(np.full(61, gamma))
 
 
@@ -70,7 +70,7 @@ def test_blocks_for_several_periods_hold_all_labels_of_each():
     found = Flips.of(PUBLIC.counts, PUBLIC.sampled_counts, 3.0, 1e-5, None, periods=2)
     assert (found.uses, found.block) == (2, MOST_LABELS)
     assert found.released.tolist() == MANY
-    gammas = [block(threshold(3.0, 2), m).flip_probability for m in MANY]
+    gammas = [find_block(threshold(3.0, 2), m).flip_probability for m in MANY]
     assert found.every == pytest.approx(gammas)
 
 
@@ -91,15 +91,15 @@ def test_blocks_need_a_label_and_a_period():
 
 
 def test_a_labeler_with_more_labels_than_a_block_holds_gets_one_block():
-    public = public_side(X, rows([20_000, 3, 0]))
+    public = derive_public_side(X, rows([20_000, 3, 0]))
     found = Flips.of(public.counts, public.sampled_counts, 1.0, 1e-5, None)
     assert found.released.tolist() == [16_384, 3]
 
 
 def test_bounds_that_nobody_exceeds_are_not_tried():
-    assert flips.bounds_to_try(np.array([3, 4, 0])) == (None, 1, 3)
-    assert flips.bounds_to_try(np.array([3, 2])) == (None, 1)
-    assert flips.bounds_to_try(np.array([1])) == (None,)
+    assert flips.list_bounds_to_try(np.array([3, 4, 0])) == (None, 1, 3)
+    assert flips.list_bounds_to_try(np.array([3, 2])) == (None, 1)
+    assert flips.list_bounds_to_try(np.array([1])) == (None,)
 
 
 def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases():

@@ -140,8 +140,8 @@ def charged(ledger_url, tmp_path):
     """Two connections to one ledger with a policy."""
     keys = KeyRing.create(tmp_path / "keys")
     first = Ledger.create(ledger_url, keys)
-    first.write(None, ledger_policies.add, "both", SMALL.policy)
-    first.write(first.begin_job(), ledger_policies.activate, "both")
+    first.write(None, ledger_policies.add_policy, "both", SMALL.policy)
+    first.write(first.begin_job(), ledger_policies.activate_draft, "both")
     return first, Ledger(ledger_url, keys)
 
 
@@ -166,8 +166,8 @@ def rivals(tmp_path):
     with databases.fresh("postgresql", tmp_path) as url:
         keys = KeyRing.create(tmp_path / "keys")
         first = Ledger.create(url, keys)
-        first.write(None, ledger_policies.add, "both", SMALL.policy)
-        first.write(first.begin_job(), ledger_policies.activate, "both")
+        first.write(None, ledger_policies.add_policy, "both", SMALL.policy)
+        first.write(first.begin_job(), ledger_policies.activate_draft, "both")
         yield url, first, Ledger(url, keys)
 
 

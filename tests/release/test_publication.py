@@ -24,7 +24,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
 from labelguard.release import publication
 from labelguard.storage import destinations
-from labelguard.storage.files import SUMS, hashes_of, sums_text
+from labelguard.storage.files import SUMS, format_sums, hash_files
 
 NAME = "org/preferences"
 LOADING = """
@@ -56,7 +56,7 @@ def directory(used_project):
 
 
 def contents(directory):
-    return {name: (directory / name).read_bytes() for name in hashes_of(directory)}
+    return {name: (directory / name).read_bytes() for name in hash_files(directory)}
 
 
 def public(directory):
@@ -197,10 +197,10 @@ def test_many_rows_are_cut_into_files_of_a_size(used_project, directory, tmp_pat
     with pq.ParquetWriter(source, rows.schema, store_schema=False) as writer:
         for _ in range(40):
             writer.write_table(rows)
-    digest = publication.sha256(source)
+    digest = publication.hash_file(source)
     card = tmp_path / "CARD.md"
     card.touch()
-    committed = {"data.parquet": digest, "CARD.md": publication.sha256(card)}
+    committed = {"data.parquet": digest, "CARD.md": publication.hash_file(card)}
     files = publication._published_files(tmp_path, committed, scratch)
     shards = sorted(name for name in files if name.startswith("data"))
     assert len(shards) > 2 and shards[0] == f"data-00000-of-{len(shards):05d}.parquet"
@@ -208,7 +208,7 @@ def test_many_rows_are_cut_into_files_of_a_size(used_project, directory, tmp_pat
     assert pa.concat_tables(read).equals(pq.read_table(source))
     assert max(files[name].path.stat().st_size for name in shards) < 50_000
     listed = {name: file.sha256 for name, file in files.items() if name not in (SUMS, "README.md")}
-    assert files[SUMS].path.read_text() == sums_text(listed)
+    assert files[SUMS].path.read_text() == format_sums(listed)
 
 
 def test_the_command_says_where_the_release_is(used_project, directory, tmp_path, monkeypatch):
@@ -333,7 +333,7 @@ def test_the_card_passes_the_validation_of_the_hub(directory, hub):
 
 def test_a_file_of_another_content_is_not_copied(tmp_path):
     (tmp_path / "file").write_text("content")
-    file = destinations.PublicFile(tmp_path / "file", publication.sha256(tmp_path / "file"))
+    file = destinations.PublicFile(tmp_path / "file", publication.hash_file(tmp_path / "file"))
     file.copy_to((tmp_path / "copy").open("wb"))
     (tmp_path / "file").write_text("another")
     with pytest.raises(LabelguardError, match="was altered"):

@@ -195,7 +195,7 @@ def test_a_statement_under_another_name_is_refused(released):
 
 def test_who_left_under_one_of_two_ids_is_told_which_one_is_still_active(released):
     linking.add_source("tool", "known", released)
-    linking.link(WHO, "tool:7", released)
+    linking.link_two_ids(WHO, "tool:7", released)
     [other] = erasure.remove_labeler(WHO, "erased", released).linked
     text = write_letter(WHO, project=released).text
     assert "no new answers under this id" in text and f"same budget: {other}." in text

@@ -225,7 +225,7 @@ def test_who_left_is_told_by_pseudonym(project):
     assert not [one for one in report(project=project).sections if one.id == "people"]
     retired = erasure.remove_labeler("worker 1", "retired", project).labeler
     erased = erasure.remove_labeler("worker 2", "erased", project).labeler
-    linking.link("worker 3", "a newcomer", project)
+    linking.link_two_ids("worker 3", "a newcomer", project)
     document = report(project=project)
     gone = section(document, "people")
     kinds = {(retired, "retired"), (erased, "erased")}
@@ -237,7 +237,7 @@ def test_who_left_is_told_by_pseudonym(project):
 def test_who_left_under_one_of_two_ids_is_told_with_the_other(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     linking.add_source("tool", "known", project)
-    linking.link("worker 1", "tool:7", project)
+    linking.link_two_ids("worker 1", "tool:7", project)
     left = erasure.remove_labeler("worker 1", "erased", project)
     gone = section(report(project=project), "people")
     assert dict(gone.facts)["left with another id of theirs still active"] == "1"

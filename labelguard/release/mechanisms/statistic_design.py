@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.budget.events import STATISTIC_RELEASES
-from labelguard.budget.pricing import prices
+from labelguard.budget.pricing import compute_prices
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.inputs.staged import Staged
@@ -24,7 +24,7 @@ from labelguard.learning.features import PairFeatures, open_fitted, open_provide
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.noise import Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
@@ -60,8 +60,8 @@ def write_pair_labels(
         if selected is None:
             continue
         rows, table = selected
-        row = buckets.column(table, "row")[rows.index].astype(np.intp)
-        items = buckets.blocks(table, "item")[rows.index]
+        row = buckets.read_column(table, "row")[rows.index].astype(np.intp)
+        items = buckets.read_blocks(table, "item")[rows.index]
         _write_labeled(context.outcomes, bucket, context.staged, row, rows.key, items, of_row[row])
 
 
@@ -129,7 +129,7 @@ def _write_labeled(
             "label_probability": np.where(first, probability, 1 - probability),
         }
     )
-    targets = buckets.bucket_of(items, staged.buckets)
+    targets = buckets.assign_buckets(items, staged.buckets)
     buckets.write_part(outcomes, source, table, targets, staged.buckets)
 
 
@@ -180,7 +180,7 @@ def design(
         shape, coordinates = first.shape, first.basis
     else:
         shape = _shape(x, rows, priced_noise(context), options, recorded, context)
-        coordinates = basis(spectrum(x, counts), shape)
+        coordinates = choose_basis(compute_spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if context.staged.choices else {}
@@ -207,9 +207,9 @@ def _bounds(
 ) -> Bounds:
     """Return the bounds of a window: on sources alone those for scores, which a clip distorts."""
     if rows.choices or not all(group.has_sources for group in provider.groups()):
-        return statistic.bounds(z, rows, shape.clip_quantile)
+        return statistic.compute_bounds(z, rows, shape.clip_quantile)
     deviation = noise.deviation(z.shape[1])
-    return statistic.bounds_for_source_scores(z, rows, shape.clip_quantile, deviation)
+    return statistic.compute_source_bounds(z, rows, shape.clip_quantile, deviation)
 
 
 def check_fits_sum(context: ReleaseContext, options: StatisticOptions) -> None:
@@ -258,7 +258,7 @@ def complete_design(
     `bounds` are None without a row; `parts` are the other members of the design.
     """
     paid = priced_noise(context)
-    grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
+    grid = statistic.choose_grid(bounds, z.shape[1], paid) if bounds else None
     return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **parts)
 
 
@@ -299,7 +299,7 @@ def _pairs_and_features(
 def priced_noise(context: ReleaseContext) -> Noise:
     """Return the noise of each release: as the ledger prices it, or calibrated for the first."""
     stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
-    [price] = (stored or prices(context.policy, STATISTIC_RELEASES.name)).values()
+    [price] = (stored or compute_prices(context.policy, STATISTIC_RELEASES.name)).values()
     return noise_of_price(price)
 
 
@@ -353,12 +353,12 @@ def read_bucket_comparisons(task: _Comparing, bucket: int) -> _Compared | None:
     if task.released_too:
         used = np.ones(len(rows.index), bool)
     index = rows.index[used]
-    size = buckets.column(table, "size")[index] if "size" in table.column_names else None
+    size = buckets.read_column(table, "size")[index] if "size" in table.column_names else None
     return _Compared(
-        buckets.column(table, "row")[rows.index].astype(np.intp),
+        buckets.read_column(table, "row")[rows.index].astype(np.intp),
         used,
         rows.unit[used],
-        buckets.blocks(table, "item")[index],
+        buckets.read_blocks(table, "item")[index],
         None if size is None else size.astype(np.int64),
     )
 

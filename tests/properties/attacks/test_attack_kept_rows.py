@@ -55,7 +55,7 @@ def kept_row_keys(project):
         key
         for table in tables
         if table is not None
-        for key in blocks.to_list(buckets.blocks(table, "key"))
+        for key in blocks.to_list(buckets.read_blocks(table, "key"))
     }
 
 

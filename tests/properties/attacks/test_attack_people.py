@@ -14,7 +14,7 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.project import policies
 from labelguard.project.erasure import remove_labeler
-from labelguard.project.linking import link
+from labelguard.project.linking import link_two_ids
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
@@ -223,7 +223,7 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project):
     remove_labeler("worker 0", "erased", project)
     read_refusal(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
     with pytest.raises(PolicyError, match="has left"):
-        link("worker 0", "Worker 0", project)
+        link_two_ids("worker 0", "Worker 0", project)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from peft import LoraConfig
 from transformers import PrinterCallback, TrainerCallback
 
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
+from labelguard.storage.files import SUMS, format_sums, hash_files, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.alignment.recipe import RlRecipe, SftRecipe
 from labelguard_trainer.alignment.sampling import Content
@@ -339,7 +339,7 @@ class _Stage:
             self.write_card(run.finished_path, result, parameters)
             record = {"parameters": parameters, "result": {**vars(result), "path": "."}}
             write_atomically(run.finished_path / _RECORD, json.dumps(record, indent=2).encode())
-            sums = sums_text(hashes_of(run.finished_path))
+            sums = format_sums(hash_files(run.finished_path))
             write_atomically(run.finished_path / SUMS, sums.encode("ascii"))
         run.publish()
 

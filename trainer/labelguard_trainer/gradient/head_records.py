@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import choices
-from labelguard.mechanisms.geometry import squared_norms
+from labelguard.mechanisms.geometry import compute_squared_norms
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks
 from labelguard_trainer.gradient.options import Weighting
@@ -63,7 +63,7 @@ class ComparisonRecords:
 
     def expected_squared_norms(self) -> Floats:
         """¼ ‖z‖²."""
-        return _sum_by_unit(self, squared_norms(self.features) / 4)
+        return _sum_by_unit(self, compute_squared_norms(self.features) / 4)
 
     def curvature(self, weight: Floats) -> Floats:
         """¼ z²."""
@@ -109,7 +109,7 @@ class RankingRecords:
         index = np.repeat(offsets[of_set[order]] - begins[:-1], sizes) + np.arange(begins[-1])
         place = np.empty(len(records), np.intp)
         place[order] = begins[:-1]
-        one, other = choices.pair_positions(number, size)
+        one, other = choices.locate_pairs(number, size)
         at = place[record_of_row]
         return cls(
             features,
@@ -172,7 +172,7 @@ class RankingRecords:
         """Σ a² / (K − 1) · Σ ‖φ‖², a the residuals of a random order, or 1/K Σ ‖φ‖² of a choice."""
         size = np.bincount(self.record)[self.record]
         factor = 1 / size if self.first_only else _compute_residual_variance(size)
-        squares = squared_norms(self.features)[self.index] * factor
+        squares = compute_squared_norms(self.features)[self.index] * factor
         return np.asarray(np.add.reduceat(np.append(squares, 0), self.starts[:-1])) * (
             np.diff(self.starts) > 0
         )

@@ -22,10 +22,10 @@ from scipy.sparse import csr_array
 from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.features import PairFeatures
 from labelguard.mechanisms import clipping, statistic
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import STEP_BITS, Grid, Rows
-from labelguard.planner.calibration import AXES, best_scale, sample_labelers
+from labelguard.planner.calibration import AXES, find_best_scale, sample_labelers
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
@@ -121,7 +121,9 @@ def choose_clip_norm(records: Records, weight: Floats) -> float:
 
     Raises `InvalidLabels` if no record says anything, or a feature is not finite.
     """
-    return statistic.clip_and_weights(weight * np.sqrt(records.expected_squared_norms()), 0.5)[0]
+    return statistic.choose_clip_and_weights(
+        weight * np.sqrt(records.expected_squared_norms()), 0.5
+    )[0]
 
 
 def rates(records: Records, weight: Floats, penalty: Floats, noise: float, steps: int) -> Floats:
@@ -225,7 +227,7 @@ def prepare_head_run(
     # Noise of a statistic is counted in sensitivities, which are two clip norms.
     noise = Noise("gaussian", compute_mean_noise_deviation(price, units) * units / 2)
     shape = replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **given)
-    axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
+    axes = choose_basis(compute_spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     z = axes.coordinates(x)
     records = head_records.records_of(z, rows, seen.pairs)
     weight = head_records.weights(records, weighting)
@@ -277,7 +279,7 @@ def probability_scale(
     """
     mine, units, times = sample_labelers(rows)
     counts = np.bincount(mine.pair, minlength=len(x))
-    axes = spectrum(x, counts)
+    axes = compute_spectrum(x, counts)
     size = min(AXES, axes.rank)
     principal = x @ axes.axes[:, :size].astype(np.float32)
     records = ComparisonRecords.of(z, mine)
@@ -297,4 +299,4 @@ def probability_scale(
         share = counts / len(mine)
         worlds.append((problem.margins(), share * draw.gain, share * draw.strict))
     margins, gains, stricts = (np.concatenate(part) for part in zip(*worlds, strict=True))
-    return round(best_scale(margins, gains, stricts), 2)
+    return round(find_best_scale(margins, gains, stricts), 2)

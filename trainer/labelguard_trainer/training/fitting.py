@@ -18,7 +18,7 @@ from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
 from labelguard.release.rows import escape_file_names
-from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
+from labelguard.storage.files import SUMS, format_sums, hash_files, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
 from labelguard_trainer.training.evaluate import ModelEvaluation, TrainingResult
@@ -254,7 +254,7 @@ def _write_accompanying_files(
     ):
         write_atomically(run.finished_path / name, text.encode())
     draw_curves(metrics, run.finished_path)
-    sums = sums_text(hashes_of(run.finished_path))  # what may be published
+    sums = format_sums(hash_files(run.finished_path))  # what may be published
     write_atomically(run.finished_path / SUMS, sums.encode("ascii"))
 
 

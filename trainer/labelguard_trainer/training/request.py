@@ -22,7 +22,7 @@ from labelguard.release.model_card import LearnedRelease, find_learned_releases
 from labelguard.release.pairs_file import check_pairs, hold_out, item_keys_and_sides, scan_pairs
 from labelguard.release.rows import rows_path
 from labelguard.release.writer import read_card, verified_release_directory
-from labelguard.storage.files import SUMS, sha256
+from labelguard.storage.files import SUMS, hash_file
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
     AUTO,
@@ -177,7 +177,7 @@ def open_release(release: str, project: Where) -> Source:
     card = read_card(directory)
     if "train_with" not in card or "privacy" not in card:
         raise ProjectError(f"the card in {directory} does not say how to train on the release")
-    return Source(rows_path(directory), sha256(directory / SUMS), card)
+    return Source(rows_path(directory), hash_file(directory / SUMS), card)
 
 
 def open_raw(file: str) -> Source:
@@ -191,7 +191,7 @@ def open_raw(file: str) -> Source:
             f"--non-private is for a file of raw labels, and {file} is none; leave it out to "
             "train on a release"
         )
-    return Source(path, sha256(path), None)
+    return Source(path, hash_file(path), None)
 
 
 def read_noise_and_sides(
