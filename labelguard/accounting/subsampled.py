@@ -14,8 +14,8 @@ is put on a grid by `dp_accounting.pld` and composed there, pessimistically. Wit
 `gaussian` at noise multiplier σ/2, in closed form.
 
 Never below the true value: what dp-accounting promises is that discretization and truncation err
-upward. It makes no promise for floating point: a margin is added (`losses.compose`), some 2e-10
-for 250 steps and 1e-9 for 1000, so that smaller δ cannot be promised.
+upward. It makes no promise for floating point: a margin is added (`losses.compose_steps`), some
+2e-10 for 250 steps and 1e-9 for 1000, so that smaller δ cannot be promised.
 
 Every function concerns ONE labeler; ε is in nats.
 """

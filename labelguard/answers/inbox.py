@@ -339,7 +339,7 @@ class Inbox:
         self._truncate_write_ahead_log()
         return fewer
 
-    def fault(self) -> str | None:
+    def find_fault(self) -> str | None:
         """Return what cannot be read of it, or None."""
         try:
             with self._reading() as connection:

@@ -84,8 +84,8 @@ class AnswerRows:
         present = [answer for answer in answers if not answer.is_deleted]
         labelers = [answer.labeler for answer in present]
         position = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
-        distinct = keys.labeler_keys(source, position)
-        record = keys.record_keys(connector, [answer.record for answer in present])
+        distinct = keys.hash_labelers(source, position)
+        record = keys.hash_records(connector, [answer.record for answer in present])
         rows = [
             {"record": key, "version": a.version, "id": a.record, "labeler": a.labeler}
             | {"body": a.body}
@@ -96,7 +96,7 @@ class AnswerRows:
             record,
             distinct[[position[name] for name in labelers]] if present else _NO_KEYS,
             pa.Table.from_pylist(rows, SCHEMA),
-            keys.record_keys(connector, deleted),
+            keys.hash_records(connector, deleted),
         )
 
     def __len__(self) -> int:
@@ -205,7 +205,7 @@ class Segments:
                 path.unlink()
         fsync_path(self._directory)
 
-    def fault(self, counted: Sequence[Segment]) -> str | None:
+    def find_fault(self, counted: Sequence[Segment]) -> str | None:
         """Return the error of the first segment that is not as the ledger says, or None."""
         for segment in counted:
             try:

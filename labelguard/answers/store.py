@@ -136,13 +136,13 @@ class AnswerStore:
         """Complete or undo what a crash left of segments. Only for who holds the project."""
         self.files.settle(self.segments())
 
-    def fault(self) -> str | None:
+    def find_fault(self) -> str | None:
         """Return the first thing that does not hold of segments or inbox, or None."""
-        broken = self.files.fault(self.segments())
+        broken = self.files.find_fault(self.segments())
         if broken or not (inbox := self.find_inbox()):
             return broken
         with contextlib.closing(inbox):
-            return inbox.fault()
+            return inbox.find_fault()
 
     def remove(
         self, departed: DepartedLabelers, row_keys: set[bytes], epoch: int | None
@@ -193,7 +193,7 @@ class AnswerStore:
                 return None if remove else event
             source = settings[event.connector].source
             labelers = [answer.labeler for answer in event.answers]
-            theirs = departed.match_keys(self.keys.labeler_keys(source, labelers))
+            theirs = departed.match_keys(self.keys.hash_labelers(source, labelers))
             count += int(theirs.sum())
             rest = tuple(a for a, left in zip(event.answers, ~theirs, strict=True) if left)
             return event if not remove else replace(event, answers=rest) if rest else None

@@ -60,11 +60,11 @@ def read_groups(
     members = read_ids(source, lambda names: COLUMNS, scratch)
     _refuse_double_membership(members)
     ids, group_ids = members["labeler_id"], members["group_id"]
-    labelers = keys.labeler_keys(namespace, ids)
+    labelers = keys.hash_labelers(namespace, ids)
     order = blocks.sort_order(labelers)
     names = group_ids.unique(maintain_order=True)
     _refuse_ids_spelled_alike(names)
-    groups = keys.group_keys(namespace, names)
+    groups = keys.hash_groups(namespace, names)
     number = group_ids.replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
     together = UnitGroups(labelers[order], groups[number.to_numpy()[order]])
     return together, Identities.of(keys, namespace, ids.to_list(), labelers)

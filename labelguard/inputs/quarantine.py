@@ -206,7 +206,7 @@ class DepartedLabelers:
         namespace, distinct = source or self._namespace, encoded.dictionary.to_pylist()
         known = self._positions.setdefault(namespace, {})
         new = [labeler for labeler in distinct if labeler not in known]
-        positions = blocks.find_positions(self.labelers, self._keys.labeler_keys(namespace, new))
+        positions = blocks.find_positions(self.labelers, self._keys.hash_labelers(namespace, new))
         known.update(zip(new, positions.tolist(), strict=True))
         theirs = self._note_present(
             np.array([known[labeler] for labeler in distinct], dtype=np.intp)

@@ -181,10 +181,10 @@ class Stager:
         # Times and records only say which of a labeler's rows comes first. They are in no digest of
         # the input: numbers of rows that are sorted by label change with a label.
         public = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
-        digests = self._keys.digests(public | attached)
+        digests = self._keys.digest_rows(public | attached)
         self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
-            digests = self._keys.digests(public | attached | _record_columns(batch))
+            digests = self._keys.digest_rows(public | attached | _record_columns(batch))
         if self.staged.recorded or attached or "ranking" in batch.schema.names:
             # Rows may be equal but for these.
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
@@ -244,7 +244,7 @@ class Stager:
             if result.skips is not None:
                 skips = {f"skip {name}": result.skips[name] for name in result.skips.column_names}
                 columns = {name: values.to_numpy() for name, values in skips.items()}
-                self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
+                self._digest += self._keys.digest_rows(columns).sum(axis=0, dtype=np.uint64)
         buckets.check_seen(self.staged.received, rows)
         if received.pieces:
             buckets.check_seen(self.staged.rows, texts)
@@ -345,7 +345,7 @@ class Stager:
         if new:
             for labeler in new:
                 self._labelers[labeler] = len(self._labelers)
-            fresh = self._keys.labeler_keys(self.options.namespace, new)
+            fresh = self._keys.hash_labelers(self.options.namespace, new)
             self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
             self._answered = np.concatenate([self._answered, np.zeros(len(new), bool)])
         return np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
@@ -365,7 +365,7 @@ class Stager:
         if self.staged.labelers:
             return _split_blocks("author", labelers)
         if self.staged.recorded:
-            return _split_blocks("author", self._keys.digests(_record_columns(batch)))
+            return _split_blocks("author", self._keys.digest_rows(_record_columns(batch)))
         return {}
 
     def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
@@ -373,7 +373,7 @@ class Stager:
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
-            return self._keys.content_unit_keys(
+            return self._keys.hash_contents(
                 canonical.compute_unit_digests(batch["sides"], self.connection)
             )
         return labelers

@@ -50,7 +50,7 @@ class Identities:
         forms = labelers.copy()
         other = np.flatnonzero(~are_plainly_normal(names))
         written = [normalize_id(names[row]) for row in other.tolist()]
-        forms[other] = keys.labeler_keys(namespace, written)
+        forms[other] = keys.hash_labelers(namespace, written)
         return cls(labelers, forms, names)
 
     @classmethod

@@ -130,17 +130,17 @@ class KeyRing:
         """Return the splits by which a share of units is held out, for as long as the key lives."""
         return Splits(Prf(derive_key(self._secret, "held-out"), 1), held_out)
 
-    def record_keys(self, connector: str, records: Iterable[str]) -> Blocks:
+    def hash_records(self, connector: str, records: Iterable[str]) -> Blocks:
         """Return names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n,
         2).
         """
         return self._hash_ids("record", connector, records)
 
-    def content_unit_keys(self, digests: Blocks) -> Blocks:
+    def hash_contents(self, digests: Blocks) -> Blocks:
         """Return pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""
         return Prf(derive_key(self._secret, "unit"), 1)(digests)
 
-    def digests(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
+    def digest_rows(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
         """Return a keyed digest of every row of named columns of at most 8 bytes; shape (n, 2)."""
         names = sorted(columns)
         values = [_to_uint64(columns[name]) for name in names]
@@ -148,11 +148,11 @@ class KeyRing:
         message = [np.stack(pair, axis=1) for pair in zip(values[::2], values[1::2], strict=True)]
         return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(message))(*message)
 
-    def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
+    def hash_labelers(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
         """Return pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
         return self._hash_ids("labeler-id", namespace, labeler_ids)
 
-    def group_keys(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
+    def hash_groups(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
         """Return pseudonyms of groups, of another domain than those of labelers, shape (n, 2)."""
         return self._hash_ids("group-id", namespace, group_ids)
 

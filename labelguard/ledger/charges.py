@@ -304,7 +304,7 @@ class ReleaseRepository(Repository):
     usage = in_snapshot(read_usage)
     heavy_users = in_snapshot(read_heavy_users)
     charged_units = in_snapshot(read_charged_units)
-    uses_by_release = in_snapshot(count_uses_by_release)
+    count_uses_by_release = in_snapshot(count_uses_by_release)
     replace_map_digests = in_transaction(replace_map_digests)
 
     def list_committed(self) -> list[ReleaseRecord]:

@@ -107,7 +107,7 @@ class Ledger:
                 body = ceiling.to_journal() | {"schema": schema.VERSION, "project": name}
                 journal.append_entry(connection, "created", body)
         try:
-            number, digest = cls(url, keys).head()
+            number, digest = cls(url, keys).read_head()
         except KeyProblem:
             raise LedgerError(
                 f"{database.format_address(sa.make_url(url))} holds the ledger of another project; "
@@ -162,7 +162,7 @@ class Ledger:
             database.check_pages(connection, self.address)
             return schema.begin_epoch(connection)
 
-    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+    def hold_exclusively(self) -> contextlib.AbstractContextManager[None]:
         """Hold the ledger for one job, on whichever machine it runs; else `ProjectBusy`."""
         return database.hold_exclusively(self._engine, _JOB)
 
@@ -233,15 +233,15 @@ class Ledger:
             self.write(epoch, charges.refund_release, record)
         return [record.id for record in refunded]
 
-    def journal(self) -> list[journal.Entry]:
+    def read_journal(self) -> list[journal.Entry]:
         """Return all journal entries, oldest first."""
         return self.read(journal.read_entries)
 
-    def head(self) -> tuple[int, str]:
+    def read_head(self) -> tuple[int, str]:
         """Return number and digest of the newest journal entry."""
         return self.read(journal.read_head)
 
-    def fault(self) -> str | None:
+    def find_fault(self) -> str | None:
         """Return the first thing in the ledger that does not hold, or None."""
         with self.snapshot() as connection:
             database.check_pages(connection, self.address)

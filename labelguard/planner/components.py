@@ -4,8 +4,8 @@ More components say more about what labelers prefer, and each brings noise. On p
 the pairs' features a head's coefficient has a prior variance v_j; the labels inform about it by
 h_j = ¼ Σ w x_j², and the noise of a release with k components, whitened, costs as much as sampling
 does r_k times. v_j shrinks with the standard deviation of the axis, and all axes together give
-margins the variance that the prior expects of such features (`margin_variance`). The expected gain
-of k components is then
+margins the variance that the prior expects of such features (`compute_margin_variance`). The
+expected gain of k components is then
 
     G(k) = Σ_{j≤k} e_j² / (e_j + 1 + r_k),    e_j = v_j h_j,    r_k = 4 k ν_k / n_eff,
 

@@ -115,7 +115,7 @@ class _Leaver:
     def row_keys(self) -> set[bytes]:
         """Return the keys of their rows in all private maps."""
         maps, known = self.opened.private_map, self.opened.map_digests
-        return {key for release in known for key in maps.keys_of(release, self.key)}
+        return {key for release in known for key in maps.find_row_keys(release, self.key)}
 
     @property
     def raw_rows(self) -> RawRows:
@@ -140,7 +140,7 @@ class _Leaver:
     @property
     def charges(self) -> dict[int, int]:
         """Return how many uses each release, by its number, charged to any of their units."""
-        return self.ledger.releases.uses_by_release(self.units)
+        return self.ledger.releases.count_uses_by_release(self.units)
 
 
 def preview_removal(
@@ -270,7 +270,9 @@ def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
         known=_is_known(leaver),
         group=len(leaver.units) > 1,
         linked=_list_linked_active_ids(leaver),
-        rows_remembered=sum(len(private_map.keys_of(release, leaver.key)) for release in maps),
+        rows_remembered=sum(
+            len(private_map.find_row_keys(release, leaver.key)) for release in maps
+        ),
         given_up=[r.id for r in _list_releases_to_abandon(leaver, kind, uses)],
         releases=[
             ReleaseUse(
@@ -329,7 +331,7 @@ def _list_releases_to_abandon(
         and (
             record.number in charges
             or record.event in sums
-            or (record.map and leaver.opened.private_map.keys_of(record.id, leaver.key))
+            or (record.map and leaver.opened.private_map.find_row_keys(record.id, leaver.key))
             or _may_hold_rows(leaver, record, keys)
         )
     ]

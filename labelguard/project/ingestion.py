@@ -357,7 +357,7 @@ class _Pull:
             with self._hold_project() as job:
                 job.note_unreadable(self, is_whole=False)
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
-                self.listed.append(job.opened.keys.record_keys(name, listed))
+                self.listed.append(job.opened.keys.hash_records(name, listed))
                 self.result += job.add_page(self, page)
                 if page.unreadable:
                     self.result += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})

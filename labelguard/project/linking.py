@@ -119,7 +119,7 @@ def parse_labeler_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks
     labelers = np.zeros((len(pairs), 2), np.uint64)
     for source in dict.fromkeys(sources):
         rows = np.flatnonzero(sources == source)
-        labelers[rows] = keys.labeler_keys(source, [pairs[row][1] for row in rows.tolist()])
+        labelers[rows] = keys.hash_labelers(source, [pairs[row][1] for row in rows.tolist()])
     return labelers, sources.tolist()
 
 
@@ -212,7 +212,7 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
         one, other = (
             resolve_ids_or_pseudonyms(rows[name].to_list(), opened)[0]
             if name in _TABLE
-            else keys.labeler_keys(name, rows[name])
+            else keys.hash_labelers(name, rows[name])
             for name in rows.columns[:2]
         )
         return LinkedTable(_link_labelers(opened, one, other), len(rows))

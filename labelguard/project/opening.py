@@ -136,7 +136,7 @@ class OpenProject:
         with contextlib.ExitStack() as stack:
             locked = stack.enter_context(home.lock())
             opened = cls._connect(locked)  # as the job before left it
-            stack.enter_context(opened.ledger.exclusive())
+            stack.enter_context(opened.ledger.hold_exclusively())
             if opened.store:
                 opened.store.fetch_missing(replace=True)
             return opened, stack.pop_all()
@@ -353,7 +353,7 @@ def remove_leftovers(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> 
     given up keeps its stages until they notice.
     """
     project, private_map = opened.project, opened.private_map
-    private_map.discard_begun()
+    private_map.discard_unfinished()
     for record in releases:
         if not record.map:
             private_map.discard(record.id)

@@ -126,7 +126,7 @@ class PrivateMap:
         """Remove a map that the ledger does not count."""
         shutil.rmtree(self._directory / release_id, ignore_errors=True)
 
-    def discard_begun(self) -> None:
+    def discard_unfinished(self) -> None:
         """Remove all that was begun and is no map: for a job that begins."""
         for path in self._directory.glob(f"*{PARTIAL}"):
             shutil.rmtree(path, ignore_errors=True)
@@ -158,7 +158,7 @@ class PrivateMap:
         Changes nothing, so that anybody may look while a job works.
         """
         for release_id, digest in digests.items():
-            fault = self.fault(release_id, digest)
+            fault = self.find_fault(release_id, digest)
             if fault:
                 raise ProjectError(f"release {release_id}: {fault}")
 
@@ -179,7 +179,7 @@ class PrivateMap:
                     path.unlink()
             fsync_path(self._directory / release_id)
 
-    def fault(self, release_id: str, digest: str) -> str | None:
+    def find_fault(self, release_id: str, digest: str) -> str | None:
         """Return what is wrong with a map that the ledger counts, or None."""
         directory = self._directory / release_id
         remedy = "restore it from a backup"
@@ -192,7 +192,7 @@ class PrivateMap:
             return f"the private map {directory} is not as it was drawn; {remedy}"
         return None
 
-    def keys_of(self, release_id: str, labelers: Blocks) -> list[bytes]:
+    def find_row_keys(self, release_id: str, labelers: Blocks) -> list[bytes]:
         """Return the keys of these labelers' rows in a map, (n, 2)."""
         parts = self._find_labeler_rows(release_id, labelers)
         tables = [table.filter(theirs) for _, table, theirs in parts]

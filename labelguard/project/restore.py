@@ -210,7 +210,7 @@ def _prepare_restored_project(
     git_ignore_and_register(partial, partial.with_name(STATE))
     storage = _detach_storage(partial / CONFIG)
     ledger = Ledger(f"sqlite:///{partial / backup.LEDGER}", ring)
-    if broken := ledger.fault():
+    if broken := ledger.find_fault():
         raise LedgerError(f"the ledger in {source} does not hold: {broken}")
     head = Anchor.parse(manifest["anchor"])
     with ledger.snapshot() as connection:
@@ -224,7 +224,7 @@ def _prepare_restored_project(
     committed = ledger.releases.list_committed()
     if committed:
         attempts.record_restored(Project(partial), committed[-1].created_at)
-    number, digest = ledger.head()
+    number, digest = ledger.read_head()
     Witness([partial / WITNESS]).replace(number, digest)
     result = Restored(
         project="",  # where it is put, in the end

@@ -153,7 +153,7 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
     for batch in canonical_rows(path, reading):
         labelers = batch["labeler"].to_pylist()
         distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
-        authors = opened.keys.labeler_keys(source, distinct)[[distinct[name] for name in labelers]]
+        authors = opened.keys.hash_labelers(source, distinct)[[distinct[name] for name in labelers]]
         digests = batch["given_id" if "given_id" in batch.schema.names else "content"].to_pylist()
         items = blocks.from_bytes(b"".join(digest[:16] for digest in digests))
         pair = np.zeros(len(labelers), np.uint16)

@@ -175,7 +175,7 @@ class ProjectStore:
             check_file_names(record.files, record.id)
             at = self._home.private_maps / record.id
             if record.map and (
-                not at.is_dir() or (replace and self._maps.fault(record.id, record.map))
+                not at.is_dir() or (replace and self._maps.find_fault(record.id, record.map))
             ):
                 yield partial(self._fetch_map, record.id, record.map)
             at = self._home.releases / record.id
@@ -185,7 +185,7 @@ class ProjectStore:
                 yield partial(self._fetch_release, record)
         for segment in self._ledger.read(sources.read_segments):
             check_file_names((), segment.name)
-            if self._segments.lacks(segment) or (replace and self._segments.fault([segment])):
+            if self._segments.lacks(segment) or (replace and self._segments.find_fault([segment])):
                 yield partial(self._fetch_segment, segment)
 
     def _fetch_map(self, release_id: str, digest: str) -> None:

@@ -7,7 +7,8 @@ and the noise, never from labels.
 The variance of an estimate θ̂ = gain · S̃ is gain (V + N) gainᵀ: N is that of the noise, V what
 labels scatter by. V comes from simulated labelers, or from the information matrix times their
 design effect; both take labelers to differ as public worlds do. Beside it stands a bound that takes
-nothing for granted: each labeler's labels may hang together in any way (`sampling_bound`).
+nothing for granted: each labeler's labels may hang together in any way
+(`bound_sampling_covariance`).
 
 Quantiles are those of simulated errors, with a fixed seed, or of `mechanisms.noise`: ball noise is
 not normal.
@@ -74,7 +75,7 @@ class CoefficientErrors:
         """Return half-widths (n,) at `LEVEL` along `directions` (components, n), by the bound.
 
         What labels scatter by is taken for normal, of at most this variance: a sum over many
-        labelers. Noise beside it has its own law (`mechanisms.noise.reach`).
+        labelers. Noise beside it has its own law (`mechanisms.noise.bound_quantile`).
         """
         on_sum = self.gain.T @ directions
         scatter = np.einsum("in,ij,jn->n", on_sum, self.bound, on_sum)

@@ -203,7 +203,7 @@ class ReleaseWriter:
         target = self._temporary / path.name
         shutil.move(path, target)
         for file in (target, *target.rglob("*")):
-            if not file.is_symlink():  # would change what it leads to; `hashes_of` refuses it
+            if not file.is_symlink():  # would change what it leads to; `hash_files` refuses it
                 file.chmod(0o755 if file.is_dir() else 0o644)
 
     def write_card(self, card: Mapping[str, Any]) -> None:

@@ -147,7 +147,7 @@ def _check_project(project: Where) -> list[Finding]:
 
     def check_answers() -> str | Finding:
         opened = OpenProject.open(home)
-        broken = opened.answers.fault()
+        broken = opened.answers.find_fault()
         if broken:
             raise ProjectError(broken)
         held = opened.answers.count()

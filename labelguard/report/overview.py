@@ -318,7 +318,7 @@ def journal(project: Where) -> list[JournalEntry]:
     """Return the journal's entries, oldest first."""
     return [
         JournalEntry(e.number, e.at, e.kind, json.loads(e.body), e.previous, e.digest)
-        for e in OpenProject.open(project).ledger.journal()
+        for e in OpenProject.open(project).ledger.read_journal()
     ]
 
 
@@ -352,7 +352,7 @@ def anchor(project: Where) -> AnchorLine:
     """Return the journal's newest entry as a line to keep elsewhere (see
     `labelguard.ledger.journal`).
     """
-    number, digest = OpenProject.open(project).ledger.head()
+    number, digest = OpenProject.open(project).ledger.read_head()
     return AnchorLine(str(Anchor(number, digest)), number, digest)
 
 

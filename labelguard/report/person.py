@@ -77,7 +77,7 @@ def write_letter(
             "or the pseudonym"
         )
     opened = OpenProject.open(project)
-    if fault := opened.ledger.fault():
+    if fault := opened.ledger.find_fault():
         raise LedgerError(
             f"the ledger does not hold, so that a letter could be untrue: {fault}; put a true copy "
             "back"
@@ -99,7 +99,7 @@ def write_letter(
     shown: dict[str, Any] = {
         "report": report,
         "tools": bool(opened.project.connectors)
-        or any(one.kind == "ingested" for one in opened.ledger.journal()),
+        or any(one.kind == "ingested" for one in opened.ledger.read_journal()),
         "replaced": _count_randomized_answers(opened, report.labeler),
         "again": again,
         "of_contents": any(one.unit == "item" for one in opened.ledger.policies.history()),
@@ -131,7 +131,7 @@ def _count_randomized_answers(opened: OpenProject, pseudonym: str) -> int:
     key, maps = blocks.from_bytes(bytes.fromhex(pseudonym)), opened.map_digests
     records = opened.ledger.releases.all()
     drawn = [r.id for r in records if r.id in maps and events.find_event_kind(r.event).keeps_values]
-    return len({row for release in drawn for row in opened.private_map.keys_of(release, key)})
+    return len({row for release in drawn for row in opened.private_map.find_row_keys(release, key)})
 
 
 def _find_uncharged_repeat_releases(opened: OpenProject, report: erasure.RemovalReport) -> set[str]:
@@ -219,7 +219,7 @@ def _find_project_spending(
     keys = linking.parse_labeler_ids(labeler_ids, opened)[0]
     known = linking.are_known(ledger, keys)
     units = blocks.unique(UnitGroups(*ledger.people.members()).unit_of(keys))[0]
-    charged = [unit for unit in units if ledger.releases.uses_by_release(unit[np.newaxis])]
+    charged = [unit for unit in units if ledger.releases.count_uses_by_release(unit[np.newaxis])]
     is_known = bool(known.any() or charged)
     if not is_known:
         similar = [

@@ -1,8 +1,8 @@
 """Work on buckets side by side: on threads of this process, or wherever an engine takes it.
 
 Work is a function at the top of a module, `work(task, bucket)`. Task and result can be pickled, and
-what it writes gets its name when it is complete (`files.attempt`): wherever the calls run, and
-however often, as long as they see the same files the outcome is the same to the last byte.
+what it writes gets its name when it is complete (`files.replace_when_done`): wherever the calls
+run, and however often, as long as they see the same files the outcome is the same to the last byte.
 
 A package adds an engine by an entry point in the group `labelguard.executors`: a callable
 (workers, address) → `Executor`. `--engine` names the one to take.

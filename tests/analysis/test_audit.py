@@ -325,7 +325,7 @@ def price_of_a_thousandth(price):
     return replace(noise, scale=noise.scale / 1000)
 
 
-@pytest.mark.quick("labelguard.mechanisms.statistic-sample-thousandth_of_the_ball-3")
+@pytest.mark.quick("labelguard.mechanisms.statistic-draw_noise-thousandth_of_the_ball-3")
 @pytest.mark.parametrize(
     ("where", "name", "wrong", "releases"),
     [

@@ -205,12 +205,12 @@ def test_an_event_moved_or_altered_in_the_file_is_refused(tmp_path, keys):
 
     inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
     inbox.put([event(1), event(2)])
-    assert inbox.fault() is None
+    assert inbox.find_fault() is None
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.execute(
             "UPDATE events SET body = (SELECT body FROM events WHERE number = 1) WHERE number = 2"
         )
-    assert "altered" in (inbox.fault() or "")
+    assert "altered" in (inbox.find_fault() or "")
     inbox.claim("clinic", "s", most=9)
     with pytest.raises(KeyProblem, match="altered"):
         inbox.read_claimed("s")

@@ -441,7 +441,7 @@ def test_an_ugly_request_is_refused_and_what_is_accepted_can_be_used(running, co
     }
     assert running.status(right, [hooks.body(count)]) == 200  # and it serves as before
     assert set(seen) == STATUSES, seen
-    assert running.inbox.fault() is None
+    assert running.inbox.find_fault() is None
     stored = running.inbox.waiting()
     assert stored
     taken = ingestion.ingest(running.made)

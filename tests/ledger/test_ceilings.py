@@ -171,7 +171,7 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
                 assert ledger.policies.active() == active  # nothing is closed for it
         total = pricing.sum_budgets(ledger.policies.history())
         assert total.epsilon <= present.epsilon and total.delta <= present.delta
-    assert ledger.policies.ceiling() == present and ledger.fault() is None
+    assert ledger.policies.ceiling() == present and ledger.find_fault() is None
 
 
 # ---------------------------------------------------------------- one request

@@ -176,7 +176,7 @@ def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(project_on_eac
         with pytest.raises(LedgerError, match="exceed a labeler's allowance"):
             ledger.charge(event(labels, key="bb" * 32), policy, epoch)
     assert dump(project.ledger_url) == before
-    assert ledger.fault() is None
+    assert ledger.find_fault() is None
     ledger.charge(event([3, 0], key="cc" * 32), policy, epoch)
     assert ledger.releases.labelers("rr").used.tolist() == [8, 8]
 
@@ -191,7 +191,7 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each):
     kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
     assert ledger.refund_reserved(epoch, resumed=kept.release.id) == [reserved.release.id]
     assert ledger.releases.labelers("rr").used.tolist() == [3]
-    assert ledger.fault() is None
+    assert ledger.find_fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):
         ledger.mark_reading(reserved, epoch)
     with pytest.raises(LedgerError, match="is not computing"):

@@ -28,8 +28,8 @@ from labelguard.mechanisms.noise import (
     Noise,
     NoiseKind,
     NoiseStream,
-    noise_of_price,
     draw_noise,
+    noise_of_price,
 )
 
 FALSE_FAILURE = 1e-6

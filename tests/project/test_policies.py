@@ -408,7 +408,9 @@ def test_an_anchor_proves_what_the_journal_held(table, project):
             "DELETE FROM releases; DELETE FROM sources; DELETE FROM identities;"
         )
     ledger.close()
-    Witness(project.witnesses).replace(*Ledger(project.ledger_url, KeyRing(project.keys)).head())
+    Witness(project.witnesses).replace(
+        *Ledger(project.ledger_url, KeyRing(project.keys)).read_head()
+    )
     for path in (*project.releases.iterdir(), *project.private_maps.iterdir()):
         path.rename(project.state.parent / f"away-{path.parent.name}")
     assert overview.verify(project.state).ok  # the history that is left is consistent

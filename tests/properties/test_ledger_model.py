@@ -400,7 +400,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_ledger_is_as_the_model(self):
         if not hasattr(self, "ledger"):
             return
-        assert self.ledger.fault() is None
+        assert self.ledger.find_fault() is None
         records = self.ledger.policies.all()
         assert {r.name: (r.policy, r.state) for r in records} == {
             name: (book.policy, book.state) for name, book in self.books.items()

@@ -93,7 +93,7 @@ def test_a_second_spelling_in_a_later_file_buys_nothing(one, other, project):
     lg.privatize(rename(one), **PRICE, project=project)
     said = read_refusal(project, rename(other), "differ only in how they are written", **PRICE)
     ring = OpenProject.open(project.state).keys
-    pseudonym = ring.labeler_keys("files", [one]).astype(">u8").tobytes().hex()
+    pseudonym = ring.hash_labelers("files", [one]).astype(">u8").tobytes().hex()
     assert pseudonym in said  # of this input the id, of what the ledger knows only a pseudonym
     assert not any(name in said for name in ("worker 1", "worker 2"))
 

@@ -139,7 +139,7 @@ def told(project, monkeypatch):
     cards = [Path(output, name).read_bytes() for name in ("card.json", "CARD.md")]
     ledger = OpenProject.open(project).ledger
     journal = []
-    for entry in ledger.journal():
+    for entry in ledger.read_journal():
         body = json.loads(entry.body)
         for name in ("files", "map"):  # digests of noised models, and of what has random bytes
             body.pop(name, None)

@@ -93,7 +93,7 @@ def read_people(recipe: RecordsRecipe, opened: OpenProject) -> People:
     read = [(*source, _read_ids(source[1], column, source[2])) for source in recipe.sources()]
     every = pc.unique(pa.chunked_array([ids for *_, ids in read]))
     names = sorted(every.to_pylist())
-    labelers = opened.keys.labeler_keys(namespace, names)
+    labelers = opened.keys.hash_labelers(namespace, names)
     identities = Identities.of(opened.keys, namespace, names, labelers)
     groups = UnitGroups(*ledger.people.members())
     refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
