@@ -187,14 +187,14 @@ MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
     "sensitivity to removal": (
         "statistic",
         statistic,
-        "bounds",
+        "compute_bounds",
         sensitivity_to_removal,
         {"sensitivity", "separation"},
     ),
     "Gaussian noise for the ball's": (
         "statistic",
         statistic,
-        "sample",
+        "draw_noise",
         gaussian_for_ball,
         {"ball fit"},
     ),
@@ -213,7 +213,7 @@ MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
         as_many_as_asked_for,
         {"surplus fit"},
     ),
-    "flips 30% too rare": ("rr", pricing, "prices", flips_too_rare, {"block"}),
+    "flips 30% too rare": ("rr", pricing, "compute_prices", flips_too_rare, {"block"}),
     "one coin in two releases": ("rr", Coins, "fresh", one_nonce_for_all_releases, {"reuse"}),
     "two half blocks": ("rr", LabelBlocks, "of_rows", two_half_blocks, {"block"}),
 }
@@ -292,7 +292,7 @@ WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
     "order of sides": ("statistic", queries, "canonical_query", sides_as_they_came, "order"),
     "ties dropped, rr": ("rr", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
     "ties dropped": ("statistic", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
-    "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),
+    "flips too rare": ("rr", pricing, "compute_prices", flips_too_rare, "end to end"),
     "no noise": ("statistic", statistic, "add_noise", no_noise, "end to end"),
 }
 
