@@ -79,6 +79,11 @@ def format_budget(values: Mapping[str, Any] | Budgeted) -> str:
     return f"ε = {own['epsilon']:g}, δ = {delta}"
 
 
+def format_number(number: float) -> str:
+    """Return a number as people write it, exactly: 3, 0.1, 1e-05."""
+    return repr(float(number)).removesuffix(".0")
+
+
 def read_template(
     file: Path | Traversable, filters: Mapping[str, Any] | None = None, **settings: Any
 ) -> jinja2.Template:

@@ -24,7 +24,7 @@ from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
-from labelguard.mechanisms.agreement import AgreementEstimate, with_gold
+from labelguard.mechanisms.agreement import AgreementEstimate, estimate_with_gold
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import (
     SELF_SHARE,
@@ -88,7 +88,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
         flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
         blocks = card["flip_probability"].get("blocks", ())
         at, answer = _match_gold_labels(gold, data, item)
-        by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)
+        by_gold = estimate_with_gold(item[at], side[at], answer, flips[at], blocks)
         notes += _estimate_notes("labels of gold items", by_gold)
     usable = clip_agreement(card, between)
     plan = None if usable is None else f"--agreement {usable:.2f}"

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from labelguard.accounting.blocks import PAIR, block
+from labelguard.accounting.blocks import PAIR, find_block
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.analysis.audit_releases import ReleaseAudit
@@ -149,7 +149,7 @@ class Canary:
     def find_threshold(self, uses: int) -> int:
         """Return the price of a block where the budget is for so many."""
         policy = Policy(self.epsilon, self.delta, (Allowance(RANDOMIZED_LABELS.name, uses),))
-        [price] = pricing.prices(policy, RANDOMIZED_LABELS.name).values()
+        [price] = pricing.compute_prices(policy, RANDOMIZED_LABELS.name).values()
         return int(price["threshold"])
 
     def randomize_labels(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
@@ -190,7 +190,7 @@ def _check_block(canary: Canary, alpha: float) -> Check:
     )
     # Besides that number, some up to 4.5 standard deviations above one half of k.
     steps = k / 2 + np.sqrt(k) / 2 * np.arange(0, 5, 0.5)
-    likely = k - block(threshold, k).most_changes
+    likely = k - find_block(threshold, k).most_changes
     levels = np.unique([likely, *np.clip(np.ceil(steps), 1, k)])
     proven = bounds.epsilon_of_thresholds(yes, no, levels - 0.5, canary.delta, alpha)
     return Check("block", proven, f"answers that agree among {k}, {canary.runs:,} made-up labelers")
@@ -269,8 +269,8 @@ class World:
         z = (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
         rows = Rows(np.arange(len(unit)), unit, _LABELERS)
         chosen = rng.integers(0, 3, len(unit)).astype(np.uint8)
-        limits = statistic.bounds(z, rows, clip_quantile=0.5)
-        return cls(z, rows, chosen, limits, statistic.grid(limits, components, noise))
+        limits = statistic.compute_bounds(z, rows, clip_quantile=0.5)
+        return cls(z, rows, chosen, limits, statistic.choose_grid(limits, components, noise))
 
     def compute_opposite_sums(self, labeler: int) -> tuple[Integers, Integers]:
         """Return the exact sums if a labeler's labels favour one direction, or oppose it."""
@@ -292,7 +292,7 @@ def _policy_noise(epsilon: float, delta: float, dimension: int | None) -> Noise:
     """Return the noise that a policy of one release buys: Gaussian, or a ball of `dimension`."""
     allowance = Allowance(STATISTIC_RELEASES.name, 1, ball=dimension)
     policy = Policy(epsilon, delta, (allowance,), ties="zero")
-    [price] = pricing.prices(policy, STATISTIC_RELEASES.name).values()
+    [price] = pricing.compute_prices(policy, STATISTIC_RELEASES.name).values()
     return noise_of_price(price)
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import gammainccinv
 
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.accounting.components import RandomizedBlocks
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import Check
@@ -190,7 +190,9 @@ class ReleaseAudit:
             _release_world(survey, REVERSED, None, mechanism="rr", **budget)
             for _ in range(self.runs)
         ]
-        law = block(RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels)
+        law = find_block(
+            RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels
+        )
         likely = self.labels - law.most_changes
         first, second = (
             int((_count_better(survey, views) >= likely).sum()) for views in (worlds[0], other)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from labelguard.budget.events import ONE_MORE
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
-from labelguard.notebook import CardRows, card, group_facts
+from labelguard.notebook import CardRows, group_facts, render_card
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
     describe_unknown_sources,
@@ -144,7 +144,7 @@ class Leaderboard:
             CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(format_standings(board)))
             for board in self.boards[:_FEW]
         ]
-        return card("Leaderboard", facts, tables=tables)
+        return render_card("Leaderboard", facts, tables=tables)
 
 
 @suggest_misspelled_keywords

@@ -43,7 +43,7 @@ from labelguard.release.writer import (
     resolve_release_directory,
     verify_release_directory,
 )
-from labelguard.storage.files import SUMS, sha256
+from labelguard.storage.files import SUMS, hash_file
 from labelguard.text import no_progress, pluralize
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -85,7 +85,7 @@ def reward(
     learned: tuple[LearnedRelease, ...]
     if is_release:
         verify_release_directory(directory)
-        learned = list_learned_releases(read_card(directory), sha256(directory / SUMS))
+        learned = list_learned_releases(read_card(directory), hash_file(directory / SUMS))
         scorer, provider = _make_release_scorer(directory)
     else:
         learned = find_learned_releases(str(directory), private=not non_private)

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from labelguard import clock, plugins
 from labelguard.configuration import project_file
-from labelguard.configuration.loader import validate
+from labelguard.configuration.loader import validate_settings
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.storage.files import read_mounted
@@ -107,7 +107,7 @@ class Settings:
     @classmethod
     def from_table(cls, name: str, table: Mapping[str, Any]) -> Settings:
         """From the table in labelguard.toml. Raises `ConnectorError` for values of other types."""
-        own = validate(
+        own = validate_settings(
             project_file.ConnectorTable, table, FILE, at=("connectors", name), error=ConnectorError
         )
         return cls(
@@ -125,7 +125,7 @@ class Settings:
         it.
         """
         at = ("connectors", self.name)
-        return validate(kind, self.options, FILE, at=at, error=ConnectorError)
+        return validate_settings(kind, self.options, FILE, at=at, error=ConnectorError)
 
 
 class Connector(Protocol):
@@ -167,12 +167,12 @@ class Connector(Protocol):
 
 def list_connector_kinds() -> list[str]:
     """Return the connectors that are installed."""
-    return plugins.available(DOOR)
+    return plugins.list_entry_points(DOOR)
 
 
 def open_connector(settings: Settings) -> Connector:
     """Return the connector of these settings. Raises `ConnectorError` for an unknown kind."""
-    entry_point = plugins.find(DOOR, settings.kind)
+    entry_point = plugins.find_entry_point(DOOR, settings.kind)
     if entry_point is None:
         raise ConnectorError(
             f"[connectors.{settings.name}]: no connector is called {settings.kind!r}; set kind to "

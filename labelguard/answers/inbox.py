@@ -441,5 +441,5 @@ def _translate_errors(engine: sa.Engine) -> Iterator[None]:
         first = str(getattr(error, "orig", "")).partition("\n")[0]
         known = [word for word in ("locked", "full", "readonly", "disk I/O") if word in first]
         why = f"{cause} ({', '.join(known)})" if known else cause
-        where = database.address(engine.url)
+        where = database.format_address(engine.url)
         raise ConnectorError(f"the inbox at {where} cannot be used now: {why}") from None

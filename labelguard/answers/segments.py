@@ -84,8 +84,8 @@ class AnswerRows:
         present = [answer for answer in answers if not answer.is_deleted]
         labelers = [answer.labeler for answer in present]
         position = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
-        distinct = keys.labeler_keys(source, position)
-        record = keys.record_keys(connector, [answer.record for answer in present])
+        distinct = keys.hash_labelers(source, position)
+        record = keys.hash_records(connector, [answer.record for answer in present])
         rows = [
             {"record": key, "version": a.version, "id": a.record, "labeler": a.labeler}
             | {"body": a.body}
@@ -96,7 +96,7 @@ class AnswerRows:
             record,
             distinct[[position[name] for name in labelers]] if present else _NO_KEYS,
             pa.Table.from_pylist(rows, SCHEMA),
-            keys.record_keys(connector, deleted),
+            keys.hash_records(connector, deleted),
         )
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class AnswerRows:
 
     def split_by_place(self) -> dict[int, pa.Table]:
         """Return what goes to which place of a segment, in the order of arrival."""
-        bucket = buckets.bucket_of(self.labeler_key, BUCKETS)
+        bucket = buckets.assign_buckets(self.labeler_key, BUCKETS)
         tables = {
             place: self.table.filter(pa.array(bucket == place))
             for place in np.unique(bucket).tolist()
@@ -313,14 +313,14 @@ class AnswerStates:
         What was announced of a record that is gone comes late; what a tool lists is there again.
         Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
         """
-        at = blocks.positions(self.record, rows.record)
+        at = blocks.find_positions(self.record, rows.record)
         if not len(self.record):
             return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
         met, at, version = at >= 0, np.maximum(at, 0), rows.table["version"].to_numpy()
         same = (self.version[at] == version) & ~repeated
         older = self.alive[at] & (self.forgotten[at] | same | (self.version[at] > version))
         late = ~self.alive[at] & (not is_pull)
-        gone = blocks.positions(self.record[~self.alive], rows.deleted) >= 0
+        gone = blocks.find_positions(self.record[~self.alive], rows.deleted) >= 0
         return met & (older | late), gone
 
 
@@ -373,7 +373,7 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
     distinct, which = blocks.unique(dead)
     latest = np.full(len(distinct), -1)
     np.maximum.at(latest, which, since)
-    at = blocks.positions(distinct, record)
+    at = blocks.find_positions(distinct, record)
     return np.where(at >= 0, latest[at], -1)
 
 

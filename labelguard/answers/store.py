@@ -161,7 +161,7 @@ class AnswerStore:
         """Remove their answers from segments, whichever state of them counts."""
         if epoch is not None:
             self.complete_segments()
-        held = buckets.bucket_of(departed.labelers, buckets.BUCKETS)
+        held = buckets.assign_buckets(departed.labelers, buckets.BUCKETS)
         places, count, rewritten = set(held.tolist()), 0, {}
         for segment in self.list_segments():
             changed = {}
@@ -193,7 +193,7 @@ class AnswerStore:
                 return None if remove else event
             source = settings[event.connector].source
             labelers = [answer.labeler for answer in event.answers]
-            theirs = departed.match_keys(self.keys.labeler_keys(source, labelers))
+            theirs = departed.match_keys(self.keys.hash_labelers(source, labelers))
             count += int(theirs.sum())
             rest = tuple(a for a, left in zip(event.answers, ~theirs, strict=True) if left)
             return event if not remove else replace(event, answers=rest) if rest else None

@@ -73,12 +73,12 @@ class Main(click.Group):
             _exit_with_error(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *plugins.available(_EXTRA)]
+        return [*self.commands, *plugins.list_entry_points(_EXTRA)]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if own := self.commands.get(name):
             return own
-        extra = plugins.find(_EXTRA, name)
+        extra = plugins.find_entry_point(_EXTRA, name)
         return extra.load() if extra else None
 
 
@@ -174,14 +174,14 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
       labelguard init my-project
     """
     from labelguard.project.opening import init as make
-    from labelguard.project.project import describe_registry, is_registered
+    from labelguard.project.project import format_registry_path, is_registered
 
     project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
     if not is_registered(project.state):
         print_notes(
             [
-                f"could not record this project in {describe_registry()}: name it by --project or "
-                "LABELGUARD_PROJECT"
+                f"could not record this project in {format_registry_path()}: name it by --project "
+                "or LABELGUARD_PROJECT"
             ]
         )
     return CreatedProject(str(project.state), str(project.keys), max_epsilon, max_delta)

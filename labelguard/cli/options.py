@@ -26,7 +26,7 @@ def _check_paths(context: click.Context, argument: click.Parameter, inputs: Any)
     """Refuse paths that name nothing, before anything is loaded to read them."""
     for one in inputs:
         if one != "-" and not files.is_remote(one):
-            files.matching_paths(one)
+            files.find_matching_paths(one)
     return inputs
 
 

@@ -133,7 +133,7 @@ def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTa
     if len(ids) == 1:
         return linking.link_table(ids[0], project)
     one, other = ids
-    return linking.link(one, other, project)
+    return linking.link_two_ids(one, other, project)
 
 
 def _print_people(value: WhoIsWho) -> None:
@@ -201,7 +201,9 @@ def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
 
     if value.releases:
         echo()
-        uses = (pluralize(r.used, events.kind(r.event).shortage_noun) for r in value.releases)
+        uses = (
+            pluralize(r.used, events.find_event_kind(r.event).shortage_noun) for r in value.releases
+        )
         rows = (
             (r.id, r.created_at, r.state, r.mechanism, use)
             for r, use in zip(value.releases, uses, strict=True)

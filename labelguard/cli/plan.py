@@ -37,7 +37,7 @@ from labelguard.text import AGREEMENT_HELP, describe_reason_counts, pluralize
 
 if TYPE_CHECKING:
     from labelguard.inputs.sources import Input
-    from labelguard.planner.forecast import PlanResult
+    from labelguard.planner.advice import PlanResult
     from labelguard.report.inspection import Bar, Inspection
 
 

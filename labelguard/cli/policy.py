@@ -74,7 +74,12 @@ def _print_policy(value: PolicyDetails) -> None:
         return
     echo()
     rows: list[tuple[object, ...]] = [
-        (events.kind(one.event).noun, one.in_words(), one.allowed, f"{one.epsilon_alone:.4f}")
+        (
+            events.find_event_kind(one.event).noun,
+            one.in_words(),
+            one.allowed,
+            f"{one.epsilon_alone:.4f}",
+        )
         for one in quote.events
     ]
     rows.append(("all, in any adaptive order", "", "", f"{quote.epsilon:.4f}"))

@@ -141,7 +141,7 @@ def _list_preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     if preview.public_columns:
         listed = ", ".join(map(escape_controls, preview.public_columns))
         yield "declared public", f"{listed}: made from prompts and responses, not from answers"
-    kind = events.kind(preview.event)
+    kind = events.find_event_kind(preview.event)
     yield "pays for", f"{pluralize(preview.allowed, kind.noun)} per {preview.unit}"
     if kind.keeps_values:
         held = f"up to {preview.block:,} new labels of a {preview.unit} in one release"

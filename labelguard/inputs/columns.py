@@ -14,7 +14,13 @@ from typing import Any
 
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
-from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues, Skips, declaring_names
+from labelguard.budget.label_values import (
+    DEFAULT,
+    WHITE_SPACE,
+    LabelValues,
+    Skips,
+    list_declaring_names,
+)
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
 from labelguard.learning.columns import FeatureColumn
@@ -108,7 +114,7 @@ class Reading:
 
     def is_declared_public(self, column: str) -> bool:
         """Return whether a column was declared public, by its name or that of both sides."""
-        return not set(declaring_names(column)).isdisjoint(self.public_columns)
+        return not set(list_declaring_names(column)).isdisjoint(self.public_columns)
 
 
 def add_labeler_column(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:

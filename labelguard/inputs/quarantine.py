@@ -206,7 +206,7 @@ class DepartedLabelers:
         namespace, distinct = source or self._namespace, encoded.dictionary.to_pylist()
         known = self._positions.setdefault(namespace, {})
         new = [labeler for labeler in distinct if labeler not in known]
-        positions = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
+        positions = blocks.find_positions(self.labelers, self._keys.hash_labelers(namespace, new))
         known.update(zip(new, positions.tolist(), strict=True))
         theirs = self._note_present(
             np.array([known[labeler] for labeler in distinct], dtype=np.intp)
@@ -216,7 +216,7 @@ class DepartedLabelers:
 
     def match_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
         """Return which of these keys, (n, 2), are theirs, shape (n,)."""
-        return self._note_present(blocks.positions(self.labelers, labelers))
+        return self._note_present(blocks.find_positions(self.labelers, labelers))
 
     def _note_present(self, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which positions are in `labelers`, and note that these had rows."""

@@ -33,7 +33,7 @@ from labelguard.inputs.tables import (
 )
 from labelguard.inputs.text_files import build_csv_opener, build_json_opener
 from labelguard.spelling import suggest
-from labelguard.storage.files import is_remote, matching_paths, show_path
+from labelguard.storage.files import find_matching_paths, is_remote, show_path
 
 # A path or glob (str, Path), objects of S3 (`s3://bucket/labels`, `s3://bucket/labels/*.parquet`),
 # `-` for standard input, a table (pyarrow, polars, pandas, datasets), splits by name, an
@@ -111,7 +111,7 @@ def resolve_input(
         elif isinstance(item, str) and is_remote(item):
             files += [_resolve_object(one, roles, spool) for one in list_objects(item)]
         elif isinstance(item, str | Path):
-            for path in matching_paths(str(item)):
+            for path in find_matching_paths(str(item)):
                 if path.is_dir():
                     paths, has_splits = _list_directory_files(path, split)
                     divided = divided or has_splits

@@ -124,7 +124,7 @@ class Staged:
     def count_rows_per_unit(self) -> NDArray[np.int64]:
         """Return how many usable rows every unit gave, (units,); each lies whole in one bucket."""
         tables = (buckets.read_bucket(self.rows_directory, b) for b in range(self.buckets))
-        units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in tables if table)
+        units = (blocks.unique(buckets.read_blocks(table, "unit"))[1] for table in tables if table)
         return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 
     def refuse_bad_rows(self, faults: list[Fault], count: int) -> None:
@@ -188,7 +188,9 @@ class Received:
         for directory, before in self.pieces:
             table = buckets.read_parts(directory / view, bucket)
             if table is not None:
-                row = pa.array(buckets.column(table, "row").astype(np.uint64) + np.uint64(before))
+                row = pa.array(
+                    buckets.read_column(table, "row").astype(np.uint64) + np.uint64(before)
+                )
                 at = table.schema.get_field_index("row")
                 tables.append(table.set_column(at, "row", row))
         return pa.concat_tables(tables) if tables else None
@@ -228,7 +230,7 @@ def sort_bucket(task: Received, bucket: int) -> Sorted:
     removed, skips = 0, None
     skipped = np.zeros(table.num_rows, bool)
     if _SKIP in table.column_names:
-        skipped = buckets.column(table, _SKIP) == 1
+        skipped = buckets.read_column(table, _SKIP) == 1
         table = table.drop_columns([_SKIP])
     if skipped.any():
         names = [name for name in _LABEL if name in table.column_names]
@@ -248,7 +250,7 @@ def _find_run_ends(table: pa.Table) -> NDArray[np.bool_]:
     ends = np.zeros(table.num_rows, bool)
     ends[-1:] = True
     for name in table.column_names:
-        values = buckets.column(table, name)
+        values = buckets.read_column(table, name)
         ends[:-1] |= values[1:] != values[:-1]
     return ends
 
@@ -256,13 +258,13 @@ def _find_run_ends(table: pa.Table) -> NDArray[np.bool_]:
 def compute_canonical_order(table: pa.Table) -> NDArray[np.intp]:
     """Return the permutation that sorts staged rows canonically, shape (n,)."""
     present = [name for name in _KEYS if name in table.column_names]
-    first = [buckets.column(table, name) for name in present[:2]]
+    first = [buckets.read_column(table, name) for name in present[:2]]
     unit = np.unique(first[0], return_inverse=True)[1]
     order = blocks.order_within(unit, first[1].astype(np.uint64, copy=False))
     # Two keyed digests decide nearly always.
     if not np.logical_and.reduce([np.diff(values[order]) == 0 for values in first]).any():
         return order
-    keys = {name: buckets.column(table, name) for name in present}
+    keys = {name: buckets.read_column(table, name) for name in present}
     if _SUBMISSION in table.column_names:
         keys |= _find_submission_sort_keys(table, keys)
     order = np.lexsort([keys[name] for name in reversed(present)])
@@ -277,7 +279,7 @@ def _find_submission_sort_keys(
     What is public of all its pairs decides first, then all its labels (as numbers, each with its
     pair, mixed by splitmix64 and summed).
     """
-    _, of_row = np.unique(buckets.column(table, _SUBMISSION), return_inverse=True)
+    _, of_row = np.unique(buckets.read_column(table, _SUBMISSION), return_inverse=True)
 
     def sum_over_list(values: NDArray[np.generic]) -> NDArray[np.generic]:
         total = np.zeros(of_row.max() + 1, np.uint64)

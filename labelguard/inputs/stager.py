@@ -29,7 +29,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, over_buckets
+from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.text import LABEL_SKIP, LABEL_TIE
 
 # No file has more rows than these bits can count.
@@ -181,10 +181,10 @@ class Stager:
         # Times and records only say which of a labeler's rows comes first. They are in no digest of
         # the input: numbers of rows that are sorted by label change with a label.
         public = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
-        digests = self._keys.digests(public | attached)
+        digests = self._keys.digest_rows(public | attached)
         self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
-            digests = self._keys.digests(public | attached | _read_record_columns(batch))
+            digests = self._keys.digest_rows(public | attached | _read_record_columns(batch))
         if self.staged.recorded or attached or "ranking" in batch.schema.names:
             # Rows may be equal but for these.
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
@@ -194,7 +194,7 @@ class Stager:
             submission = batch["source_row"].to_numpy().astype(np.uint64)
             columns["submission"] = submission + np.uint64(self._file_number << _FILE_BITS)
         columns |= {"row": numbers, "label": label}
-        rows.append(pa.table(columns), buckets.bucket_of(units, self.options.buckets))
+        rows.append(pa.table(columns), buckets.assign_buckets(units, self.options.buckets))
 
         shown = {"row": numbers} | _split_blocks("item", items)
         names = ["prompt", "first", "second"]
@@ -211,7 +211,7 @@ class Stager:
         self.staged.content_type = table.schema.field("prompt").type
         if blank.any():
             table, items = table.filter(pa.array(~blank)), items[~blank]
-        texts.append(table, buckets.bucket_of(items, self.options.buckets))
+        texts.append(table, buckets.assign_buckets(items, self.options.buckets))
 
     def compute_public_digest(self) -> bytes:
         """Return a keyed digest of the multiset of rows, by public columns: no order enters it.
@@ -238,13 +238,13 @@ class Stager:
     def sort(self, received: Received, executor: Executor) -> None:
         """Sort the rows, and leave out answers whose labeler skipped the same later."""
         rows = texts = 0
-        for result in over_buckets(executor, sort_bucket, received, count=self.options.buckets):
+        for result in run_over_buckets(executor, sort_bucket, received, count=self.options.buckets):
             rows, texts = rows + result.rows, texts + result.texts
             self.staged.withdrawn += result.removed
             if result.skips is not None:
                 skips = {f"skip {name}": result.skips[name] for name in result.skips.column_names}
                 columns = {name: values.to_numpy() for name, values in skips.items()}
-                self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
+                self._digest += self._keys.digest_rows(columns).sum(axis=0, dtype=np.uint64)
         buckets.check_seen(self.staged.received, rows)
         if received.pieces:
             buckets.check_seen(self.staged.rows, texts)
@@ -344,7 +344,7 @@ class Stager:
         if new:
             for labeler in new:
                 self._labelers[labeler] = len(self._labelers)
-            fresh = self._keys.labeler_keys(self.options.namespace, new)
+            fresh = self._keys.hash_labelers(self.options.namespace, new)
             self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
             self._answered = np.concatenate([self._answered, np.zeros(len(new), bool)])
         return np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
@@ -364,7 +364,7 @@ class Stager:
         if self.staged.labelers:
             return _split_blocks("author", labelers)
         if self.staged.recorded:
-            return _split_blocks("author", self._keys.digests(_read_record_columns(batch)))
+            return _split_blocks("author", self._keys.digest_rows(_read_record_columns(batch)))
         return {}
 
     def _find_units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
@@ -372,7 +372,7 @@ class Stager:
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
-            return self._keys.content_unit_keys(
+            return self._keys.hash_contents(
                 canonical.compute_unit_digests(batch["sides"], self.connection)
             )
         return labelers

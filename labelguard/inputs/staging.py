@@ -22,7 +22,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from labelguard.budget.label_values import declaring_names
+from labelguard.budget.label_values import list_declaring_names
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.canonical import Content
@@ -39,7 +39,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.spelling import suggest
 from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
-from labelguard.storage.executor import Executor, open_executor, over_buckets, read_ahead
+from labelguard.storage.executor import Executor, open_executor, read_ahead, run_over_buckets
 from labelguard.storage.files import fresh_directory
 from labelguard.text import describe_reason_counts
 
@@ -140,7 +140,7 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
         types |= readers.read_columns(entry.file, connection)
         schema = TableSchema(file.name, types, entry.reading, file.sparse)
         for column in {*types, *answers}:
-            for name in declaring_names(column):
+            for name in list_declaring_names(column):
                 if name in declared and column in answers:
                     raise schema.error(
                         f"column {column} tells labels, which are private: it cannot be declared "
@@ -148,10 +148,10 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
                     )
         shown = [column for column in schema.shown_columns if column not in answers]
         free |= dict.fromkeys(shown)
-        for name in {name for column in types for name in declaring_names(column)}:
+        for name in {name for column in types for name in list_declaring_names(column)}:
             missing.pop(name, None)
     for name in missing:
-        near = suggest(name, {name for column in free for name in declaring_names(column)})
+        near = suggest(name, {name for column in free for name in list_declaring_names(column)})
         raise InvalidLabels(
             f"{staged.files[0].name}: no column {name}{near} for --public-column; "
             f"found: {', '.join(free)}"
@@ -278,7 +278,7 @@ def _read_by_workers(
 ) -> Received:
     """Have every file read by a worker, and count what they tell."""
     pieces: list[tuple[Path, int]] = []
-    read = over_buckets(executor, stage_file, task, count=len(task.files))
+    read = run_over_buckets(executor, stage_file, task, count=len(task.files))
     for (_, name), piece in zip(task.files, read, strict=True):
         limit.subtract(name, piece.size)
         pieces.append((piece.directory, stager.staged.rows))

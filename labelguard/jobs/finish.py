@@ -175,7 +175,7 @@ def check_notification_settings(settings: NotifySettings | None) -> None:
     """Raise `MissingExtra`, or `LabelguardError` for a URL or a secret that cannot work."""
     if settings is None:
         return
-    extras.require("jobs", "notify")
+    extras.require_extra("jobs", "notify")
     url = urlsplit(settings.url)
     if url.scheme != "https" and not (url.scheme == "http" and url.hostname in _LOOPBACK):
         raise LabelguardError("notify.url: it must begin with https:// (http:// on this machine)")
@@ -229,7 +229,7 @@ def _compose_messages(
 
 def _deliver(settings: NotifySettings, message: Facts) -> None:
     """Deliver one message. Raises `LabelguardError` if the receiver does not accept it."""
-    extras.require("jobs", "notify")
+    extras.require_extra("jobs", "notify")
     import httpx
 
     body, now = json.dumps(message["body"], sort_keys=True), datetime.now(UTC)

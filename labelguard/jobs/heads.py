@@ -30,8 +30,8 @@ from labelguard.learning.features import (
     open_provider,
 )
 from labelguard.learning.learners import HeadLearner
-from labelguard.mechanisms.geometry import Basis, Shape, spectrum
-from labelguard.mechanisms.geometry import basis as fit_basis
+from labelguard.mechanisms.geometry import Basis, Shape, compute_spectrum
+from labelguard.mechanisms.geometry import choose_basis as fit_basis
 from labelguard.project.opening import OpenProject
 from labelguard.release.card import format_guarantee
 from labelguard.release.evaluation import load_coordinates
@@ -197,7 +197,7 @@ class HeadStep:
             return coordinates.load_provider(task.progress), coordinates.basis, shape
         shape = Shape(self.options.components, 0, ridge=self.options.ridge)
         provider = open_fitted(self._features, pairs, task.progress)
-        return provider, fit_basis(spectrum(provider(pairs)), shape), shape
+        return provider, fit_basis(compute_spectrum(provider(pairs)), shape), shape
 
     def _load_gate_coordinates(self, directory: Path) -> Coordinates:
         """Return the coordinates of a directory; raise where the options ask for others."""

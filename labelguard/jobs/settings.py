@@ -14,7 +14,13 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 
 from labelguard.budget.request import PolicyRequest
 from labelguard.configuration import loader
-from labelguard.configuration.loader import SettingsTable, Text, check_model, setting, validate
+from labelguard.configuration.loader import (
+    SettingsTable,
+    Text,
+    check_model,
+    setting,
+    validate_settings,
+)
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -162,14 +168,14 @@ def load_job(path: Path) -> Job:
 
     Raises `LabelguardError` with the file and the setting that is wrong.
     """
-    content = loader.read_file(path, hint="labelguard retrain --init writes one")
+    content = loader.read_settings_file(path, hint="labelguard retrain --init writes one")
     return parse_job(content, path.name, path.absolute().parent, path.stem)
 
 
 def parse_job(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
     """Return the job with these settings; errors name `file`."""
-    settings = validate(JobSettings, content, file)
-    name = validate(JobSettings, {"name": settings.name or name}, file).name or name
+    settings = validate_settings(JobSettings, content, file)
+    name = validate_settings(JobSettings, {"name": settings.name or name}, file).name or name
     return Job(name, settings, base)
 
 

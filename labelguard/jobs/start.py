@@ -13,7 +13,7 @@ from typing import Any
 from labelguard.answers.connector import Settings as Connector
 from labelguard.answers.connector import read_all_settings
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.budget.policy import USUAL_EPSILON, Policy, usual_delta
+from labelguard.budget.policy import USUAL_EPSILON, Policy, choose_usual_delta
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.gates import ACCURACY, CHANCE, LIKELIHOOD
@@ -97,7 +97,7 @@ def _choose_policy(home: Project) -> tuple[Policy, str, bool]:
     draft = policies.new(
         POLICY,
         epsilon=USUAL_EPSILON,
-        delta=usual_delta(1),
+        delta=choose_usual_delta(1),
         allow=[f"rr:uses={_LABELS},block=1", f"statistic:releases={_RELEASES}"],
         held_out=_HELD_OUT,
         project=home,

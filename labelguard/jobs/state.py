@@ -28,7 +28,7 @@ from labelguard.project.project import Project, file_lock, retry_until_free
 from labelguard.storage.files import (
     check_own_directory,
     fsync_path,
-    hashes_of,
+    hash_files,
     publish_directory,
     read_own_file,
     write_atomically,
@@ -329,7 +329,7 @@ class Models:
         """
         final = self.directory / name
         if name not in self._names:
-            self._add_to_registry({"model": name, **facts}, hashes_of(candidate))
+            self._add_to_registry({"model": name, **facts}, hash_files(candidate))
         if not final.is_dir():
             if not candidate.is_dir():
                 raise LabelguardError(f"{candidate} is missing; run the job again to train it anew")

@@ -84,7 +84,7 @@ class MomentEstimate:
     drift: Floats
 
 
-def estimate(
+def estimate_coefficients(
     comparisons: Sequence[Comparisons],
     metric: Floats,
     total: Floats,

@@ -119,7 +119,7 @@ class NoiseStream:
         ]
 
 
-def sample(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list[int]:
+def draw_noise(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list[int]:
     """⌊Y + ½⌋ in every one of `count` coordinates, for Y of this kind and scale in that dimension.
 
     Exactly that of Y as a function of the stream's uniforms, on every machine and in every version
@@ -153,7 +153,7 @@ def _round_noise(
     scale: int, count: int, directions: list[int], radii: list[int]
 ) -> list[int] | None:
     """Return the rounded noise, or None if this precision leaves a coordinate undecided."""
-    normals = list(_normals(directions))[:count]
+    normals = list(_yield_normals(directions))[:count]
     factor = arb(scale)
     if radii:
         norm = sum((x * x for x in normals), _ZERO).sqrt()
@@ -167,7 +167,7 @@ def _round_noise(
     return rounded
 
 
-def _normals(uniforms: list[int]) -> Iterator[arb]:
+def _yield_normals(uniforms: list[int]) -> Iterator[arb]:
     """Box and Muller: √(−2 ln U)·(cos 2πV, sin 2πV) of each two uniforms U, V."""
     for first, second in zip(uniforms[::2], uniforms[1::2], strict=True):
         radius = (_MINUS_TWO * (_UNIT * first).log()).sqrt()
@@ -210,7 +210,7 @@ class ReleasedNoise:
         return np.asarray((radius / np.sqrt(length))[:, None] * normal)
 
 
-def reach(
+def bound_quantile(
     probability: float,
     variance: float,
     noises: Sequence[ReleasedNoise],

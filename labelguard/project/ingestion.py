@@ -177,9 +177,9 @@ class _Ingestion:
         """
         settings, now = pull.settings, self.read_answer_states(pull.settings.name)
         listed = blocks.unique(np.concatenate([_NOBODY, *pull.listed]))[0]
-        missing = blocks.positions(listed, now.record) < 0
+        missing = blocks.find_positions(listed, now.record) < 0
         before = pull.before.record[pull.before.alive]
-        stood = now.alive & ~now.forgotten & (blocks.positions(before, now.record) >= 0)
+        stood = now.alive & ~now.forgotten & (blocks.find_positions(before, now.record) >= 0)
         deleted = now.record[stood & missing]
         if not len(deleted):
             return _NOTHING
@@ -223,7 +223,7 @@ class _Ingestion:
         known, known_deletions = self._standing[connector].match_known(
             rows, is_pull=is_pull, repeated=again
         )
-        known |= blocks.positions(deleted, rows.record) >= 0
+        known |= blocks.find_positions(deleted, rows.record) >= 0
         rows = rows.select(~refused & ~known, ~known_deletions)
         if len(rows):
             self._write_segment(settings, rows, name, is_pull=is_pull, cursor=cursor)
@@ -265,7 +265,7 @@ class _Ingestion:
         """
         is_due = self.opened.ledger.read(sources.has_unpruned_deletions)
         is_over = retention.parse_retention_period(self.opened.project.ingest) is not None
-        count = retention.forget(self.opened, self._epoch) if is_due or is_over else 0
+        count = retention.forget_answers(self.opened, self._epoch) if is_due or is_over else 0
         # Always: a job that ended right here may have left what it took out.
         self.opened.synchronize(self._epoch)
         return replace(result, forgotten=result.forgotten + count)
@@ -359,7 +359,7 @@ class _Pull:
             with self._hold_project() as job:
                 job.note_unreadable(self, is_whole=False)
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
-                self.listed.append(job.opened.keys.record_keys(name, listed))
+                self.listed.append(job.opened.keys.hash_records(name, listed))
                 self.result += job.add_page(self, page)
                 if page.unreadable:
                     self.result += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})

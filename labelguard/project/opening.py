@@ -140,7 +140,7 @@ class OpenProject:
         with contextlib.ExitStack() as stack:
             locked = stack.enter_context(home.lock())
             opened = cls._connect(locked)  # as the job before left it
-            stack.enter_context(opened.ledger.exclusive())
+            stack.enter_context(opened.ledger.hold_exclusively())
             if opened.store:
                 opened.store.fetch_missing(replace=True)
             return opened, stack.pop_all()
@@ -184,7 +184,7 @@ def open_keys(home: Project) -> tuple[KeyRing, StoredWitness | None]:
     """
     if not home.storage:
         return KeyRing(home.keys), None
-    handed_over = [home.keys] if keyring.key_variable() else []
+    handed_over = [home.keys] if keyring.find_key_variable() else []
     for path in (home.releases, home.private_maps, home.quarantine, *handed_over):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = KeyRing(home.keys)
@@ -217,7 +217,7 @@ def init(
     state = directory / STATE
     if (state / CONFIG).exists():
         raise ProjectError(f"{state} is a project already")
-    if variable := keyring.key_variable():
+    if variable := keyring.find_key_variable():
         # A key that exists is another project's, or this one's, whose ledger would begin anew.
         raise KeyProblem(
             f"init makes a key of its own: unset {variable}, and put the key into your secret "
@@ -357,7 +357,7 @@ def remove_leftovers(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> 
     given up keeps its stages until they notice.
     """
     project, private_map = opened.project, opened.private_map
-    private_map.discard_begun()
+    private_map.discard_unfinished()
     for record in releases:
         if not record.map:
             private_map.discard(record.id)

@@ -30,9 +30,9 @@ def read_label_authors(table: pa.Table, *, labelers: bool) -> Blocks:
     among the labels of its pair, in canonical order.
     """
     if "author_hi" in table.column_names:
-        return buckets.blocks(table, "author")
+        return buckets.read_blocks(table, "author")
     if labelers:
-        return buckets.blocks(table, "unit")
+        return buckets.read_blocks(table, "unit")
     import polars as pl
 
     names = [n for n in ("item_hi", "item_lo", "pair") if n in table.column_names]
@@ -67,9 +67,9 @@ class BucketChoices:
     def from_bucket(cls, table: pa.Table, *, labelers: bool) -> BucketChoices:
         """Return the choices of a bucket's public columns; `labelers`: rows have labelers."""
         _, author = blocks.unique(read_label_authors(table, labelers=labelers))
-        _, item = blocks.unique(buckets.blocks(table, "item"))
-        pair = buckets.column(table, "pair").astype(np.intp)
-        size = buckets.column(table, "size").astype(np.intp)
+        _, item = blocks.unique(buckets.read_blocks(table, "item"))
+        pair = buckets.read_column(table, "pair").astype(np.intp)
+        size = buckets.read_column(table, "size").astype(np.intp)
         # Stable: of several submissions the latest stays the last, pair by pair.
         order = np.lexsort((pair, item, author))
         whose = np.stack([author, item, pair], axis=1)[order]

@@ -59,10 +59,10 @@ from labelguard.release.writer import (
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import (
-    attempt,
     fresh_directory,
     fsync_path,
-    sha256,
+    hash_file,
+    replace_when_done,
 )
 
 
@@ -87,12 +87,12 @@ def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
     """Write the rows of one bucket of items as a part of the release, which may have none."""
     table, rows = build_published_rows(task, bucket), 0
     final = task.directory / format_part_name(bucket, task.count)
-    with attempt(final, task.directory.parent) as path:
+    with replace_when_done(final, task.directory.parent) as path:
         with pq.ParquetWriter(path, task.schema, **PARQUET) as writer:
             if table is not None and (rows := table.num_rows):
                 writer.write_table(table)  # `datasets` fails on a row group without rows
         fsync_path(path)  # here: of another machine's cache the command knows nothing
-        return RowsPart(final.name, rows, path.stat().st_size, sha256(path))
+        return RowsPart(final.name, rows, path.stat().st_size, hash_file(path))
 
 
 def build_published_rows(task: Outcomes, bucket: int) -> pa.Table | None:
@@ -123,18 +123,20 @@ class _ReleasedRows:
     def join(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema) -> _ReleasedRows:
         """Join texts and outcomes."""
         # Rows of texts are numbered in ascending order.
-        row = np.searchsorted(buckets.column(texts, "row"), buckets.column(outcomes, "row"))
-        items = buckets.blocks(texts, "item")[row]
-        keys = buckets.blocks(outcomes, "key")
+        row = np.searchsorted(
+            buckets.read_column(texts, "row"), buckets.read_column(outcomes, "row")
+        )
+        items = buckets.read_blocks(texts, "item")[row]
+        keys = buckets.read_blocks(outcomes, "key")
         order = _sort_rows(items, keys)
         row, items = row[order], items[order]
-        value = buckets.column(outcomes, "value")[order]
+        value = buckets.read_column(outcomes, "value")[order]
 
         has_ids = "item_id" in texts.column_names
         columns = [
             texts["prompt"].combine_chunks().take(pa.array(row)),
             *split_by_preference(texts, row, value != 0),
-            texts["item_id"].take(pa.array(row)) if has_ids else blocks.hexadecimal(items),
+            texts["item_id"].take(pa.array(row)) if has_ids else blocks.format_hexadecimal(items),
             *_read_probabilities(outcomes, order),
         ]
         questions = "question" in schema.names
@@ -152,7 +154,7 @@ def _read_probabilities(outcomes: pa.Table, order: NDArray[np.intp]) -> list[pa.
     columns = []
     for name in PROBABILITIES:
         if name in outcomes.column_names:
-            values = buckets.column(outcomes, name)[order].astype(np.float64)
+            values = buckets.read_column(outcomes, name)[order].astype(np.float64)
         else:
             values = np.full(len(order), np.nan)
         columns.append(pa.array(values, mask=np.isnan(values)))
@@ -193,12 +195,12 @@ def snapshot_for_training(
         if texts is None or drawn is None:
             buckets.write_bucket(snapshot.texts_directory, bucket, None)
             continue
-        drawn = drawn.take(pa.array(blocks.order(buckets.blocks(drawn, "key"))))
-        old = buckets.column(drawn, "row")
+        drawn = drawn.take(pa.array(blocks.sort_order(buckets.read_blocks(drawn, "key"))))
+        old = buckets.read_column(drawn, "row")
         new = sum(map(len, rows)) + np.arange(len(old), dtype=old.dtype)
         here = np.full(len(old), bucket, np.uint16)
         # Rows of texts are numbered in ascending order.
-        place = np.searchsorted(buckets.column(texts, "row"), old)
+        place = np.searchsorted(buckets.read_column(texts, "row"), old)
         texts = _renumber_rows(texts.take(pa.array(place)), new)
         buckets.write_bucket(snapshot.texts_directory, bucket, texts)
         buckets.write_part(drawn_rows, bucket, _renumber_rows(drawn, new), here, staged.buckets)
@@ -318,7 +320,7 @@ class DrawnRelease:
                 f"release {self.id} is not in the ledger any more, which is an older copy; put the "
                 "newest copy back"
             )
-        left = (blocks.positions(self.authors, opened.ledger.people.tombstones()) >= 0).any()
+        left = (blocks.find_positions(self.authors, opened.ledger.people.tombstones()) >= 0).any()
         if record.is_unfinished and not left:
             return
         if record.is_unfinished:

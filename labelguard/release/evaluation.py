@@ -28,7 +28,7 @@ from labelguard.keys.prf import Split
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.noise import ReleasedNoise, reach
+from labelguard.mechanisms.noise import ReleasedNoise, bound_quantile
 from labelguard.project.opening import OpenProject
 from labelguard.release import head
 from labelguard.release.head import WINDOW, Coordinates, Head, Window
@@ -67,7 +67,7 @@ class Evaluation:
     `statistic` (components,) has the sum of `noises`, one of each window; `z` (pairs, components)
     are the distinct pairs of every window in its `coordinates`, `weight` (pairs,) is what they
     weigh in the likelihood, and `sampling` (windows, components, components) bounds how far labels
-    scatter (see `mechanisms.statistic.sampling_bound`).
+    scatter (see `mechanisms.statistic.bound_sampling_covariance`).
     """
 
     coordinates: Coordinates
@@ -133,7 +133,7 @@ class Evaluation:
         """
         d = self._convert_coefficients(new) - self._convert_coefficients(old)
         variance, length = self._bound_scatter(d) ** 2, float(np.linalg.norm(d))
-        return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
+        return bound_quantile(1 - confidence, variance, self.noises, length, len(d)) / self.labels
 
     def _bound_error(self, direction: Floats) -> float:
         """Return at least the standard error of dᵀS̃ per label, the part that labels are in."""
@@ -155,13 +155,15 @@ class Evaluation:
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
         named = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
-        return arrays.pack({**self.coordinates.arrays(), **named, **pack_noises(self.noises)})
+        return arrays.pack_arrays(
+            {**self.coordinates.arrays(), **named, **pack_noises(self.noises)}
+        )
 
     @classmethod
     def load(cls, release: Path) -> Evaluation:
         """Return the evaluation of a release directory; `ProjectError` if it holds none."""
         try:
-            named = arrays.load(release / FILE)
+            named = arrays.load_arrays(release / FILE)
             public = (named[name] for name in _PUBLIC)
             return cls(
                 Coordinates.from_arrays(named), named["statistic"], unpack_noises(named), *public
@@ -259,7 +261,9 @@ class HeldOut(Mechanism[Design]):
             find_priced_noise(context),
             rows,
             z,
-            statistic.unclipped_bounds(z, rows) if len(rows) else None,  # a judge has no bias
+            statistic.compute_unclipped_bounds(z, rows)
+            if len(rows)
+            else None,  # a judge has no bias
             plan=plan,
             parameters={"first": first},
             pairs=pairs,

@@ -7,7 +7,8 @@ and the noise, never from labels.
 The variance of an estimate θ̂ = gain · S̃ is gain (V + N) gainᵀ: N is that of the noise, V what
 labels scatter by. V comes from simulated labelers, or from the information matrix times their
 design effect; both take labelers to differ as public worlds do. Beside it stands a bound that takes
-nothing for granted: each labeler's labels may hang together in any way (`sampling_bound`).
+nothing for granted: each labeler's labels may hang together in any way
+(`bound_sampling_covariance`).
 
 Quantiles are those of simulated errors, with a fixed seed, or of `mechanisms.noise`: ball noise is
 not normal.
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from labelguard.learning.features import Group
-from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, reach
+from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, bound_quantile
 
 # Nominal coverage of intervals.
 LEVEL = 0.95
@@ -74,7 +75,7 @@ class CoefficientErrors:
         """Return half-widths (n,) at `LEVEL` along `directions` (components, n), by the bound.
 
         What labels scatter by is taken for normal, of at most this variance: a sum over many
-        labelers. Noise beside it has its own law (`mechanisms.noise.reach`).
+        labelers. Noise beside it has its own law (`mechanisms.noise.bound_quantile`).
         """
         on_sum = self.gain.T @ directions
         scatter = np.einsum("in,ij,jn->n", on_sum, self.bound, on_sum)
@@ -83,7 +84,7 @@ class CoefficientErrors:
         variances = np.maximum(np.minimum(scatter, self.radius**2 * square) + prior, 0)
         tail, components = (1 - LEVEL) / 2, len(self.gain)
         widths = [
-            reach(tail, variance, self.noises, math.sqrt(length), components)
+            bound_quantile(tail, variance, self.noises, math.sqrt(length), components)
             for variance, length in zip(variances.tolist(), square.tolist(), strict=True)
         ]
         return np.asarray(widths + np.abs(self.drift @ directions))

@@ -20,7 +20,7 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.release.writer import check_committed_and_unchanged, read_card
-from labelguard.storage.files import SUMS, sha256
+from labelguard.storage.files import SUMS, hash_file
 
 RAW = "raw labels"
 _CARDS = ("TRAINING_CARD.md", "README.md")
@@ -69,7 +69,7 @@ def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease,
         release = directory.parent
         if directory.name == "model" and (release / SUMS).is_file():
             check_committed_and_unchanged(release)
-            return list_learned_releases(read_card(release), sha256(release / SUMS))
+            return list_learned_releases(read_card(release), hash_file(release / SUMS))
         for card in (directory / name for name in _CARDS):
             matter = read_front_matter(card) if card.is_file() else None
             if matter is None:

@@ -21,7 +21,11 @@ from polars.exceptions import PolarsError
 from labelguard.errors import LabelguardError
 from labelguard.inputs import canonical
 from labelguard.learning.columns import content_column, plain_text
-from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, within_items
+from labelguard.mechanisms.agreement import (
+    AgreementEstimate,
+    estimate_between_labelers,
+    estimate_within_items,
+)
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.project.opening import OpenProject
 from labelguard.release.rows import escape_file_names, find_rows_path
@@ -160,7 +164,9 @@ def estimate_agreement(data: Path, card: Mapping[str, Any]) -> AgreementEstimate
     item, side = read_items_and_sides(data, by_question=has_question_column(data))
     flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
     # The labels of an item that is the unit were flipped together.
-    compare = within_items if card["privacy"]["unit"] == "item" else between_labelers
+    compare = (
+        estimate_within_items if card["privacy"]["unit"] == "item" else estimate_between_labelers
+    )
     return compare(item, side, flips, card["flip_probability"].get("blocks", ()))
 
 

@@ -46,7 +46,7 @@ def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     Raise `PolicyError` for another source or other columns than before, `InvalidLabels` for two ids
     that may be one person.
     """
-    sources.check(ledger.people.sources(), source, staged.columns)
+    sources.check_columns(ledger.people.sources(), source, staged.columns)
     identities, known = staged.identities, ledger.people.identities()
     groups = UnitGroups(*ledger.people.members())
     refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
@@ -114,7 +114,7 @@ def check_plan(
             f"their {policy.unit} (a ranking is kept or dropped whole): raise "
             "--max-labels-per-labeler, or allow more uses or larger blocks (labelguard policy new)"
         )
-    use = events.kind(event)
+    use = events.find_event_kind(event)
     if short and not drop:
         most = int((plan.charged + plan.short).max())
         offer = policy_facts.suggest_next_policy(ledger, policy, event, most)
@@ -404,8 +404,10 @@ def _compute_mean_flip_probability(plan: PlannedRows, price: Price) -> float:
     for bucket in plan.first_unit:
         table = buckets.read_bucket(plan.directory, bucket)
         assert table is not None
-        new = buckets.column(table, "new").astype(bool)
-        number, letters = (buckets.column(table, name)[new].astype(np.int64) for name in _BLOCK)
+        new = buckets.read_column(table, "new").astype(bool)
+        number, letters = (
+            buckets.read_column(table, name)[new].astype(np.int64) for name in _BLOCK
+        )
         drawn = LabelBlocks.of_rows(number, letters, price["threshold"])
         flips += float(drawn.flip_probabilities().sum())
         rows += len(drawn.of)

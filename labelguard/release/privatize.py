@@ -197,7 +197,7 @@ class Run:
         self.review = review
         self.executor = open_executor(request.engine, request.workers, request.address)
         self.resolved = resolve_from_ledger(request, opened)
-        total = pricing.total(self.ledger.policies.history() or [self.resolved.policy])
+        total = pricing.sum_budgets(self.ledger.policies.history() or [self.resolved.policy])
         self.notes = check_price(self.resolved.policy_request, total)
 
     @property
@@ -294,7 +294,7 @@ class Run:
         policy, staged = self.resolved.policy, self.context.staged
         begun = record if record and record.state != "committed" else None
         drawn = begun if begun and begun.state == "drawn" else None
-        reuses_labels = events.kind(event).reuses_labels
+        reuses_labels = events.find_event_kind(event).reuses_labels
         earlier = [  # kinds of events do not know each other's labels
             released
             for released in self.ledger.releases.all()
@@ -335,7 +335,7 @@ class Run:
         is_known = part == "training" and any(released.part == part for released in earlier)
         if is_known and 0 < rows.drawn == rows.rows and not (drawn or self.request.again):
             self.notes.append(EARLIER_LEFT_OUT)
-        if events.kind(event).keeps_values:
+        if events.find_event_kind(event).keeps_values:
             self.notes += describe_leavers(earlier, self.ledger.people.departures())
         prices = self.context.find_or_calibrate_prices()
         if record is None:

@@ -31,7 +31,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.opening import OpenProject
 from labelguard.release.selection import PlannedRows
-from labelguard.storage.executor import Executor, Result, Task, over_buckets
+from labelguard.storage.executor import Executor, Result, Task, run_over_buckets
 from labelguard.text import Progress
 
 
@@ -117,7 +117,7 @@ class ReleaseContext:
         if known := self.opened.ledger.policies.prices(event):
             return known
         self.progress("calibrating", None)
-        return pricing.prices(self.policy, event)
+        return pricing.compute_prices(self.policy, event)
 
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task
@@ -125,7 +125,7 @@ class ReleaseContext:
         """Yield `work(task, bucket)` of all buckets in order (see `storage.executor`)."""
         count = self.staged.buckets
         report = partial(self.progress, step)
-        return over_buckets(self.executor, work, task, report, count=count)
+        return run_over_buckets(self.executor, work, task, report, count=count)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verification import find_release_fault
 from labelguard.release.writer import Release
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
-from labelguard.storage.files import SUMS, sums_text
+from labelguard.storage.files import SUMS, format_sums
 from labelguard.text import Progress, no_progress
 
 
@@ -104,5 +104,5 @@ def _find_verified_release(opened: OpenProject, release_id: str) -> tuple[Releas
 def _list_published_files(directory: Path, committed: Mapping[str, str]) -> dict[str, PublicFile]:
     """Return the files of a release that are published, by their names there."""
     files = {name: PublicFile(directory / name, digest) for name, digest in committed.items()}
-    sums = hashlib.sha256(sums_text(committed).encode("ascii")).hexdigest()
+    sums = hashlib.sha256(format_sums(committed).encode("ascii")).hexdigest()
     return files | {SUMS: PublicFile(directory / SUMS, sums), "README.md": files["CARD.md"]}

@@ -34,7 +34,7 @@ from labelguard.options import (
     ReadingOptions,
     Recurrence,
     RunOptions,
-    check,
+    check_option_values,
     option_declarations,
 )
 from labelguard.project.opening import OpenProject, Where, locate_project
@@ -124,7 +124,7 @@ class Intake(ReadingOptions):
         return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
 
     def __post_init__(self) -> None:
-        check(Intake, vars(self))
+        check_option_values(Intake, vars(self))
 
     def stage_labels(
         self,
@@ -340,7 +340,7 @@ class ReleaseRequest(RunOptions):
 
     def __post_init__(self) -> None:
         Horizon.parse(self.recurring, self.duration)
-        check(RunOptions, vars(self))
+        check_option_values(RunOptions, vars(self))
         if sum((self.once, self.uses is not None, self.recurring is not None)) > 1:
             raise PolicyError("give one of --once, --uses and --recurring")
         object.__setattr__(self, "output", Path(self.output) if self.output else None)
@@ -376,7 +376,7 @@ class ReleaseRequest(RunOptions):
         """Return the options of heads, of any mechanism; `features` as in `open_mechanism`."""
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
-        check(FeatureOptions, choices)
+        check_option_values(FeatureOptions, choices)
         return FeatureOptions(**({"features": features} if features else {}) | choices)
 
     def describe_for_retraining(

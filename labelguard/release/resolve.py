@@ -31,7 +31,7 @@ from labelguard.planner import components, tuning
 from labelguard.planner.advice import FEWEST, is_worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import choose_blocks
-from labelguard.planner.outcomes import Forecast, Interval, Sizing, best
+from labelguard.planner.outcomes import Forecast, Interval, find_best
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
@@ -265,13 +265,13 @@ def resolve_from_input(
     options = request.build_head_options(resolved.features)
     featured = cache(lambda: Featured.fit(staged, options.features, progress))
     if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
-        sizing = _choose_mechanism_and_size(resolved, featured(), options, periods, progress)
-        mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)
-        resolved = replace(resolved, mechanism=mechanism, forecast=sizing.forecast)
+        expected = _choose_mechanism_and_size(resolved, featured(), options, periods, progress)
+        mechanism = named or request.open_mechanism(expected.mechanism, resolved.features)
+        resolved = replace(resolved, mechanism=mechanism, forecast=expected)
         if named is None or periods > 1:
-            allowed |= {"uses": sizing.uses or sizing.releases, "block": sizing.block}
+            allowed |= {"uses": expected.uses or periods, "block": expected.block}
             if request.max_labels_per_labeler is None:
-                most = sizing.max_labels_per_labeler
+                most = expected.max_labels_per_labeler
                 resolved = replace(resolved, request=replace(request, max_labels_per_labeler=most))
     else:
         allowed |= _compute_required_allowance(named, staged, resolved, periods)
@@ -306,7 +306,7 @@ def _compute_required_allowance(
         return {}
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
-    kind = events.kind(mechanism.priced)
+    kind = events.find_event_kind(mechanism.priced)
     fixed = mechanism.policy_defaults(staged.count_rows_per_unit())
     several = replace(Allowance(mechanism.priced, 1, **fixed), allowed=periods)
     raise PolicyError(
@@ -359,8 +359,8 @@ def _choose_mechanism_and_size(
     options: FeatureOptions,
     periods: int,
     progress: Progress,
-) -> Sizing:
-    """Return the mechanism that serves best, or what a named one gives, sized for `periods`.
+) -> Forecast:
+    """Return the forecast that is best, or that of a named mechanism, for `periods`.
 
     Raises `PolicyError` where randomized response serves best and further pairs want a head.
     """
@@ -369,7 +369,7 @@ def _choose_mechanism_and_size(
     prior = Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
 
-    def simulate(draws: int, mechanism: str | None, bound: int | None) -> Sizing:
+    def simulate(draws: int, mechanism: str | None, bound: int | None) -> Forecast:
         forecasts = tuning.forecast(
             *(x, rows, [policy.epsilon], policy.delta, prior),
             draws=draws,
@@ -379,22 +379,21 @@ def _choose_mechanism_and_size(
             progress=progress,
         )
         candidates = [f for f in forecasts if mechanism in (None, f.mechanism)]
-        return Sizing.of(best(candidates, policy.epsilon), periods)
+        return find_best(candidates, policy.epsilon)
 
     most = resolved.request.max_labels_per_labeler
     if named is None and periods == 1 and most is None and not rows.choices:
         budget = policy.epsilon, policy.delta
-        sizing = tuning.recommend(x, rows, *budget, prior, progress=progress)
+        forecast = tuning.recommend(x, rows, *budget, prior, progress=progress)
     else:
-        sizing = simulate(_FEW_DRAWS, named, most)
-    forecast = sizing.forecast
+        forecast = simulate(_FEW_DRAWS, named, most)
     if rows.units >= FEWEST and not is_worth_it(forecast, rows.units):
         # Few worlds are not enough to call a release of little use.
         bound = forecast.max_labels_per_labeler
-        sizing = simulate(tuning.DRAWS, forecast.mechanism, bound)
-    if named is None and sizing.mechanism == "rr" and options.also is not None:
+        forecast = simulate(tuning.DRAWS, forecast.mechanism, bound)
+    if named is None and forecast.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
-    return sizing
+    return forecast
 
 
 def _forecast_judges(

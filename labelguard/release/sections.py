@@ -190,7 +190,7 @@ def load_card_sections(card: Mapping[str, Any]) -> tuple[Section, ...]:
     """
     name = str(card["mechanism"])
     try:
-        options = plugins.find(plugins.MECHANISMS, name)
+        options = plugins.find_entry_point(plugins.MECHANISMS, name)
         if options is None:
             raise LabelguardError("it is not installed")
         function = getattr(options.load(), "report", None)

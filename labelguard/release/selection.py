@@ -39,7 +39,7 @@ from labelguard.release.choices import (
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, over_buckets
+from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.storage.files import fresh_directory
 from labelguard.text import LABEL_TIE
 
@@ -118,9 +118,9 @@ class SelectedRows:
     @classmethod
     def from_arrow(cls, table: pa.Table) -> SelectedRows:
         """Return the rows of a table of `to_arrow`."""
-        columns = {name: buckets.column(table, name) for name in _NUMBERS}
+        columns = {name: buckets.read_column(table, name) for name in _NUMBERS}
         columns["new"] = columns["new"].astype(bool)
-        columns |= {name: buckets.blocks(table, name) for name in _BLOCKS}
+        columns |= {name: buckets.read_blocks(table, name) for name in _BLOCKS}
         return cls(**columns)  # type: ignore[arg-type]
 
 
@@ -231,7 +231,7 @@ class _Labels:
     def from_table(cls, task: SelectionTask, table: pa.Table, bucket: int) -> _Labels:
         """Return the labels of the public columns of a staged bucket."""
         author = read_label_authors(table, labelers=task.labelers)
-        item = buckets.blocks(table, "item")
+        item = buckets.read_blocks(table, "item")
         pair = _read_column_or_zeros(table, "pair").astype(np.uint16)
         submissions = np.ones(table.num_rows, np.int64)
         if task.choices:
@@ -242,7 +242,7 @@ class _Labels:
             submissions[latest] = choices.submissions
         identity = task.keys.identify(author, item)
         key = task.keys.keys(identity, pair)
-        whose = buckets.blocks(table, "unit")
+        whose = buckets.read_blocks(table, "unit")
         of_part = task.parts.is_in(whose, task.part)
         latest = latest if task.choices else find_latest_rows(key)
         index = latest[of_part[latest]]
@@ -250,7 +250,7 @@ class _Labels:
         author, item, identity = author[index], item[index], identity[index]
         group = item
         if "group_hi" in table.column_names:
-            group = buckets.blocks(table, "group")[index]
+            group = buckets.read_blocks(table, "group")[index]
             identity = task.keys.identify(author, group)
         released = private_map.read_bucket(task.released, bucket, task.buckets, task.earlier)
         return cls(
@@ -265,7 +265,7 @@ class _Labels:
             pair[index],
             _read_column_or_zeros(table, "content")[index].astype(np.uint64),
             released,
-            blocks.positions(released.keys, key[index]),
+            blocks.find_positions(released.keys, key[index]),
             duplicates=int(submissions[of_part].sum()) - len(index),
             other_units=len(blocks.unique(whose[~of_part])[0]),
             other_labels=len(latest) - len(index),
@@ -350,7 +350,7 @@ def _read_column_or_zeros(table: pa.Table, name: str) -> NDArray[np.generic]:
     """Return a column, or zeros where the input has none."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.uint8)
-    return buckets.column(table, name)
+    return buckets.read_column(table, name)
 
 
 @dataclass(frozen=True)
@@ -412,7 +412,7 @@ def plan_rows(
     none = np.zeros(0, np.int64)
     parts = [Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 9)]
     first_unit, units = {}, 0
-    selections = over_buckets(executor, select_bucket, task, progress, count=staged.buckets)
+    selections = run_over_buckets(executor, select_bucket, task, progress, count=staged.buckets)
     for bucket, selection in enumerate(selections):
         if selection is not None:
             parts.append(selection)

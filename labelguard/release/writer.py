@@ -27,7 +27,7 @@ from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.notebook import card, group_facts
+from labelguard.notebook import group_facts, render_card
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG, Project
 from labelguard.release import card as cards
@@ -41,9 +41,9 @@ from labelguard.storage.files import (
     check_output_directory,
     find_changed_file,
     finish_directory,
-    hashes_of,
+    format_sums,
+    hash_files,
     new_directory,
-    sums_text,
 )
 from labelguard.text import format_budget, pluralize
 
@@ -100,7 +100,7 @@ class Release:
         made = "before; nothing was charged" if self.reused else "now"
         facts = [*self._list_facts(), ("protects", f"each {self.card['privacy']['unit']}")]
         facts += [("made", made), ("where", str(self.path))]
-        return card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
+        return render_card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
 
 
 def resolve_release_directory(release: Release | str | Path, project: Where = None) -> Path:
@@ -200,7 +200,7 @@ class ReleaseWriter:
         target = self.directory / path.name
         shutil.move(path, target)
         for file in (target, *target.rglob("*")):
-            if not file.is_symlink():  # would change what it leads to; `hashes_of` refuses it
+            if not file.is_symlink():  # would change what it leads to; `hash_files` refuses it
                 file.chmod(0o755 if file.is_dir() else 0o644)
 
     def write_card(self, card: Mapping[str, Any]) -> None:
@@ -221,8 +221,8 @@ class ReleaseWriter:
             self._writer.close()
         if error is None:
             # Where a listing is behind, parts are those that were counted.
-            self.hashes = self._parts | hashes_of(self.directory, self._parts)
-            (self.directory / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
+            self.hashes = self._parts | hash_files(self.directory, self._parts)
+            (self.directory / SUMS).write_text(format_sums(self.hashes), encoding="ascii")
             finish_directory(self.directory, self.final)
 
 
@@ -303,7 +303,7 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
     except ModuleNotFoundError as error:
         if error.name != kind:
             raise
-    command = extras.install_line("train") if kind == "datasets" else f"pip install {kind}"
+    command = extras.format_install_line("train") if kind == "datasets" else f"pip install {kind}"
     raise extras.MissingExtra(f"{kind} is not installed; install it with: {command}")
 
 

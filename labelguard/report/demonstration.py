@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelguard.budget.policy import usual_delta
+from labelguard.budget.policy import choose_usual_delta
 from labelguard.errors import ProjectError
 from labelguard.learning import heads
 from labelguard.learning.features import open_fitted
@@ -172,7 +172,7 @@ class _Trials:
             features(pairs),
             features(_select_pair_texts(strict)),
             strict["label"].to_numpy(),
-            usual_delta(labels["labeler_id"].n_unique()),
+            choose_usual_delta(labels["labeler_id"].n_unique()),
             progress,
         )
 

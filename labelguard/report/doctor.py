@@ -68,7 +68,7 @@ def check_installation(project: Where) -> list[Finding]:
 def _release_failures(project: Where) -> list[Finding]:
     """Return a finding where releases fail, a notice where the input is why; else none."""
     with contextlib.suppress(ProjectError):  # which a check below tells
-        state = attempts.read(locate_project(project))
+        state = attempts.read_attempts(locate_project(project))
         if state.failing:
             detail, by_input = f"{state.failing}: {state.message}", state.reason == "input"
             return [Finding("releases", by_input, detail, notice=by_input)]
@@ -84,7 +84,7 @@ def _check_package(name: str) -> Finding:
 
 def _list_installed_extras() -> str:
     names = importlib.metadata.metadata("labelguard").get_all("Provides-Extra") or []
-    installed = [name for name in names if name != "all" and not extras.missing_packages(name)]
+    installed = [name for name in names if name != "all" and not extras.list_missing_packages(name)]
     return ", ".join(installed) or "none installed"
 
 
@@ -102,7 +102,7 @@ def _check_accounting() -> str:
 
 
 def _check_project(project: Where) -> list[Finding]:
-    from labelguard.budget.events import kind
+    from labelguard.budget.events import find_event_kind
     from labelguard.project.opening import IGNORE
     from labelguard.report import overview
 
@@ -179,8 +179,8 @@ def _check_project(project: Where) -> list[Finding]:
             return "no policy is in force"
         unit = known.policy.unit
         lines = [
-            f"{pluralize(one.exhausted_labelers, unit)} with no {kind(one.event).noun} left: "
-            "their new labels are not released"
+            f"{pluralize(one.exhausted_labelers, unit)} with no {find_event_kind(one.event).noun} "
+            "left: their new labels are not released"
             for one in known.allowances
             if one.exhausted_labelers and unit != "item"  # contents are labelled once
         ]

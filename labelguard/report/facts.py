@@ -65,7 +65,7 @@ class ReportFacts:
             tuple(opened.ledger.policies.all()),
             releases,
             opened.ledger.releases.find_committed(release_id) if release_id else None,
-            attempts.read(opened.project).failing,
+            attempts.read_attempts(opened.project).failing,
         )
 
     @property

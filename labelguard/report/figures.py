@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.budget import events
 from labelguard.budget.event_kind import EventKind
 from labelguard.errors import LabelguardError
@@ -48,7 +48,7 @@ def read_usage(facts: ReportFacts) -> Mapping[str, Counts]:
 def describe_usage(facts: ReportFacts) -> Iterator[Section]:
     """Yield for each allowance of the policy in force its use, and who is near its end."""
     for event, rows in read_usage(facts).items():
-        kind = events.kind(event)
+        kind = events.find_event_kind(event)
         capacity, used, count = rows.T
         close = facts.opened.ledger.releases.heavy_users(event, _NEAR, _NAMED)
         near = int(count[used * 100 >= _NEAR * capacity].sum())
@@ -98,7 +98,7 @@ def _chart_usage(facts: ReportFacts, kind: EventKind, rows: Counts, near: int) -
 def describe_noise(facts: ReportFacts) -> Iterator[Section]:
     """Yield the noise of every use under the policy in force, and the label error it means."""
     for event, rows in read_usage(facts).items():
-        kind = events.kind(event)
+        kind = events.find_event_kind(event)
         prices = facts.policy.prices.get(event, {}) if facts.policy else {}
         if noises := {k: kind.describe_noise(prices[k]) for k in sorted(prices)}:
             yield _describe_event_noise(facts, kind, noises, rows)
@@ -118,7 +118,7 @@ def _describe_event_noise(
     assert facts.policy is not None
     [price] = facts.policy.prices[kind.name].values()
     most = facts.policy.policy.allowance(kind.name).block
-    laws = [block(price["threshold"], size) for size in _SIZES if size <= most]
+    laws = [find_block(price["threshold"], size) for size in _SIZES if size <= most]
     chart = _chart_label_error({law.labels: law.flip_probability for law in laws})
     return fill_words("flips", f"noise-{kind.name}", chart=chart, differ=_DIFFER, **words)
 

@@ -33,7 +33,7 @@ from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.mechanisms import statistic
-from labelguard.notebook import CardRows, card, group_facts
+from labelguard.notebook import CardRows, group_facts, render_card
 from labelguard.planner.advice import format_reading_options
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
@@ -181,7 +181,7 @@ class Inspection:
             CardRows(("prompt", "first", "second"), pairs),
         ]
         filled = [table for table in tables if table.rows]
-        return card("What the input is understood as", facts, tables=filled)
+        return render_card("What the input is understood as", facts, tables=filled)
 
 
 @suggest_misspelled_keywords

@@ -202,7 +202,7 @@ def read_budget(project: Where) -> Budget:
     """Return the policy in force, the cost of all policies, and the use of each allowance."""
     ledger = OpenProject.open(project).ledger
     active, every = ledger.policies.active(), ledger.policies.history()
-    total = pricing.total(every)
+    total = pricing.sum_budgets(every)
     return Budget(
         policies.describe_policy(active) if active else None,
         ledger.policies.ceiling(),
@@ -278,7 +278,7 @@ def read_labeler_budget(labeler_id: str, project: Where) -> LabelerBudget:
 
     opened = OpenProject.open(project)
     ledger = opened.ledger
-    candidates = linking.keys_of_ids([labeler_id], opened)[0]
+    candidates = linking.parse_labeler_ids([labeler_id], opened)[0]
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, pseudonym])
@@ -296,7 +296,7 @@ def read_labeler_budget(labeler_id: str, project: Where) -> LabelerBudget:
             f"no labeler {labeler_id!r} in this project has been charged, and none has left"
         )
     charged = blocks.unique(blocks.from_bytes(b"".join(row.labeler for row in rows)))[0]
-    spent = pricing.total(ledger.people.policies_of(charged) if rows else ())
+    spent = pricing.sum_budgets(ledger.people.policies_of(charged) if rows else ())
     return LabelerBudget(
         rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
         gone,
@@ -317,7 +317,7 @@ def read_journal(project: Where) -> list[JournalEntry]:
     """Return the journal's entries, oldest first."""
     return [
         JournalEntry(e.number, e.at, e.kind, json.loads(e.body), e.previous, e.digest)
-        for e in OpenProject.open(project).ledger.journal()
+        for e in OpenProject.open(project).ledger.read_journal()
     ]
 
 
@@ -351,7 +351,7 @@ def read_anchor_line(project: Where) -> AnchorLine:
     """Return the journal's newest entry as a line to keep elsewhere (see
     `labelguard.ledger.journal`).
     """
-    number, digest = OpenProject.open(project).ledger.head()
+    number, digest = OpenProject.open(project).ledger.read_head()
     return AnchorLine(str(Anchor(number, digest)), number, digest)
 
 

@@ -112,7 +112,7 @@ def _summarize(facts: ReportFacts, verification: Verification) -> Iterator[tuple
         if usage.allowed:
             units = pluralize(usage.labelers, facts.unit)
             share = f"{usage.used / usage.allowed:.0%} of the allowance of {units}"
-            yield f"{events.kind(usage.event).noun}s used", share
+            yield f"{events.find_event_kind(usage.event).noun}s used", share
     yield "releases", f"{len(facts.committed_releases):,}"
     yield "verification", "holds" if verification.ok else "FAULT"
 

@@ -71,7 +71,7 @@ def write_letter(
             "this id was never seen in this project; give it as in your files, or the pseudonym"
         )
     opened = OpenProject.open(project)
-    if fault := opened.ledger.fault():
+    if fault := opened.ledger.find_fault():
         raise LedgerError(
             f"the ledger does not verify, so a letter could be wrong: {fault}; restore a backup"
         )
@@ -89,7 +89,7 @@ def write_letter(
     shown: dict[str, Any] = {
         "report": report,
         "tools": bool(opened.project.connectors)
-        or any(one.kind == "ingested" for one in opened.ledger.journal()),
+        or any(one.kind == "ingested" for one in opened.ledger.read_journal()),
         "replaced": _count_randomized_answers(opened, report.labeler),
         "again": again,
         "of_contents": any(one.unit == "item" for one in opened.ledger.policies.history()),
@@ -120,8 +120,8 @@ def _count_randomized_answers(opened: OpenProject, pseudonym: str) -> int:
     """
     key, maps = blocks.from_bytes(bytes.fromhex(pseudonym)), opened.map_digests
     records = opened.ledger.releases.all()
-    drawn = [r.id for r in records if r.id in maps and events.kind(r.event).keeps_values]
-    return len({row for release in drawn for row in opened.private_map.keys_of(release, key)})
+    drawn = [r.id for r in records if r.id in maps and events.find_event_kind(r.event).keeps_values]
+    return len({row for release in drawn for row in opened.private_map.find_row_keys(release, key)})
 
 
 def _find_uncharged_repeat_releases(opened: OpenProject, report: erasure.RemovalReport) -> set[str]:
@@ -139,7 +139,7 @@ def _find_uncharged_repeat_releases(opened: OpenProject, report: erasure.Removal
             in_parts.add((one.event, one.part))
         elif one.state == "committed" and (one.event, one.part) in in_parts:
             repeats = one.settings.get("rows_planned", 0) > (one.drawn or 0)
-            if events.kind(one.event).keeps_values:
+            if events.find_event_kind(one.event).keeps_values:
                 may = repeats and (left is None or one.created_at <= left)
             else:
                 may = one.event == "statistic"
@@ -199,17 +199,17 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
         raise LedgerError("this id was never seen in any of these projects")
     units = {one.unit for one in each if one.unit}
     adds_up = len(units) < 2 and "item" not in units
-    return PersonSpending(each, pricing.total(each) if adds_up else None)
+    return PersonSpending(each, pricing.sum_budgets(each) if adds_up else None)
 
 
 def _find_project_spending(
     labeler_ids: Sequence[str], name: str, opened: OpenProject
 ) -> ProjectSpending:
     ledger = opened.ledger
-    keys = linking.keys_of_ids(labeler_ids, opened)[0]
+    keys = linking.parse_labeler_ids(labeler_ids, opened)[0]
     known = linking.are_known(ledger, keys)
     units = blocks.unique(UnitGroups(*ledger.people.members()).unit_of(keys))[0]
-    charged = [unit for unit in units if ledger.releases.uses_by_release(unit[np.newaxis])]
+    charged = [unit for unit in units if ledger.releases.count_uses_by_release(unit[np.newaxis])]
     is_known = bool(known.any() or charged)
     if not is_known:
         for text in labeler_ids:
@@ -220,6 +220,6 @@ def _find_project_spending(
                 )
     policies = ledger.policies.history()
     spent = [one for unit in charged for one in ledger.people.policies_of(unit[np.newaxis])]
-    cost = pricing.total(spent)
+    cost = pricing.sum_budgets(spent)
     unit = policies[-1].unit if policies else None
     return ProjectSpending(name, unit, is_known, len(charged), cost.epsilon, cost.delta)

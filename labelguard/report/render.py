@@ -112,7 +112,7 @@ def _load_template(
         "pluralize": pluralize,
         "day": format_time,
         "kinds": _column_kinds,
-        "noun": lambda event: events.kind(event).noun,
+        "noun": lambda event: events.find_event_kind(event).noun,
         "paragraph": _escape_paragraph,
         "pictures": _draw_picture_urls,
         "small": format_small_number,

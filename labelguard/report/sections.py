@@ -182,7 +182,7 @@ def _describe_tie_protection(policy: Policy) -> str:
 
 def _describe_ceiling_raises(facts: ReportFacts) -> str:
     """Return when the ceiling was raised, from what to what."""
-    entries = [one for one in facts.opened.ledger.journal() if one.kind in CEILINGS]
+    entries = [one for one in facts.opened.ledger.read_journal() if one.kind in CEILINGS]
     ceilings = [Ceiling.from_journal(json.loads(one.body)) for one in entries]
     return "; ".join(
         f"{format_time(one.at)} UTC, from {before} to {after}"
@@ -314,5 +314,5 @@ def describe_verification(
         facts=facts,
         verification=verification,
         anchor=anchor,
-        newest=Anchor(*facts.opened.ledger.head()),
+        newest=Anchor(*facts.opened.ledger.read_head()),
     )

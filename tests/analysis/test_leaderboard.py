@@ -64,7 +64,7 @@ def test_a_copy_of_the_release_is_enough(released, tmp_path):
 
 
 def test_the_release_tells_nothing_of_who_compared_what(released):
-    found = arrays.load(released.path / FILE)
+    found = arrays.load_arrays(released.path / FILE)
     components, rows = 4, arena().height
     assert all(rows not in values.shape for values in found.values())
     assert found["described/standings/gain"].shape == (components, components)
@@ -164,9 +164,9 @@ def test_the_command_prints_and_writes_it(released, tmp_path):
 
 
 def test_heads_without_a_summary_are_refused(released, tmp_path):
-    found = arrays.load(released.path / FILE)
+    found = arrays.load_arrays(released.path / FILE)
     old = {name: values for name, values in found.items() if not name.startswith("described/")}
-    (tmp_path / FILE).write_bytes(arrays.pack(old))
+    (tmp_path / FILE).write_bytes(arrays.pack_arrays(old))
     with pytest.raises(ProjectError, match="does not say what its columns are"):
         leaderboard(tmp_path)
 
@@ -201,8 +201,8 @@ DAMAGES: dict[str, tuple[str, np.ndarray | None]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_heads_are_refused(released, tmp_path, damage):
     name, values = DAMAGES[damage]
-    changed = arrays.load(released.path / FILE) | {name: values}
+    changed = arrays.load_arrays(released.path / FILE) | {name: values}
     present = {key: array for key, array in changed.items() if array is not None}
-    (tmp_path / FILE).write_bytes(arrays.pack(present))
+    (tmp_path / FILE).write_bytes(arrays.pack_arrays(present))
     with pytest.raises(ProjectError, match="damaged"):
         leaderboard(tmp_path)

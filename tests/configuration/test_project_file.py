@@ -113,7 +113,7 @@ def test_the_schemas_accept_the_files_of_the_page(reference):
 
 def test_the_files_of_the_page_are_understood(tmp_path):
     [text] = [one for _, one in blocks("configuration.md", "toml") if one.startswith("format")]
-    found = project_file.read(text.encode(), "labelguard.toml")
+    found = project_file.read_project_file(text.encode(), "labelguard.toml")
     [stored] = [one for _, one in blocks("operations.md", "toml") if "[storage]" in one]
     assert tomllib.loads(stored)["storage"] == found["storage"]
     for name, table in found["connectors"].items():

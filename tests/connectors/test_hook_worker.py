@@ -11,9 +11,9 @@ import pytest
 from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 from support.clients import client
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.answers.inbox import FILE
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
@@ -316,7 +316,7 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
         patch.setattr(tools.DeskConnector, "pull", refuse)
         clinic.worker().turn()
     for day, overdue in ((2, False), (3, True)):
-        with clock.simulate_time(datetime(2026, 11, day, tzinfo=UTC)):
+        with simulate_time(datetime(2026, 11, day, tzinfo=UTC)):
             shown = {one.id: one for one in report(project=clinic.project).sections}
             checked = check(clinic)
         never = ("desk", "reconciled", "never (failing since 2026-11-01)")
@@ -329,7 +329,7 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
         assert status["reconciled"] == {"desk": never[2]}
     clinic.day = 3
     clinic.worker().turn()
-    with clock.simulate_time(datetime(2026, 11, 3, tzinfo=UTC)):
+    with simulate_time(datetime(2026, 11, 3, tzinfo=UTC)):
         checked = check(clinic)
     assert checked.ok and not checked.notice
     assert "desk reconciled: 2026-11-03; 0 dead letters" in checked.detail
@@ -343,7 +343,7 @@ def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
     row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "ann"}
     with pytest.raises(InvalidLabels):
         lg.privatize([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)
-    assert attempts.read(project) == attempts.Attempts()
+    assert attempts.read_attempts(project) == attempts.Attempts()
     with pytest.raises(InvalidLabels):
         lg.privatize([row], project=project, mechanism="rr", epsilon=1)
     kept = json.loads((project.state / attempts.FILE).read_bytes())

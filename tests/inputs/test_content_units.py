@@ -114,7 +114,7 @@ def units(rows, **columns):
         tables = (buckets.read_bucket(staged.rows_directory, n) for n in range(buckets.BUCKETS))
         table = pa.concat_tables([table for table in tables if table is not None])
         table = table.take(pa.array(np.argsort(table["row"].to_numpy())))
-        return [blocks.to_hex(unit) for unit in buckets.blocks(table, "unit")]
+        return [blocks.to_hex(unit) for unit in buckets.read_blocks(table, "unit")]
 
 
 def plain(prompt, a, b):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.arenas import SOURCES, arena
 from support.preferences import STATISTIC
+from support.times import simulate_time
 
 import labelguard as lg
 from labelguard import clock
@@ -42,17 +43,17 @@ def pages(tmp_path_factory):
     allow = ["rr:uses=40,block=1", "statistic:releases=12"]
     table = simulate(labelers=40, labels=1_200, items=4_000)
     runs = []
-    with clock.simulate_time(MONDAY):
+    with simulate_time(MONDAY):
         policies.new("clinic", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("clinic", project)
     for week in range(4):
-        with clock.simulate_time(MONDAY + timedelta(weeks=week)):
+        with simulate_time(MONDAY + timedelta(weeks=week)):
             part = table.slice(300 * week, 300)
             made = lg.privatize(part, project=project, mechanism="rr", exhausted="drop")
             runs.append(run(week, made.id))
     runs += [run(week, made.id) for week in range(4, 20)]
     length = {"features": "length", "components": 1}
-    with clock.simulate_time(MONDAY + timedelta(weeks=4)):
+    with simulate_time(MONDAY + timedelta(weeks=4)):
         lg.privatize(table, project=project, exhausted="drop", **STATISTIC | length)
         lg.privatize(table, project=project, exhausted="drop", mechanism="props", features="length")
         directory = project.jobs / "nightly"

@@ -363,7 +363,7 @@ def test_the_secret_may_be_in_a_file(somebody, tmp_path, monkeypatch):
 
 def test_what_is_not_installed_is_said_before_anything_is_charged(somebody, tmp_path, monkeypatch):
     small = make_desk(somebody, tmp_path)
-    monkeypatch.setattr(extras, "missing_packages", lambda extra: ["standardwebhooks"])
+    monkeypatch.setattr(extras, "list_missing_packages", lambda extra: ["standardwebhooks"])
     with pytest.raises(MissingExtra, match="install"):
         retrain(small.job)
     assert small.charged() == 0

@@ -20,7 +20,7 @@ from support.doors import install
 from support.job_projects import SETTINGS
 from support.pages import ROOT, blocks, check_command, script
 
-from labelguard.configuration.loader import field_names
+from labelguard.configuration.loader import list_field_names
 from labelguard.errors import BudgetExceeded, LabelguardError, ProjectBusy
 from labelguard.jobs import settings
 from labelguard.jobs.settings import JobSettings, build_job_schema, build_options_model, load_job
@@ -149,7 +149,7 @@ def job(text, here):
 
 
 def test_a_job_says_no_option_that_its_policy_says():
-    own = set(field_names(build_options_model()))
+    own = set(list_field_names(build_options_model()))
     assert {"columns", "features", "workers", "bad_rows"} < own
     of_policies = {"epsilon", "delta", "ties", "unit", "releases", "label_values", "skips"}
     agreeing = {"again", "accept_delta", "accept_unproven", "yes"}

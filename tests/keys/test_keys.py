@@ -95,7 +95,7 @@ def test_a_project_does_not_adopt_the_key_of_another(tmp_path, monkeypatch):
 def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path):
     one, two = KeyRing.create(tmp_path / "1"), KeyRing.create(tmp_path / "2")
     seen = {
-        ring.labeler_keys(namespace, [labeler]).tobytes()
+        ring.hash_labelers(namespace, [labeler]).tobytes()
         for ring in (one, two)
         for namespace, labeler in (("a", "bc"), ("ab", "c"), ("a", "b"), ("c", "b"), ("", "abc"))
     }

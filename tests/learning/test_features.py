@@ -143,7 +143,7 @@ def hidden_states(directory, ids):
 def raw(spec):
     """One part of features by itself, which is not scaled."""
     name, _, options = spec.partition(":")
-    entry = plugins.find(GROUP, name)
+    entry = plugins.find_entry_point(GROUP, name)
     assert entry
     provider: FeatureProvider = entry.load()(options, None)
     return provider

@@ -102,11 +102,11 @@ def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project):
 
 def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more():
     """Sums of binary fractions would miss it by a little, in either direction."""
-    total = pricing.total([Total(0.1, 1e-5)] * 10)
+    total = pricing.sum_budgets([Total(0.1, 1e-5)] * 10)
     assert total == Total(1.0, 1e-4) and sum([0.1] * 10) != 1.0
     Ceiling(1.0, 1e-4).check(total)
     with pytest.raises(PolicyError, match=r"--raise 1\.1,0\.00011"):
-        Ceiling(1.0, 1e-4).check(pricing.total([total, Total(0.1, 1e-5)]))
+        Ceiling(1.0, 1e-4).check(pricing.sum_budgets([total, Total(0.1, 1e-5)]))
 
 
 def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(tmp_path):
@@ -143,7 +143,7 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
     epoch = ledger.begin_job()
     present = Ceiling()
     for place, (act, budget) in enumerate(acts):
-        active, before = ledger.policies.active(), pricing.total(ledger.policies.history())
+        active, before = ledger.policies.active(), pricing.sum_budgets(ledger.policies.history())
         if act == "raise":
             asked = Ceiling(float(budget[0]), budget[1] * 1e-5)
             higher = asked.epsilon >= present.epsilon and asked.delta >= present.delta
@@ -169,9 +169,9 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
             except PolicyError:
                 assert not fits
                 assert ledger.policies.active() == active  # nothing is closed for it
-        total = pricing.total(ledger.policies.history())
+        total = pricing.sum_budgets(ledger.policies.history())
         assert total.epsilon <= present.epsilon and total.delta <= present.delta
-    assert ledger.policies.ceiling() == present and ledger.fault() is None
+    assert ledger.policies.ceiling() == present and ledger.find_fault() is None
 
 
 # ---------------------------------------------------------------- one request

@@ -152,7 +152,7 @@ def test_a_release_that_drew_nothing_new_is_restored_too(project, tmp_path):
 
 def test_an_anchor_that_a_restore_made_void_is_told_from_a_cut_journal(made, project):
     lg.privatize(TABLE, **PRICE, project=project)
-    after = OpenProject.open(project).ledger.head()
+    after = OpenProject.open(project).ledger.read_head()
     restored = restore_beside(made, project)
     for name in "abc":
         policies.new(name, epsilon=1, delta=1e-6, allow=["rr:uses=1,block=1"], project=restored)
@@ -186,7 +186,7 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path):
 
 
 def test_an_older_anchor_refutes_no_word_that_nothing_followed(project, tmp_path):
-    old = Anchor(*OpenProject.open(project).ledger.head())
+    old = Anchor(*OpenProject.open(project).ledger.read_head())
     lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
     again = restore_beside(made, project, anchor=str(old), nothing_since=True)
@@ -202,7 +202,7 @@ def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(made, project, cop
     word of whoever restores tells.
     """
     lg.privatize(TABLE, **PRICE, project=project)
-    newest = str(Anchor(*OpenProject.open(project).ledger.head()))
+    newest = str(Anchor(*OpenProject.open(project).ledger.read_head()))
     for known in ({"anchor": newest, "keys": copied}, {"keys": project.keys}):
         with pytest.raises(PolicyError, match="something followed"):
             restore_beside(made, project, nothing_since=True, **known)

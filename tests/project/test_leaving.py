@@ -106,7 +106,7 @@ def test_refused_rows_are_as_if_they_were_not_there(gone, bad, layout, tmp_path_
         rows[row]["prompt"] = None
     table = pa.Table.from_pylist(rows)
     stays = ~np.isin(ASKED.labeler, list(gone))
-    refused = keys.labeler_keys("files", [f"worker {u}" for u in sorted(gone)])
+    refused = keys.hash_labelers("files", [f"worker {u}" for u in sorted(gone)])
     staged = [
         stage(source, here / name, keys, StagingOptions(Reading({}), "files", True, refused=who))
         for name, source, who in (
@@ -131,11 +131,11 @@ def test_refused_rows_are_as_if_they_were_not_there(gone, bad, layout, tmp_path_
 def test_a_number_written_with_a_fraction_is_another_id(project):
     """Two spellings of one labeler are refused before (`refuse_lookalikes`), never guessed at."""
     keys = KeyRing(project.keys)
-    leavers = DepartedLabelers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
+    leavers = DepartedLabelers(keys, "files", keys.hash_labelers("files", ["7", "v1"]))
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])
     assert leavers.match_ids(ids).tolist() == [True, False, False, False, False, True, False]
     assert leavers.count == 2 and repr(leavers) == "DepartedLabelers(…)"
-    others = DepartedLabelers(keys, "other", keys.labeler_keys("files", ["7"]))
+    others = DepartedLabelers(keys, "other", keys.hash_labelers("files", ["7"]))
     assert not others.match_ids(ids).any()
 
 
@@ -225,7 +225,7 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
         assert found.kind == ("erased" if "erased" in (kind, before) else "retired")
         assert found.rows_remembered == (10 if before is None else 0)
         kinds += [gone.kind for gone in erasure.list_departures(project)]
-        entries.append(len(ledger_of(project).journal()))
+        entries.append(len(ledger_of(project).read_journal()))
     assert kinds == ["retired", "retired", "erased", "erased", "erased"]
     assert np.diff(entries).tolist() == [0, 1, 0, 0]  # nothing is rewritten where nothing is
     assert_sound(project)

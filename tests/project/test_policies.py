@@ -46,12 +46,12 @@ def make_policy(project, name, *allow, **options):
 
 
 def details(policy):
-    return pricing.quote_details(policy, *pricing.quote(policy))
+    return pricing.describe_quote(policy, *pricing.compute_quote(policy))
 
 
 def joint_delta(policy):
     """δ of all allowances at the policy's ε, at the prices that are stored."""
-    parts = pricing.components(policy, pricing.quote(policy)[1])
+    parts = pricing.build_components(policy, pricing.compute_quote(policy)[1])
     return joint.delta(list(parts.values()), policy.epsilon)
 
 
@@ -71,25 +71,25 @@ def test_all_allowances_together_cost_the_budget_and_hardly_less(policy):
     shown = details(policy)
     assert joint_delta(policy) <= pricing.delta_for_continuous_noise(policy)
     assert policy.epsilon - 1e-3 < shown.epsilon <= policy.epsilon
-    parts = list(pricing.components(policy, pricing.quote(policy)[1]).values())
+    parts = list(pricing.build_components(policy, pricing.compute_quote(policy)[1]).values())
     assert upper_bounds.rdp(parts, policy.delta) >= shown.epsilon
     assert all(event.epsilon_alone < shown.epsilon for event in shown.events)
 
 
 def test_noise_ten_percent_too_small_would_exceed_the_budget():
     policy = Policy(3, 1e-5, BOTH)
-    parts = pricing.components(policy, pricing.quote(policy)[1])
+    parts = pricing.build_components(policy, pricing.compute_quote(policy)[1])
     sigma = parts["statistic"]
     less = [parts["rr"], replace(sigma, noise_multiplier=0.9 * sigma.noise_multiplier)]
     assert joint.delta(less, 3) > policy.delta
 
 
 def test_one_allowance_costs_what_it_always_did():
-    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr")
+    coins = pricing.compute_prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr")
     assert coins == {50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}
     policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
     sigma = gaussian.calibrate(3, 1e-5 - 12 * (1 + math.exp(3)) * 2.0**-100, 12)
-    found = pricing.prices(policy, "statistic")
+    found = pricing.compute_prices(policy, "statistic")
     assert found == {12: {"noise_multiplier": sigma}}
     assert pricing.parse_price(pricing.format_price(found[12])) == found[12]
 
@@ -100,7 +100,7 @@ BALL = Allowance("statistic", 1, ball=4)
 def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
     policy = Policy(1, 1e-5, (Allowance("rr", 50), BALL))
     assert joint_delta(policy) <= pricing.delta_for_continuous_noise(policy) < policy.delta
-    stored, prices = pricing.quote(policy)
+    stored, prices = pricing.compute_quote(policy)
     assert stored["accountant"].endswith("× ball")
     [(k, price)] = prices["statistic"].items()
     assert k == 1 and list(price) == ["scale", "components"] and price["components"] == 4
@@ -110,7 +110,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
     ball_of = shown.events[1]
     assert (ball_of.noise, ball_of.scale, ball_of.components) == ("ball", price["scale"], 4)
     assert ball_of.noise_multiplier is None and "d ≥ 4" in ball_of.in_words()
-    parts = pricing.components(policy, prices)
+    parts = pricing.build_components(policy, prices)
     less = replace(parts["statistic"], scale=0.9 * price["scale"])
     assert joint.delta([parts["rr"], less], 1) > 1.5 * policy.delta
 
@@ -118,7 +118,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
 def test_ball_noise_alone_costs_what_its_accountant_says():
     policy = Policy(1, 1e-5, (BALL,), ties="zero")
     scale = ball.calibrate(1, 1e-5 - (1 + math.e) * 2.0**-100, 4)
-    assert pricing.prices(policy, "statistic") == {1: {"scale": scale, "components": 4}}
+    assert pricing.compute_prices(policy, "statistic") == {1: {"scale": scale, "components": 4}}
     assert Policy.from_json(policy.to_json()) == policy
     assert PolicyRequest(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
 
@@ -408,7 +408,9 @@ def test_an_anchor_proves_what_the_journal_held(table, project):
             "DELETE FROM releases; DELETE FROM sources; DELETE FROM identities;"
         )
     ledger.close()
-    Witness(project.witnesses).replace(*Ledger(project.ledger_url, KeyRing(project.keys)).head())
+    Witness(project.witnesses).replace(
+        *Ledger(project.ledger_url, KeyRing(project.keys)).read_head()
+    )
     for path in (*project.releases.iterdir(), *project.private_maps.iterdir()):
         path.rename(project.state.parent / f"away-{path.parent.name}")
     assert overview.verify(project.state).ok  # the history that is left is consistent

@@ -32,7 +32,7 @@ from labelguard.project import erasure, ingestion, opening
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
-from labelguard.project.restore import _leave_storage, restore
+from labelguard.project.restore import _detach_storage, restore
 from labelguard.project.stored import StoredWitness
 from labelguard.report import overview
 
@@ -314,6 +314,6 @@ def test_a_witness_that_moves_on_while_it_is_read_is_read_again(home, store, mon
 def test_a_restored_project_leaves_the_storage_however_it_is_named(text, tmp_path):
     path = tmp_path / "labelguard.toml"
     path.write_text(text)
-    assert _leave_storage(path) == "s3://bucket/p"
+    assert _detach_storage(path) == "s3://bucket/p"
     told = tomllib.loads(path.read_text())
     assert told == ({"input": {"source": "files"}} if "input" in text else {})

@@ -222,7 +222,9 @@ class ProjectMachine(RuleBasedStateMachine):
         """Places that everyone uses under the policy in force."""
         opened = OpenProject.open(self.project.state)
         keys, ledger = opened.keys, opened.ledger
-        people = keys.labeler_keys(self.project.namespace, [f"worker {u}" for u in range(LABELERS)])
+        people = keys.hash_labelers(
+            self.project.namespace, [f"worker {u}" for u in range(LABELERS)]
+        )
         table = ledger.releases.labelers(kind)
         found = {tuple(key): int(n) for key, n in zip(table.labelers, table.used, strict=True)}
         return [found.get(tuple(key), 0) for key in people]

@@ -67,8 +67,8 @@ class World:
         grid = statistic.Grid(2.0**-20, round(noise * 2**20), "gaussian", D)
         total = statistic.exact_sum(self.z, self.rows, self.draw(rng), bounds, grid.step)
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
-        weight = statistic.pair_weights(self.rows, bounds, len(self.z))
-        bound = statistic.sampling_bound(self.z, self.rows, bounds)
+        weight = statistic.sum_pair_weights(self.rows, bounds, len(self.z))
+        bound = statistic.bound_sampling_covariance(self.z, self.rows, bounds)
         window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, None, bound)
         return Evaluation.of_windows(COORDINATES, [window])
 
@@ -188,8 +188,8 @@ def test_what_a_gate_subtracts_is_exceeded_as_often_as_it_says(confidence):
 def test_the_bound_is_that_of_its_definition():
     """Σ_u (m_u/4) Σ_j w² z zᵀ, and above the clustered variance in every direction."""
     z, rows = _public(np.random.default_rng(3))
-    bounds = statistic.bounds(z, rows, 0.5)
-    found = statistic.sampling_bound(z, rows, bounds)
+    bounds = statistic.compute_bounds(z, rows, 0.5)
+    found = statistic.bound_sampling_covariance(z, rows, bounds)
     own = z[rows.pair].astype(np.float64)
     weight = bounds.weight[rows.unit]
     expected = np.einsum("n,ni,nj->ij", 10 / 4 * weight**2, own, own)
@@ -211,9 +211,9 @@ def _agreeing(bounds):
     right, timid = head(1.5, -0.8, 0.4), head(0.3, -0.16, 0.08)
     mean = 1 / (1 + np.exp(-z[rows.pair].astype(np.float64) @ right.coefficients))
     found = bounds(z, rows)
-    grid = statistic.grid(found, D, Noise("gaussian", 0.5))
-    weight = statistic.pair_weights(rows, found, len(z))
-    bound, estimates, error = statistic.sampling_bound(z, rows, found), [], 0.0
+    grid = statistic.choose_grid(found, D, Noise("gaussian", 0.5))
+    weight = statistic.sum_pair_weights(rows, found, len(z))
+    bound, estimates, error = statistic.bound_sampling_covariance(z, rows, found), [], 0.0
     for _ in range(300):
         labels = np.where(rng.random(len(rows)) < mean, LABEL_A, 1 - LABEL_A).astype(np.uint8)
         total = statistic.exact_sum(z, rows, labels, found, grid.step)
@@ -231,7 +231,7 @@ def _agreeing(bounds):
 
 
 def test_a_head_that_is_rightly_sure_is_not_taken_for_worse_than_a_timid_one():
-    estimates, error, truth = _agreeing(statistic.unclipped_bounds)
+    estimates, error, truth = _agreeing(statistic.compute_unclipped_bounds)
     assert truth > 0.03
     assert abs(estimates.mean() - truth) < 5 * estimates.std() / np.sqrt(len(estimates))
     assert coverage(estimates, np.full(300, error), truth) > NOMINAL - 5 * np.sqrt(0.05 / 300)
@@ -239,7 +239,7 @@ def test_a_head_that_is_rightly_sure_is_not_taken_for_worse_than_a_timid_one():
 
 def test_clipping_those_who_agree_would_take_it_for_worse():
     """The bounds of a teacher, which may be biased: the timid head wins, surely and wrongly."""
-    estimates, error, truth = _agreeing(lambda z, rows: statistic.bounds(z, rows, 0.5))
+    estimates, error, truth = _agreeing(lambda z, rows: statistic.compute_bounds(z, rows, 0.5))
     assert truth > 0.03 and (estimates < truth - 1.96 * error).all()
 
 
@@ -248,9 +248,9 @@ def test_no_labels_at_all_are_clipped():
     rng = np.random.default_rng(8)
     z = (rng.normal(size=(80, D)) * [3, 1, 0.2]).astype(np.float32)
     rows = Rows(rng.integers(0, 80, 900), rng.integers(0, 30, 900), 30)
-    found = statistic.unclipped_bounds(z, rows)
+    found = statistic.compute_unclipped_bounds(z, rows)
     for half in (np.sign(z[rows.pair] @ rng.normal(size=D)) / 2 for _ in range(50)):
-        for units, part in statistic.contributions(z, rows, half):
+        for units, part in statistic.sum_by_labeler(z, rows, half):
             norm = np.linalg.norm(part * found.weight[units, None], axis=1)
             assert (norm <= found.clip).all()
     assert found.sensitivity == 2 * found.clip

@@ -22,7 +22,7 @@ from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
 from labelguard.storage import destinations
-from labelguard.storage.files import SUMS, hashes_of, sha256
+from labelguard.storage.files import SUMS, hash_file, hash_files
 
 NAME = "org/preferences"
 LOADING = """
@@ -54,7 +54,7 @@ def directory(used_project):
 
 
 def contents(directory):
-    return {name: (directory / name).read_bytes() for name in hashes_of(directory)}
+    return {name: (directory / name).read_bytes() for name in hash_files(directory)}
 
 
 def public(directory):
@@ -305,7 +305,7 @@ def test_the_card_passes_the_validation_of_the_hub(directory, hub):
 
 def test_a_file_of_another_content_is_not_copied(tmp_path):
     (tmp_path / "file").write_text("content")
-    file = destinations.PublicFile(tmp_path / "file", sha256(tmp_path / "file"))
+    file = destinations.PublicFile(tmp_path / "file", hash_file(tmp_path / "file"))
     file.copy_to((tmp_path / "copy").open("wb"))
     (tmp_path / "file").write_text("another")
     with pytest.raises(LabelguardError, match="was altered"):

@@ -27,7 +27,7 @@ from labelguard.release.writer import copy_release
 from labelguard.report import overview
 from labelguard.report.page import report, write_report
 from labelguard.report.render import render_html, render_markdown
-from labelguard.storage.files import SUMS, find_changed_file, hashes_of
+from labelguard.storage.files import SUMS, find_changed_file, hash_files
 
 CEILING = 60
 
@@ -105,7 +105,7 @@ def test_every_file_of_a_release_is_as_readable_as_its_rows(project, tmp_path, m
 
 @pytest.mark.parametrize("name", [WEIGHTS, "model"])
 def test_a_link_is_no_file_of_a_release(name, made, tmp_path):
-    expected = hashes_of(made.path)
+    expected = hash_files(made.path)
     del expected[SUMS]
     assert find_changed_file(made.path, expected) is None
     away = tmp_path / "away"
@@ -115,7 +115,7 @@ def test_a_link_is_no_file_of_a_release(name, made, tmp_path):
         find_changed_file(made.path, {WEIGHTS: expected[WEIGHTS]})
     )
     with pytest.raises(ProjectError, match=f"'{name}' cannot be part of a release"):
-        hashes_of(made.path)
+        hash_files(made.path)
 
 
 def test_a_backup_holds_them_too(made, project, tmp_path):
@@ -131,13 +131,13 @@ def test_a_backup_holds_them_too(made, project, tmp_path):
 def test_names_that_sums_cannot_tell_are_refused(name, tmp_path):
     (tmp_path / name).touch()
     with pytest.raises(ProjectError, match="cannot be part of a release"):
-        hashes_of(tmp_path)
+        hash_files(tmp_path)
 
 
 def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ProjectError, match="'pipe' cannot be part of a release"):
-        hashes_of(tmp_path)
+        hash_files(tmp_path)
 
 
 ONE = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")

@@ -134,7 +134,7 @@ def test_a_release_is_charged_and_marked_before_a_label_is_read(project, monkeyp
 
     for act in ("begin_job", "charge", "mark_reading", "mark_drawn"):
         watch(Ledger, act)
-    watch(buckets, "column", lambda given: given[1] == "label")
+    watch(buckets, "read_column", lambda given: given[1] == "label")
     lg.privatize(TABLE.slice(0, 20), **PRICE, project=project)
     told = seen[seen.index("begin_job") :]  # it was staged before, in an order of its own
     assert list(dict.fromkeys(told)) == [

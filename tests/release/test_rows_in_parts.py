@@ -26,7 +26,7 @@ from labelguard.release.pairs_file import compute_item_keys, read_preference_pai
 from labelguard.release.rows import ROWS, find_rows_path, list_files
 from labelguard.release.writer import verify_release_directory
 from labelguard.report import overview
-from labelguard.storage.files import SUMS, fsync_path, hashes_of, sums_text
+from labelguard.storage.files import SUMS, format_sums, fsync_path, hash_files
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
 RR = BUDGET | {"mechanism": "rr"}
@@ -65,8 +65,8 @@ def test_parts_behind_one_another_are_the_rows_of_the_one_file(releases):
     assert pl.concat(read).equals(pl.read_parquet((whole / ROWS).read_bytes()))
     assert len({len(frame) for frame in read}) > 1 and not min(map(len, read))
     assert (parts / "card.json").read_bytes() == (whole / "card.json").read_bytes()
-    assert (parts / SUMS).read_text() == sums_text(
-        {name: digest for name, digest in hashes_of(parts).items() if name != SUMS}
+    assert (parts / SUMS).read_text() == format_sums(
+        {name: digest for name, digest in hash_files(parts).items() if name != SUMS}
     )
 
 

@@ -239,7 +239,7 @@ def test_it_computes_what_the_accountants_do(epsilon, delta, allow):
     ties = "coin" if terms[0][0] == "rr" else "zero"
     allowances = tuple(Allowance(event, count, **more) for event, count, more in terms)
     policy = Policy(epsilon, delta, allowances, ties=ties)  # type: ignore[arg-type]
-    quoted, prices = pricing.quote(policy)
+    quoted, prices = pricing.compute_quote(policy)
     allowed = {
         event: {"allowed": count, **pricing.format_price(price)}
         for event, by_count in prices.items()

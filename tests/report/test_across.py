@@ -88,7 +88,7 @@ def test_who_left_under_one_of_two_ids_loses_to_later_policies_as_before(tmp_pat
     project = lg.init(tmp_path / "linked")
     lg.privatize(labels_table(), project=project, epsilon=3.0, uses=2, **COST)
     linking.add_source("tool", "known", project)
-    linking.link(WHO, "tool:7", project)
+    linking.link_two_ids(WHO, "tool:7", project)
     erasure.remove_labeler(WHO, "erased", project)
     add_policy(project)
     assert spent_by(WHO, project) == 5.0
@@ -143,7 +143,7 @@ def test_ids_that_are_linked_have_one_budget(tmp_path):
     project = lg.init(tmp_path / "linked")
     lg.privatize(labels_table(), project=project, epsilon=3.0, uses=2, **COST)
     linking.add_source("tool", "known", project)
-    linking.link(WHO, "tool:7", project)
+    linking.link_two_ids(WHO, "tool:7", project)
     total = add_up_spending([WHO, "tool:7"], [tmp_path / "linked"]).total
     assert total and total.epsilon == 3.0
 

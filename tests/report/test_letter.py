@@ -11,9 +11,9 @@ from support.commands import run
 from support.leaving import PRICE, WHO, labels_table, pseudonym
 from support.preferences import ASKED, opinions, pairs
 from support.reports import HOSTILE, section
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project import erasure, linking, policies
 from labelguard.project.project import find
@@ -106,7 +106,7 @@ def test_an_answer_that_a_sum_used_as_well_counts_once_and_every_release_with_it
 
 def test_a_release_after_they_left_that_repeats_labels_of_others_is_none_of_theirs(released):
     erasure.remove_labeler(WHO, "retired", released)
-    with clock.simulate_time(datetime(2040, 1, 1, tzinfo=UTC)):
+    with simulate_time(datetime(2040, 1, 1, tzinfo=UTC)):
         lg.privatize(labels_table(), project=released, mechanism="props")
     text = write_letter(WHO, project=released).text
     assert "props" not in text and "0 means" not in text
@@ -195,7 +195,7 @@ def test_a_statement_under_another_name_is_refused(released):
 
 def test_who_left_under_one_of_two_ids_is_told_which_one_is_still_active(released):
     linking.add_source("tool", "known", released)
-    linking.link(WHO, "tool:7", released)
+    linking.link_two_ids(WHO, "tool:7", released)
     [other] = erasure.remove_labeler(WHO, "erased", released).linked
     text = write_letter(WHO, project=released).text
     assert "no new answers under this id" in text and f"same budget: {other}." in text

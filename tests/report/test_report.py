@@ -17,9 +17,9 @@ from support.commands import run
 from support.pages import DOCS, ROOT
 from support.preferences import STATISTIC, TABLE
 from support.reports import HOSTILE, section
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.configuration.project_file import OrganisationTable
@@ -108,7 +108,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
 
 def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project):
     for year, table in ((2031, TABLE), (2030, TABLE.slice(0, 9))):
-        with clock.simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
+        with simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
             lg.privatize(table, project=project, **BUDGET)
     found = overview.verify(project)
     assert found.ok and "2030-05-01T00:00:00Z" in str(found.backwards)
@@ -225,7 +225,7 @@ def test_who_left_is_told_by_pseudonym(project):
     assert not [one for one in report(project=project).sections if one.id == "people"]
     retired = erasure.remove_labeler("worker 1", "retired", project).labeler
     erased = erasure.remove_labeler("worker 2", "erased", project).labeler
-    linking.link("worker 3", "a newcomer", project)
+    linking.link_two_ids("worker 3", "a newcomer", project)
     document = report(project=project)
     gone = section(document, "people")
     kinds = {(retired, "retired"), (erased, "erased")}
@@ -237,7 +237,7 @@ def test_who_left_is_told_by_pseudonym(project):
 def test_who_left_under_one_of_two_ids_is_told_with_the_other(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     linking.add_source("tool", "known", project)
-    linking.link("worker 1", "tool:7", project)
+    linking.link_two_ids("worker 1", "tool:7", project)
     left = erasure.remove_labeler("worker 1", "erased", project)
     gone = section(report(project=project), "people")
     assert dict(gone.facts)["left with another id of theirs still active"] == "1"

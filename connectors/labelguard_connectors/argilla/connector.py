@@ -125,7 +125,7 @@ class Argilla:
             pass
 
     def _client(self) -> ArgillaClient:
-        extras.require("argilla", "the connector to Argilla")
+        extras.require_extra("argilla", "the connector to Argilla")
         from labelguard_connectors.argilla.rest import ArgillaClient
 
         return ArgillaClient(self._name, self._url, read_credential(self._name, "api_key"))

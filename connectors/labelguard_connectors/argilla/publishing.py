@@ -32,7 +32,7 @@ _GUIDELINES = (
 
 def read_pairs(release: Path, name: str) -> pl.DataFrame:
     """Return the pairs of a release that Argilla can show, for a data set of this name."""
-    extras.require("argilla-push", "publishing in Argilla")
+    extras.require_extra("argilla-push", "publishing in Argilla")
     if not 0 < len(name) <= _LONGEST_DATASET:
         raise ConnectorError(
             f"a data set of Argilla has a name of 1 to {_LONGEST_DATASET} characters"

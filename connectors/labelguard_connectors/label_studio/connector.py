@@ -98,7 +98,7 @@ class LabelStudio:
 
     @cached_property
     def _client(self) -> LabelStudioClient:
-        extras.require("label-studio", f"connector {self._name}")
+        extras.require_extra("label-studio", f"connector {self._name}")
         from labelguard_connectors.label_studio.rest import LabelStudioClient
 
         return LabelStudioClient(self._url, read_credential(self._name, "api_key"))

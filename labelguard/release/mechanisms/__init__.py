@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelguard import plugins
 from labelguard.errors import LabelguardError, PolicyError
-from labelguard.options import Option, check, option_declarations
+from labelguard.options import Option, check_option_values, option_declarations
 from labelguard.spelling import suggest
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ AUTO = "auto"
 
 def list_mechanisms() -> list[str]:
     """Return the names of all mechanisms; randomized response first."""
-    return sorted(plugins.available(GROUP), key=lambda name: (name != "rr", name))
+    return sorted(plugins.list_entry_points(GROUP), key=lambda name: (name != "rr", name))
 
 
 def load_options_class(name: str) -> type[Options]:
@@ -35,7 +35,7 @@ def load_options_class(name: str) -> type[Options]:
 
     Raises `LabelguardError` if packages bring several by that name.
     """
-    entry = plugins.find(GROUP, name)
+    entry = plugins.find_entry_point(GROUP, name)
     if entry is None:
         known = list_mechanisms()
         near = suggest(name, [*known, AUTO])
@@ -56,7 +56,7 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     choices = {choice: value for choice, value in choices.items() if value is not None}
     check_options(name, choices)
     options_class = load_options_class(name)
-    check(options_class, choices)
+    check_option_values(options_class, choices)
     options = options_class(**choices)
     entry = EntryPoint(name, options.mechanism, GROUP)
     mechanism: Mechanism[Any] = _load_entry_point(entry)(options)

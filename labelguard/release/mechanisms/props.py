@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard import plugins
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
@@ -37,7 +37,7 @@ from labelguard.learning.learners import (
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.release.head import Head
@@ -131,7 +131,7 @@ class Relabelling(Mechanism[PreparedStages]):
         """Return rows with the labels of the stages, and the public files of the last model."""
         learned, learner = prepared.learned, prepared.learner
         assert learned is not None
-        target, residual = relabelling.assemble(learned.results)
+        target, residual = relabelling.join_stages(learned.results)
         relabelled = context.opened.project.work / "relabelled"
         learned.rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
         card = build_randomized_card(context) | self._build_card(prepared, learned)
@@ -150,7 +150,7 @@ class Relabelling(Mechanism[PreparedStages]):
         directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
-        saved = [arrays.load(path) for path in _list_finished_stages(directory, count)]
+        saved = [arrays.load_arrays(path) for path in _list_finished_stages(directory, count)]
         stages = relabelling.run_stages(
             prepared.learner.inputs,
             labels,
@@ -165,7 +165,9 @@ class Relabelling(Mechanism[PreparedStages]):
                 inputs.progress(f"stage {number + 1} of {count}", None)
                 result = next(stages)
                 if number >= len(saved):
-                    write_atomically(_stage_path(directory, number), arrays.pack(result.state()))
+                    write_atomically(
+                        _stage_path(directory, number), arrays.pack_arrays(result.state())
+                    )
                 results.append(result)
         except ArithmeticError as error:
             if self.options.learner != HEAD:
@@ -251,7 +253,7 @@ class _RowsByItem:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return one column of all buckets."""
-        return np.concatenate([buckets.column(table, name) for table in self.tables.values()])
+        return np.concatenate([buckets.read_column(table, name) for table in self.tables.values()])
 
     def labels(self, pairs: DistinctPairs, stages: int) -> ReleasedLabels:
         """Return the labels that the stages learn from."""
@@ -259,8 +261,8 @@ class _RowsByItem:
         return ReleasedLabels(
             pairs.of_row[self.column("row").astype(np.intp)],
             blocks.unique(keys)[1],
-            props.stage_of(keys, stages),
-            props.fold_of(keys, stages, _FOLDS),
+            props.assign_stages(keys, stages),
+            props.assign_folds(keys, stages, _FOLDS),
             self.column("value").astype(np.uint8),
             self.column("flip_probability").astype(np.float64),
             self._compute_variance_factors(),
@@ -269,7 +271,7 @@ class _RowsByItem:
     def _compute_variance_factors(self) -> NDArray[np.float64]:
         """Return the `variance_factor` of each row, from the law of its block."""
         distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
-        laws = [block(*each) for each in distinct.T.tolist()]
+        laws = [find_block(*each) for each in distinct.T.tolist()]
         factors = [variance_factor(one.first_moment, one.second_moment, one.labels) for one in laws]
         return np.array(factors, np.float64)[which]
 
@@ -294,7 +296,7 @@ class _RowsByItem:
                 columns["label_probability"] = pa.array(likelier)
             else:
                 columns["residual_flip_estimate"] = pa.array(residual[rows])
-            targets = buckets.column(table, _BUCKET).astype(np.uint16)
+            targets = buckets.read_column(table, _BUCKET).astype(np.uint16)
             buckets.write_part(directory, coarse, pa.table(columns), targets, self.count)
 
 
@@ -328,7 +330,7 @@ class HeadOfPairs:
         provider = open_fitted(options.features, pairs.table, progress)
         x = provider(pairs.table)
         shape = Shape(**asdict(_DEFAULT_SHAPE) | options.collect_shape_options())
-        axes = basis(spectrum(x), shape)
+        axes = choose_basis(compute_spectrum(x), shape)
         return cls(options.features, provider, shape, axes, axes.coordinates(x))
 
     @property
@@ -401,9 +403,9 @@ def _flatten_identity(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _load_learner_factory(name: str) -> LearnerFactory:
     """Return the learner of a name; raise `PolicyError` for one that is not there."""
-    entry = plugins.find(GROUP, name)
+    entry = plugins.find_entry_point(GROUP, name)
     if entry is None:
-        known = ", ".join(sorted({HEAD, *plugins.available(GROUP)}))
+        known = ", ".join(sorted({HEAD, *plugins.list_entry_points(GROUP)}))
         raise PolicyError(f"unknown learner {name!r}; this installation has: {known}")
     try:
         factory: LearnerFactory = entry.load()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import PAIR, Block, block
+from labelguard.accounting.blocks import PAIR, Block, find_block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.keys.coins import Coins
 from labelguard.ledger.ledger import Grant
@@ -120,7 +120,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     drawn = {name: getattr(rows, name).copy() for name in _DRAWN}
     new = rows.new
     if new.any() and task.map_path:
-        fresh, label = rows[new], buckets.column(table, "label").astype(np.uint8)
+        fresh, label = rows[new], buckets.read_column(table, "label").astype(np.uint8)
         for name, values in _draw_labels(task, fresh, label, choices).items():
             drawn[name][new] = values
         columns = {name: values[new] for name, values in drawn.items()}
@@ -132,9 +132,9 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     if choices is not None:
         index, label_of, value = choices.pair_released_responses(rows.index, value)
     law = (drawn[name][label_of] for name in _DRAWN[1:])
-    units = buckets.blocks(table, "unit")[index]
+    units = buckets.read_blocks(table, "unit")[index]
     columns = {
-        "row": buckets.column(table, "row")[index],
+        "row": buckets.read_column(table, "row")[index],
         "key_hi": rows.key[label_of, 0],
         "key_lo": rows.key[label_of, 1],
         "unit_hi": units[:, 0],
@@ -144,8 +144,8 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     }
     law = (columns[name].astype(np.int64) for name in _DRAWN[2:])
     columns["flip_probability"] = flip_probabilities(columns["threshold"], *law)
-    items = buckets.blocks(table, "item")[index]
-    targets = buckets.bucket_of(items, task.buckets)
+    items = buckets.read_blocks(table, "item")[index]
+    targets = buckets.assign_buckets(items, task.buckets)
     buckets.write_part(task.outcomes, bucket, pa.table(columns), targets, task.buckets)
     return len(items)
 
@@ -184,7 +184,7 @@ def build_randomized_card(context: ReleaseContext) -> dict[str, Any]:
     np.add.at(counts, law, counted[-1].astype(np.int64))
     buckets.check_seen(buckets.count_part_rows(context.outcomes), int(counts.sum()))
     laws = [
-        _describe_block(block(*each), count)
+        _describe_block(find_block(*each), count)
         for each, count in zip(distinct.T.tolist(), counts.tolist(), strict=True)
     ]
     spread = _summarize_flips(np.array([law["flip_probability"] for law in laws]), counts)
@@ -209,7 +209,7 @@ def count_rows_per_law(outcomes: Path, bucket: int) -> NDArray[np.uint64]:
     rows = buckets.read_parts(outcomes, bucket)
     if rows is None:
         return np.zeros((4, 0), np.uint64)
-    distinct, law = blocks.distinct_rows(*(buckets.column(rows, name) for name in _DRAWN[1:]))
+    distinct, law = blocks.distinct_rows(*(buckets.read_column(rows, name) for name in _DRAWN[1:]))
     return np.vstack([distinct, np.bincount(law).astype(np.uint64)])
 
 

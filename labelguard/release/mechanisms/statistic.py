@@ -215,7 +215,7 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     labels = np.concatenate(noted)
     total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
     noisy = statistic.add_noise(total, design.grid, keyring.random_bytes(NONCE_BYTES))
-    used = np.flatnonzero(statistic.pair_weights(design.rows, design.bounds, len(design.z)))
+    used = np.flatnonzero(statistic.sum_pair_weights(design.rows, design.bounds, len(design.z)))
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
         design.grid.deviation,
@@ -252,7 +252,7 @@ def mark_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
             value=tie,
             content=new.content,
         )
-    return buckets.column(table, "label")[new.index].astype(np.uint8)
+    return buckets.read_column(table, "label")[new.index].astype(np.uint8)
 
 
 def _compute_likelihood_parts(
@@ -260,7 +260,7 @@ def _compute_likelihood_parts(
 ) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
     """Return what the likelihood needs beside the statistic, all public: see `Window`."""
     rows = design.rows
-    weight = statistic.pair_weights(rows, bounds, len(design.z))
+    weight = statistic.sum_pair_weights(rows, bounds, len(design.z))
     if not rows.choices or rows.size is None:
         return design.z[used], weight[used], bounds.clip, bounds.sensitivity, None
     size = np.zeros(len(design.z), np.int64)

@@ -23,7 +23,7 @@ from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.noise import Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
@@ -59,8 +59,8 @@ def write_pair_labels(
         if selected is None:
             continue
         rows, table = selected
-        row = buckets.column(table, "row")[rows.index].astype(np.intp)
-        items = buckets.blocks(table, "item")[rows.index]
+        row = buckets.read_column(table, "row")[rows.index].astype(np.intp)
+        items = buckets.read_blocks(table, "item")[rows.index]
         _write_labeled(context.outcomes, bucket, context.staged, row, rows.key, items, of_row[row])
 
 
@@ -128,7 +128,7 @@ def _write_labeled(
             "label_probability": np.where(first, probability, 1 - probability),
         }
     )
-    targets = buckets.bucket_of(items, staged.buckets)
+    targets = buckets.assign_buckets(items, staged.buckets)
     buckets.write_part(outcomes, source, table, targets, staged.buckets)
 
 
@@ -180,7 +180,7 @@ def design_window(
         shape, coordinates = first.shape, first.basis
     else:
         shape = _choose_shape(x, rows, noise, options, recorded)
-        coordinates = basis(spectrum(x, counts), shape)
+        coordinates = choose_basis(compute_spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if context.staged.choices else {}
@@ -207,9 +207,9 @@ def _compute_bounds(
 ) -> Bounds:
     """Return the bounds of a window: on sources alone those for scores, which a clip distorts."""
     if rows.choices or not all(group.has_sources for group in provider.groups()):
-        return statistic.bounds(z, rows, shape.clip_quantile)
+        return statistic.compute_bounds(z, rows, shape.clip_quantile)
     deviation = noise.deviation(z.shape[1])
-    return statistic.bounds_for_source_scores(z, rows, shape.clip_quantile, deviation)
+    return statistic.compute_source_bounds(z, rows, shape.clip_quantile, deviation)
 
 
 def load_head_to_join(
@@ -252,7 +252,7 @@ def complete_design(
 
     `bounds` are None without a row; `parts` are the other members of the design.
     """
-    grid = statistic.grid(bounds, z.shape[1], noise) if bounds else None
+    grid = statistic.choose_grid(bounds, z.shape[1], noise) if bounds else None
     return Design(z=z, rows=rows, noise=noise, bounds=bounds, grid=grid, **parts)
 
 
@@ -339,12 +339,12 @@ def read_bucket_comparisons(task: _Comparing, bucket: int) -> _Compared | None:
     if task.released_too:
         used = np.ones(len(rows.index), bool)
     index = rows.index[used]
-    size = buckets.column(table, "size")[index] if "size" in table.column_names else None
+    size = buckets.read_column(table, "size")[index] if "size" in table.column_names else None
     return _Compared(
-        buckets.column(table, "row")[rows.index].astype(np.intp),
+        buckets.read_column(table, "row")[rows.index].astype(np.intp),
         used,
         rows.unit[used],
-        buckets.blocks(table, "item")[index],
+        buckets.read_blocks(table, "item")[index],
         None if size is None else size.astype(np.int64),
     )
 

@@ -39,7 +39,7 @@ def compute_window_fields(
     """
     size = _compute_variance_inflation(rows)
     shares = (rows.row_weights() * bounds.weight[rows.unit]) ** 2 * size
-    fields: dict[str, Any] = {"sampling": statistic.sampling_bound(z, rows, bounds)}
+    fields: dict[str, Any] = {"sampling": statistic.bound_sampling_covariance(z, rows, bounds)}
     fields["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
     if known is not None:
         fields["unknown"] = int((~known[rows.pair]).sum())
@@ -136,7 +136,7 @@ def _compute_coefficient_errors(
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
     every = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])
-    ridge = statistic.noise_aware_ridge(every, weight, shape.ridge * basis.metric**2, noise)
+    ridge = statistic.compute_noise_aware_ridge(every, weight, shape.ridge * basis.metric**2, noise)
     # Labels of one labeler in several windows may hang together.
     several = len(windows)
     return CoefficientErrors(
@@ -181,7 +181,7 @@ def _estimate_source_scores(windows: Sequence[Window], basis: Basis) -> SourceSc
         )
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
-    estimate = moments.estimate(comparisons, basis.metric, total, noise)
+    estimate = moments.estimate_coefficients(comparisons, basis.metric, total, noise)
     bound = len(windows) * _sum_sampling_bounds(windows)
     errors = CoefficientErrors(
         estimate.gain,

@@ -247,7 +247,7 @@ def test_a_checkpoint_that_was_altered_is_refused(change, project):
 
 def _with(data, **changed):
     with np.load(io.BytesIO(data)) as found:
-        return arrays.pack({**found, **changed})
+        return arrays.pack_arrays({**found, **changed})
 
 
 @pytest.mark.slow

@@ -43,9 +43,9 @@ def without(labeler):
 def row_keys(project):
     """The keys of rows of theirs that are in private maps."""
     opened = OpenProject.open(project)
-    key = opened.keys.labeler_keys(project.namespace, [WHO])
+    key = opened.keys.hash_labelers(project.namespace, [WHO])
     maps = [record.id for record in opened.ledger.releases.all() if record.map]
-    return {row for one in maps for row in opened.private_map.keys_of(one, key)}
+    return {row for one in maps for row in opened.private_map.find_row_keys(one, key)}
 
 
 def kept_row_keys(project):
@@ -55,7 +55,7 @@ def kept_row_keys(project):
         key
         for table in tables
         if table is not None
-        for key in blocks.to_list(buckets.blocks(table, "key"))
+        for key in blocks.to_list(buckets.read_blocks(table, "key"))
     }
 
 

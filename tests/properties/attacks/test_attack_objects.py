@@ -248,7 +248,7 @@ def test_what_an_attempt_drew_that_lost_is_opened_by_no_key_and_no_ledger(home, 
     there = lose_disk(home, "second", monkeypatch)
     lg.privatize(asked, **PRICE, again=True, exhausted="drop", project=there)
     opened = OpenProject.open(there)
-    known = re.findall(r"[0-9a-f]{64}", json.dumps([e.body for e in opened.ledger.journal()]))
+    known = re.findall(r"[0-9a-f]{64}", json.dumps([e.body for e in opened.ledger.read_journal()]))
     known += [digest for digest in opened.map_digests.values() if digest]
     assert maps and set(opened.map_digests.values()) <= set(known)
     counted = [name for name in store.list() if name.startswith("released/")]

@@ -36,7 +36,7 @@ def rewrite(project):
         rows = ledger.execute("SELECT labeler, capacity, labels FROM charges ORDER BY labeler")
         names, capacity, labels = zip(*rows, strict=True)
         ledger.execute("UPDATE releases SET charged = ?", (sum(labels),))
-        digest = charges.charges_digest(
+        digest = charges.digest_charges(
             blocks.from_bytes(b"".join(names)), np.array(capacity), np.array(labels)
         )
         previous = "0" * 64

@@ -18,7 +18,7 @@ from labelguard.analysis.reward import ReleaseReward
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.model_card import find_learned_releases, identify_learned_release
 from labelguard.release.writer import verify_release_directory
-from labelguard.storage.files import SUMS, sha256
+from labelguard.storage.files import SUMS, hash_file
 
 SHORT = {"max_new_tokens": 6, "seed": 5}
 KILLED = """
@@ -59,7 +59,7 @@ def quick():
 @pytest.fixture(scope="module")
 def parent(study):
     """What cards call the release `head`."""
-    return identify_learned_release(card_of(study / "head"), sha256(study / "head" / SUMS))
+    return identify_learned_release(card_of(study / "head"), hash_file(study / "head" / SUMS))
 
 
 def test_it_is_a_release_with_the_probabilities_of_the_reward(study):
@@ -88,7 +88,7 @@ def test_its_card_has_the_guarantee_of_its_parent_and_names_it(study, parent):
     assert set(before["not_protected"]) < set(card["not_protected"])
     assert card["generator"]["identity"].startswith("sha256:") and "learned_from" not in card
     assert str(study) not in Path("synthesis/card.json").read_text()
-    assert identify_learned_release(card, sha256(Path("synthesis", SUMS))) == parent
+    assert identify_learned_release(card, hash_file(Path("synthesis", SUMS))) == parent
 
 
 def test_a_model_of_parent_and_synthesis_learned_from_one_release(study, parent):

@@ -83,7 +83,7 @@ def align(
     """
     if stage not in (None, *get_args(StageName)):
         raise LabelguardError(f"a stage is sft, reward or rl, found {stage!r}")
-    extras.require("train", "labelguard align")
+    extras.require_extra("train", "labelguard align")
     if stage in (None, "rl"):  # each process would draw responses of its own, and stop on its own
         require_one_process(
             "the stage rl (several may do sft and reward, each alone: labelguard align sft)"

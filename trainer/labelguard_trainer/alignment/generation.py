@@ -115,7 +115,7 @@ def generate(
 
 def open_responder(model: Model, url: str | None = None) -> LocalModel | ServedModel:
     """Return what answers: a model, or the server at `url`, which knows the model by its name."""
-    extras.require("train", "generation")
+    extras.require_extra("train", "generation")
     if url is not None:
         if isinstance(model, tuple):
             raise LabelguardError("a server knows a model by its name: give that with url")

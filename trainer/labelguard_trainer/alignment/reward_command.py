@@ -100,7 +100,7 @@ def reward_serve(
     Example:
       labelguard reward serve r0001 --port 8091 --mix length=-0.1
     """
-    extras.require("serve", "labelguard reward serve")
+    extras.require_extra("serve", "labelguard reward serve")
     from labelguard.analysis.reward import reward
     from labelguard_trainer.alignment import openrlhf
 

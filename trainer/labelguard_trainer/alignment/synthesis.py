@@ -43,7 +43,7 @@ from labelguard.release.writer import (
     split_by_preference,
     verify_release_directory,
 )
-from labelguard.storage.files import SUMS, hashes_of, sha256, sums_text, write_atomically
+from labelguard.storage.files import SUMS, format_sums, hash_file, hash_files, write_atomically
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.candidates import pair_responses
 from labelguard_trainer.alignment.contents import read_prompts
@@ -116,7 +116,7 @@ def synthesize(
     Example:
         >>> synthesize("r0001", "prompts.parquet", "base", 4, "synthesis", max_new_tokens=128)
     """
-    extras.require("train", "labelguard synthesize")
+    extras.require_extra("train", "labelguard synthesize")
     require_one_process("synthesis")
     if n < 2:
         raise LabelguardError(f"a pair takes two responses, found n = {n}")
@@ -124,7 +124,7 @@ def synthesize(
     check_new_directory(run.output)
     parent = verify_release_directory(release, project)
     card = read_card(parent)
-    origin, *others = list_learned_releases(card, sha256(parent / SUMS))
+    origin, *others = list_learned_releases(card, hash_file(parent / SUMS))
     source = reward(release if reward_model is None else Path(reward_model), project=project)
     if origin.sums not in {one.sums for one in source.learned_from}:
         raise LabelguardError(f"{reward_model} did not learn from {origin.release}")
@@ -266,4 +266,4 @@ def _write_release(rows: pa.Table, card: Mapping[str, Any], directory: Path) -> 
     pq.write_table(rows, directory / ROWS, **PARQUET)
     (directory / "card.json").write_text(cards.format_json(card), encoding="utf-8")
     (directory / "CARD.md").write_text(cards.format_markdown(card), encoding="utf-8")
-    (directory / SUMS).write_text(sums_text(hashes_of(directory)), encoding="ascii")
+    (directory / SUMS).write_text(format_sums(hash_files(directory)), encoding="ascii")

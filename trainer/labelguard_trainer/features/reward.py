@@ -43,7 +43,7 @@ def reward(options: str, state: State | None) -> RewardScore:
     Code that comes with a model is never run, and weights are read from safetensors only. Raises
     `LabelguardError` for a model that gives no scalar.
     """
-    extras.require(EXTRA, "features reward")
+    extras.require_extra(EXTRA, "features reward")
     return RewardScore(build_judge_config("reward", "reward", options, _check_scalar))
 
 

@@ -57,7 +57,7 @@ def verdict(options: str, state: State | None) -> FeatureProvider:
         if not options.strip():
             raise LabelguardError("expected verdict:NAME or verdict:model=ID_OR_PATH")
         return numbers.columns(options, state)
-    extras.require(EXTRA, "features verdict:model")
+    extras.require_extra(EXTRA, "features verdict:model")
     question = hashlib.sha256(QUESTION.encode()).hexdigest()[:16]
     return ModelVerdict(
         build_judge_config(

@@ -21,18 +21,18 @@ from scipy.sparse import csr_array
 
 from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.features import PairFeatures
+from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import clipping, statistic
 from labelguard.mechanisms.geometry import (
     Basis,
     Shape,
-    basis,
-    spectrum,
-    squared_norms,
-    weighted_squares,
+    choose_basis,
+    compute_spectrum,
+    compute_squared_norms,
 )
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import STEP_BITS, Grid, Rows
-from labelguard.planner.calibration import AXES, best_scale, sample_labelers
+from labelguard.planner.calibration import AXES, find_best_scale, sample_labelers
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
@@ -90,13 +90,13 @@ class ComparisonRecords:
         """Return Σ ¼‖x‖² of each unit, (units,): E‖gradient‖² at θ = 0, if labels are random."""
         # Row by row: a difference of sums would lose what is small beside others'.
         unit = np.repeat(np.arange(len(self.starts) - 1), self.counts())
-        each = (squared_norms(self.features) / 4)[self.index].astype(np.float64)
+        each = (compute_squared_norms(self.features) / 4)[self.index].astype(np.float64)
         return np.asarray(np.bincount(unit, each, len(self.starts) - 1), np.float64)
 
     def curvature(self, weight: Floats) -> Floats:
         """Return Σ ¼x² over rows, each of its unit's weight: the loss's at θ = 0, (d,)."""
         of_pair = np.bincount(self.index, np.repeat(weight, self.counts()), len(self.features))
-        return weighted_squares(self.features, of_pair.astype(np.float64)) / 4
+        return square_sums(self.features, of_pair.astype(np.float64)) / 4
 
 
 class HeadProblem:
@@ -177,7 +177,9 @@ def choose_clip_norm(records: ComparisonRecords, weight: Floats) -> float:
 
     Raises `InvalidLabels` if no record says anything, or a feature is not finite.
     """
-    return statistic.clip_and_weights(weight * np.sqrt(records.expected_squared_norms()), 0.5)[0]
+    return statistic.choose_clip_and_weights(
+        weight * np.sqrt(records.expected_squared_norms()), 0.5
+    )[0]
 
 
 def rates(
@@ -282,7 +284,7 @@ def prepare_head_run(
     # Noise of a statistic is counted in sensitivities, which are two clip norms.
     noise = Noise("gaussian", compute_mean_noise_deviation(price, units) * units / 2)
     shape = replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **given)
-    axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
+    axes = choose_basis(compute_spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     records = ComparisonRecords.of(axes.coordinates(x), rows)
     weight = records.weigh_by_unit(weighting)
     clip = choose_clip_norm(records, weight)
@@ -333,7 +335,7 @@ def probability_scale(
     """
     mine, units, times = sample_labelers(rows)
     counts = np.bincount(mine.pair, minlength=len(x))
-    axes = spectrum(x, counts)
+    axes = compute_spectrum(x, counts)
     size = min(AXES, axes.rank)
     principal = x @ axes.axes[:, :size].astype(np.float32)
     records = ComparisonRecords.of(z, mine)
@@ -353,4 +355,4 @@ def probability_scale(
         share = counts / len(mine)
         worlds.append((problem.margins(), share * draw.gain, share * draw.strict))
     margins, gains, stricts = (np.concatenate(part) for part in zip(*worlds, strict=True))
-    return round(best_scale(margins, gains, stricts), 2)
+    return round(find_best_scale(margins, gains, stricts), 2)

@@ -124,7 +124,9 @@ class GradientMechanism(Mechanism[GradientRun]):
         pairs = featured.pairs if featured else find_distinct_pairs(context.staged)
         rows = read_planned_comparisons(context, plan, pairs, released_too=True)[1]
         check_has_new_labels(rows)
-        row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
+        row, rows = select_rows(
+            rows, sampling, by_record=self.options.kind.further_term == "records"
+        )
         price = _load_or_calibrate_price(context, self.priced)
         learner: LearnerRun
         if featured is None:
@@ -215,7 +217,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _make_seal(context, grant, run))
             loop.train(problem, labels, run, checkpoints, watch)
-        (map_path / FILE).write_bytes(arrays.pack({**problem.state(), **outcome}))
+        (map_path / FILE).write_bytes(arrays.pack_arrays({**problem.state(), **outcome}))
 
     def finish(self, context: ReleaseContext, prepared: GradientRun, grant: Grant) -> Finished:
         """Publish the model, and label every pair by it."""
@@ -256,7 +258,7 @@ def _load_or_calibrate_price(context: ReleaseContext, event: str) -> Price:
     stored = context.opened.ledger.policies.prices(event)
     if not stored:
         context.progress("calibrating", None)
-        stored = pricing.prices(context.policy, event)
+        stored = pricing.compute_prices(context.policy, event)
     [price] = stored.values()
     return price
 
@@ -292,7 +294,7 @@ def select_rows(
 
 def _load_trained(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        return dict(arrays.load(path))
+        return dict(arrays.load_arrays(path))
     except (OSError, ValueError):
         raise ProjectError(f"{path} is missing or damaged; restore it from a backup") from None
 
@@ -327,7 +329,7 @@ def card(
         "noise_multiplier": run.noise_multiplier,
         "sampling_probability": run.threshold / 2**64,
         "steps": run.steps,
-        "sampled": "labels" if kind.by_record else context.policy.unit + "s",
+        "sampled": "labels" if kind.further_term == "records" else context.policy.unit + "s",
         "population": run.units,
         **learner,
     }

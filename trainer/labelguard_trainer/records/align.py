@@ -213,7 +213,7 @@ class RecordsRun:
         prices = self.ledger.policies.prices(event)
         if not prices:
             self.progress("calibrating", None)
-            prices = pricing.prices(self.policy, event)
+            prices = pricing.compute_prices(self.policy, event)
         settings = {
             "mechanism": MECHANISM,
             "mechanism_version": 1,

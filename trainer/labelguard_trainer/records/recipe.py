@@ -105,7 +105,7 @@ class RecordsRecipe(SettingsTable):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the recipe in a YAML file; `LabelguardError` names what does not fit."""
-        recipe = loader.validate(cls, loader.read_file(path), path.name)
+        recipe = loader.validate_settings(cls, loader.read_settings_file(path), path.name)
         reward = recipe.reward
         if reward and (reward.preferences is None) == (reward.public is None):
             raise LabelguardError(f"{path.name}: reward names either preferences or a public model")
@@ -143,7 +143,7 @@ class RecordsRecipe(SettingsTable):
 
 def is_records_recipe(path: Path) -> bool:
     """Return whether the recipe in a file is one of whole records."""
-    return "private" in loader.read_file(path)
+    return "private" in loader.read_settings_file(path)
 
 
 def check_terms(recipe: RecordsRecipe, policy: Policy) -> None:

@@ -306,7 +306,7 @@ class StageRuns:
         return self.directory / f"{name}.done"
 
     def _seal_model(self, name: StageName) -> bytes:
-        hashes = files.hashes_of(self.directory / name)
+        hashes = files.hash_files(self.directory / name)
         own = f"{name} {json.dumps(hashes, sort_keys=True)}".encode()
         return self.seal(own + self._join_earlier_seals(name))
 

@@ -18,7 +18,7 @@ from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
 from labelguard.release.rows import escape_file_names
-from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
+from labelguard.storage.files import SUMS, format_sums, hash_files, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
 from labelguard_trainer.training.evaluate import ModelEvaluation, TrainingResult
@@ -176,7 +176,7 @@ def publish_with_files(
         for name, text in {**texts, "metrics.jsonl": metrics}.items():
             write_atomically(directory / name, text.encode())
         draw_curves(lines, directory, panels)
-        sums = sums_text(hashes_of(directory))  # what may be published
+        sums = format_sums(hash_files(directory))  # what may be published
         write_atomically(directory / SUMS, sums.encode("ascii"))
     run.publish()
 

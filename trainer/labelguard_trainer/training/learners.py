@@ -57,7 +57,7 @@ class PreparedBase:
             raise LabelguardError(
                 f"--learner {kind} needs a base model: --model ID_OR_PATH, of a hub or a directory"
             )
-        extras.require("train", f"--learner {kind}")
+        extras.require_extra("train", f"--learner {kind}")
         require_one_process(f"--learner {kind}")
         before = find_learned_releases(options.model, private=True)
         lora = None if options.lora is None else settings.parse_lora(options.lora)

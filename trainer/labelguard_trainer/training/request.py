@@ -27,7 +27,7 @@ from labelguard.release.pairs_file import (
 )
 from labelguard.release.rows import find_rows_path
 from labelguard.release.writer import read_card, verify_release_directory
-from labelguard.storage.files import SUMS, sha256
+from labelguard.storage.files import SUMS, hash_file
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
     AUTO,
@@ -186,7 +186,7 @@ def open_release(release: str, project: Where) -> Source:
     card = read_card(directory)
     if "train_with" not in card or "privacy" not in card:
         raise ProjectError(f"the card in {directory} does not say how to train on the release")
-    return Source(find_rows_path(directory), sha256(directory / SUMS), card)
+    return Source(find_rows_path(directory), hash_file(directory / SUMS), card)
 
 
 def open_raw(file: str) -> Source:
@@ -200,7 +200,7 @@ def open_raw(file: str) -> Source:
             f"--non-private is for a file of raw labels, and {file} is none; leave it out to "
             "train on a release"
         )
-    return Source(path, sha256(path), None)
+    return Source(path, hash_file(path), None)
 
 
 def read_noise_and_sides(

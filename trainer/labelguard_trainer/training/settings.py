@@ -80,7 +80,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises `LabelguardError` if it cannot be read as one.
     """
-    return loader.read_file(path, empty=True)
+    return loader.read_settings_file(path, empty=True)
 
 
 def check_fields(kind: str, given: Mapping[str, Any]) -> None:

@@ -207,7 +207,7 @@ def _check_tokenizer_files(model: str, tokenizer: Any, directory: Path) -> None:
     """Raise `LabelguardError` if a release may not hold a tokenizer's files."""
     tokenizer.save_pretrained(directory)
     try:
-        files.hashes_of(directory)
+        files.hash_files(directory)
     except ProjectError as error:
         raise LabelguardError(
             f"the tokenizer of {model} cannot be published: {error}; rename it there"

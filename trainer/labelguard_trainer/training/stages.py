@@ -80,8 +80,8 @@ class StageLearner:
             with silence_libraries():
                 known = trainer.log_probs(every)
             with guard.explain_failed_write(path):
-                write_atomically(path, arrays.pack({"log_probs": known}))
-        return arrays.load(path)["log_probs"]
+                write_atomically(path, arrays.pack_arrays({"log_probs": known}))
+        return arrays.load_arrays(path)["log_probs"]
 
     def _train(
         self,

@@ -24,7 +24,7 @@ from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.processes import require_one_process
 from labelguard.release.model_card import find_learned_releases
 from labelguard.release.pairs_file import PAIRS
-from labelguard.storage.files import sha256
+from labelguard.storage.files import hash_file
 from labelguard.text import no_progress
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.settings import Kind, parse_lora, read_config
@@ -77,7 +77,7 @@ class _TrainStep:
 
     def check(self, mechanism: str, coordinates: Path | None) -> None:
         """The extra, the configuration, and where its base model comes from."""
-        extras.require("train", f"train.step: {self.kind}")
+        extras.require_extra("train", f"train.step: {self.kind}")
         require_one_process(f"train.step: {self.kind}")
         find_learned_releases(self._model_path_or_id, private=True)
         self._config()
@@ -116,7 +116,7 @@ class _TrainStep:
         path = self._config_file
         files = {
             "model": models.identity(self._model_path_or_id),
-            "train_config": path and sha256(path),
+            "train_config": path and hash_file(path),
         }
         return self.options.model_dump() | files
 

@@ -26,7 +26,7 @@ from labelguard.release.model_card import (
 )
 from labelguard.release.writer import read_sums
 from labelguard.storage.destinations import PublicFile, send_files
-from labelguard.storage.files import SUMS, find_changed_file, sums_text, write_atomically
+from labelguard.storage.files import SUMS, find_changed_file, format_sums, write_atomically
 from labelguard.text import (
     Progress,
     escape_controls,
@@ -228,7 +228,7 @@ def publish_model(
             files |= _rename_base_model(
                 directory, base, Path(scratch), adapter=_ADAPTER in expected
             )
-        text = sums_text({name: file.sha256 for name, file in files.items()}).encode("ascii")
+        text = format_sums({name: file.sha256 for name, file in files.items()}).encode("ascii")
         files[SUMS] = _write_public_file(Path(scratch) / SUMS, text)
         files["README.md"] = files[_CARD]
         learned = matter["labelguard"]["learned_from"]
