@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from labelguard_trainer.gradient import aup, head_records
-from labelguard_trainer.gradient.head_records import ComparisonRecords
-from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient import aup
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from numpy.typing import NDArray
 
 from labelguard.mechanisms.statistic import Rows
@@ -40,8 +39,8 @@ class Cohort:
         self.z = draw.normal(size=(total, features)).astype(np.float32)
         unit = np.arange(total) // held
         found = ComparisonRecords.of(self.z, Rows(draw.permutation(total), unit, _SHARE * members))
-        weight = head_records.weights(found, "mean")
-        self.problem = HeadProblem(self.z, found, weight, np.full(features, 0.01), _CLIP)
+        weight = found.weigh_by_unit("mean")
+        self.problem = HeadProblem(found, weight, np.full(features, 0.01), _CLIP)
         self.units = np.sort(draw.permutation(_SHARE * members)[:members])
         self.labels = draw.choice([0.0, 0.5, 1.0], total)
         self.features, self.held = features, held

@@ -33,7 +33,7 @@ RUNS = {"rr": 1_000_000, "statistic": 250_000}
 WITHIN = 0.15
 TOO_SMALL = 0.9
 
-noisy, prices = statistic.add_noise, pricing.prices
+noisy, prices = statistic.add_noise, pricing.compute_prices
 
 
 def audit(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def audit(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
 
 def audit_of_a_mistake(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
     """The audit of code with noise 10% too small."""
-    pricing.prices = _prices
+    pricing.compute_prices = _prices
     statistic.add_noise = _noisy
     return asdict(_audit(mechanism, epsilon, runs, pipeline_runs=0))
 

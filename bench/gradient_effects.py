@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 from labelguard_trainer.gradient.aup import AupRun
-from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
 from labelguard_trainer.gradient.heads import (
+    ComparisonRecords,
     HeadProblem,
     choose_clip_norm,
     compute_mean_noise_deviation,
@@ -82,10 +82,8 @@ def noises(per_labeler: int) -> dict[tuple[str, float], float]:
     labelers = LABELS // per_labeler
     problem, _ = simulated(labelers, per_labeler, 0)
     records = ComparisonRecords.of(problem.x, problem.rows)
-    weight = weights(records, "mean")
-    made = HeadProblem(
-        problem.x, records, weight, np.ones(DIMENSIONS), choose_clip_norm(records, weight)
-    )
+    weight = records.weigh_by_unit("mean")
+    made = HeadProblem(records, weight, np.ones(DIMENSIONS), choose_clip_norm(records, weight))
     gradients = made.gradients(np.arange(labelers), problem.labels.astype(np.float64))
     mean = float(np.linalg.norm(gradients.mean(axis=0, dtype=np.float64)))
     clip, distance = choose_clip_norm(records, weight), _distance(gradients)

@@ -247,8 +247,8 @@ def project(directory: Path) -> Project:
 
 def waiting(made: Project) -> int:
     """How many events are in the inbox."""
-    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
-        return inbox.waiting()
+    with contextlib.closing(OpenProject.open(made).answers.open_inbox()) as inbox:
+        return inbox.count_waiting()
 
 
 def memory_mb(process: int) -> float:

@@ -39,7 +39,7 @@ from labelguard.analysis.leaderboard import ELO, MEAN, Standing, rank_sources
 from labelguard.learning.features import Group
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.noise import Noise, ReleasedNoise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.release.head import Head, Window, fit
@@ -72,7 +72,7 @@ class World:
         systems = len(self.names)
         shape = Shape(systems - 1, 0.5, 1e-3, 0.5, 3.0)
         counts = np.bincount(self.rows.pair, minlength=len(self.x))
-        axes = basis(spectrum(self.x, counts), shape)
+        axes = choose_basis(compute_spectrum(self.x, counts), shape)
         z = axes.coordinates(self.x)
         bounds = _bounds(z, self.rows, shape.clip_quantile, noise.deviation(z.shape[1]))
         window = self._window(z, bounds, noise, rng)
@@ -91,7 +91,7 @@ class World:
     ) -> Window:
         step = np.ldexp(bounds.sensitivity, -statistic.STEP_BITS)
         total = statistic.clipped_sum(z, self.rows, self.half, bounds, float(step)) * step
-        weight = statistic.pair_weights(self.rows, bounds, len(z))
+        weight = statistic.sum_pair_weights(self.rows, bounds, len(z))
         used = np.flatnonzero(weight)
         components = z.shape[1]
         deviation = noise.deviation(components) * bounds.sensitivity
@@ -119,9 +119,9 @@ class World:
 
 def _bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float) -> Bounds:
     """The bounds of a release on sources; those of every release, of a version that has no own."""
-    if not hasattr(statistic, "bounds_for_source_scores"):
-        return statistic.bounds(z, rows, clip_quantile)
-    return statistic.bounds_for_source_scores(z, rows, clip_quantile, noise)
+    if not hasattr(statistic, "compute_source_bounds"):
+        return statistic.compute_bounds(z, rows, clip_quantile)
+    return statistic.compute_source_bounds(z, rows, clip_quantile, noise)
 
 
 def simulated(systems: int, judges: int, family: str, seed: int) -> World:
@@ -209,8 +209,8 @@ def _information(world: World, head: Head, true: Floats) -> float:
     """Coverage by the inverse information and the noise alone, around the plain fit."""
     assert head.summary and head.summary.source_scores and head.statistic is not None
     z = head.basis.coordinates(world.x)
-    bounds = statistic.bounds(z, world.rows, head.shape.clip_quantile)
-    weight = statistic.pair_weights(world.rows, bounds, len(z))
+    bounds = statistic.compute_bounds(z, world.rows, head.shape.clip_quantile)
+    weight = statistic.sum_pair_weights(world.rows, bounds, len(z))
     theta = fit_statistic(z, weight, head.statistic, 1e-3)
     bend = weight / 4 / np.cosh(z @ theta / 2) ** 2
     curvature = (z * bend[:, None]).T @ z + 1e-9 * np.eye(len(theta))

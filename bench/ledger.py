@@ -118,8 +118,8 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
             base,
         )
         show("labelguard budget show (process and all)", timed(lambda: command(project)), base)
-        show("ledger.fault(), as in budget verify", timed(ledger.fault), base)
-        assert ledger.fault() is None
+        show("ledger.find_fault(), as in budget verify", timed(ledger.find_fault), base)
+        assert ledger.find_fault() is None
 
 
 def command(project: Project) -> None:

@@ -23,7 +23,7 @@ from _measure import measure, report
 from privatize_rr import LABELERS, generate, run_command
 
 import labelguard as lg
-from labelguard.storage.executor import open_executor, over_buckets
+from labelguard.storage.executor import open_executor, run_over_buckets
 
 FILES = 8
 ENGINES = ("local", "processes", "ray", "spark")
@@ -32,7 +32,7 @@ ENGINES = ("local", "processes", "ray", "spark")
 def start(engine: str, workers: int) -> None:
     """Start an engine and have every bucket do nothing."""
     with closing(open_executor(engine, workers)) as executor:
-        assert not any(over_buckets(executor, operator.is_, None, count=16))
+        assert not any(run_over_buckets(executor, operator.is_, None, count=16))
 
 
 def case(

@@ -53,7 +53,7 @@ def opened(directory: str, kind: Any, held: int, records: int, tokens: int, devi
     options = LearnerOptions(str(Path(directory) / "base"), LORA, str(config))
     prepared = PreparedLanguage.of(kind, letters(records, tokens), options)
     rows = np.arange(records)
-    return prepared.open(Records(rows, rows // held, -(-records // held), held, "mean"), device)
+    return prepared.open(Records(rows, rows // held, -(-records // held), held, "mean"))
 
 
 def uls(problem: Any, labels: Any) -> Callable[[], None]:

@@ -47,8 +47,8 @@ _VARIABLES_HEAD = """
 _COMPLETION = """
 ## Completion
 
-A shell completes commands, options and their values, files, and the project's releases and
-policies, once a line in its start file says so:
+A shell completes commands, options and their values, files, and the project's releases, once a
+line in its start file says so:
 
 ```text
 ~/.bashrc                                   eval "$(_LABELGUARD_COMPLETE=bash_source labelguard)"

@@ -20,15 +20,15 @@ from labelguard_trainer.training.steps import TrainOptions
 from pydantic import TypeAdapter
 
 from labelguard.configuration import project_file
-from labelguard.configuration.loader import field_names
+from labelguard.configuration.loader import list_field_names
 from labelguard.jobs import settings
 from labelguard.jobs.heads import HeadOptions
-from labelguard.jobs.settings import options_model
+from labelguard.jobs.settings import build_options_model
 
 PAGE = Path(__file__).with_name("configuration.md")
 SCHEMAS = {
     Path(__file__).with_name("labelguard.schema.json"): lambda: project_schema(),
-    Path(__file__).with_name("job.schema.json"): settings.job_schema,
+    Path(__file__).with_name("job.schema.json"): settings.build_job_schema,
 }
 _CONNECTORS = {"label-studio": LabelStudioOptions, "argilla": ArgillaOptions}
 _STEPS = {"head": HeadOptions, "reward`, `dpo": TrainOptions}
@@ -153,7 +153,8 @@ def page() -> str:
         _JOB,
         *_tables(settings.JobSettings, ""),
         "\n### release.options\n\nAs of `privatize`, where the policy says nothing; `also` may "
-        f"be a list.\n\n{', '.join(f'`{key}`' for key in field_names(options_model()))}\n",
+        "be a list.\n\n"
+        f"{', '.join(f'`{key}`' for key in list_field_names(build_options_model()))}\n",
         *(
             f"\n### train.options of `{step}`\n\n{_table(_schema(own))}"
             for step, own in _STEPS.items()

@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from labelguard.report.page import write
+from labelguard.report.page import write_report
 
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM = "/usr/bin/chromium"
@@ -34,7 +34,7 @@ def main(source: Path) -> None:
         page = source.resolve()
         if source.is_dir():
             page = Path(scratch) / "report.html"
-            write(page, project=source)
+            write_report(page, project=source)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width in WIDTHS:
             for mode in MODES:

@@ -15,22 +15,25 @@ from typing import TYPE_CHECKING, Any
 from labelguard._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from labelguard import errors
-    from labelguard.accounting import account
-    from labelguard.analysis.agreement import score
-    from labelguard.analysis.leaderboard import leaderboard
-    from labelguard.analysis.reward import reward
-    from labelguard.budget.policy import Policy
-    from labelguard.planner.forecast import plan
-    from labelguard.project import policies
-    from labelguard.project.opening import init
-    from labelguard.project.project import Project, find, waiting
-    from labelguard.release.export import export
-    from labelguard.release.privatize import privatize
-    from labelguard.release.publication import publish
-    from labelguard.release.writer import Release, load
-    from labelguard.report.inspection import inspect
-    from labelguard.simulation import simulate
+    from labelguard import errors as errors
+    from labelguard.accounting import account as account
+    from labelguard.analysis.agreement import score as score
+    from labelguard.analysis.leaderboard import leaderboard as leaderboard
+    from labelguard.analysis.reward import reward as reward
+    from labelguard.budget.policy import Policy as Policy
+    from labelguard.planner.forecast import plan as plan
+    from labelguard.project import policies as policies
+    from labelguard.project.opening import init as init
+    from labelguard.project.project import Project as Project
+    from labelguard.project.project import find as find
+    from labelguard.project.project import waiting as waiting
+    from labelguard.release.export import export as export
+    from labelguard.release.privatize import privatize as privatize
+    from labelguard.release.publication import publish as publish
+    from labelguard.release.writer import Release as Release
+    from labelguard.release.writer import load as load
+    from labelguard.report.inspection import inspect as inspect
+    from labelguard.simulation import simulate as simulate
 
 _HOMES = {
     "Policy": "labelguard.budget.policy:Policy",
@@ -54,28 +57,7 @@ _HOMES = {
     "waiting": "labelguard.project.project:waiting",
 }
 
-__all__ = [
-    "Policy",
-    "Project",
-    "Release",
-    "__version__",
-    "account",
-    "errors",
-    "export",
-    "find",
-    "init",
-    "inspect",
-    "leaderboard",
-    "load",
-    "plan",
-    "policies",
-    "privatize",
-    "publish",
-    "reward",
-    "score",
-    "simulate",
-    "waiting",
-]
+__all__ = ["__version__", *_HOMES]
 
 
 if not TYPE_CHECKING:  # a type checker is to find names that there are not

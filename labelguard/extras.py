@@ -19,7 +19,7 @@ class MissingExtra(LabelguardError):
     exit_code = 2
 
 
-def missing_packages(extra: str) -> list[str]:
+def list_missing_packages(extra: str) -> list[str]:
     """The packages of an extra that are not installed; nothing of them is loaded."""
     marker = re.compile(rf"""extra == ["']{re.escape(extra)}["']""")
     wanted = [text for text in _requirements() if marker.search(text)]
@@ -27,15 +27,16 @@ def missing_packages(extra: str) -> list[str]:
     return [name for name in names if not _is_installed(name)]
 
 
-def require(extra: str, what: str) -> None:
+def require_extra(extra: str, what: str) -> None:
     """Raise `MissingExtra` unless the extra is installed; `what` is what needs it."""
-    if lacking := missing_packages(extra):
+    if lacking := list_missing_packages(extra):
         raise MissingExtra(
-            f"{what} needs {', '.join(lacking)}; install the extra with: {install_line(extra)}"
+            f"{what} needs {', '.join(lacking)}; install the extra with: "
+            f"{format_install_line(extra)}"
         )
 
 
-def install_line(extra: str) -> str:
+def format_install_line(extra: str) -> str:
     """The command that installs an extra, quoted for shells, from where labelguard came from."""
     return f"pip install '{_find_installation_source()}[{extra}]'"
 

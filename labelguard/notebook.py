@@ -23,14 +23,6 @@ _CELL = 'style="text-align:left;vertical-align:top;padding:.1em 1em .1em 0;overf
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A PNG, and what is to be seen in it, for who does not see it."""
-
-    png: bytes
-    text: str
-
-
-@dataclass(frozen=True)
 class CardRows:
     """Rows of a table under the names of its columns."""
 
@@ -38,23 +30,26 @@ class CardRows:
     rows: Sequence[Sequence[str]]
 
 
-def card(
+def render_card(
     title: str,
     facts: Iterable[tuple[str, str]],
     *,
     tables: Iterable[CardRows] = (),
-    picture: Picture | None = None,
+    picture: bytes = b"",
+    caption: str = "",
 ) -> str:
-    """A card as HTML: what it is about, names with values, tables and a picture."""
+    """Return a card as HTML: what it is about, names with values, tables and a picture.
+
+    A `picture` is a PNG, its `caption` what is to be seen in it, for who does not see it.
+    """
     body = "".join(
         f'<tr><th scope="row" {_CELL}>{_to_html(name)}</th><td {_CELL}>{_to_html(value)}</td></tr>'
         for name, value in facts
     )
     parts = [f"<p><strong>{_to_html(title)}</strong></p>", f"<table>{body}</table>"]
     parts += map(_table_to_html, tables)
-    if picture is not None:
-        data = base64.b64encode(picture.png).decode("ascii")
-        alt = escape(escape_controls(picture.text))
+    if picture:
+        data, alt = base64.b64encode(picture).decode("ascii"), escape(escape_controls(caption))
         parts.append(f'<img style="max-width:100%" alt="{alt}" src="data:image/png;base64,{data}">')
     frame = "border:1px solid #8888;border-radius:.4em;padding:.2em 1em .6em;max-width:50em"
     return f'<div class="labelguard mathjax_ignore" style="{frame}">{"".join(parts)}</div>'

@@ -92,7 +92,7 @@ def option_declarations(kind: Any) -> dict[str, Option]:
     }
 
 
-def check(kind: Any, values: Mapping[str, Any]) -> None:
+def check_option_values(kind: Any, values: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for the first value that its declaration in a dataclass refuses."""
     for name, one in option_declarations(kind).items():
         one.check(values.get(name))

@@ -14,12 +14,12 @@ from labelguard.errors import LabelguardError
 MECHANISMS = "labelguard.mechanisms"
 
 
-def available(group: str) -> list[str]:
+def list_entry_points(group: str) -> list[str]:
     """Return the names that are installed in a group, sorted."""
     return sorted({entry.name for entry in _entries(group)})
 
 
-def find(group: str, name: str) -> EntryPoint | None:
+def find_entry_point(group: str, name: str) -> EntryPoint | None:
     """Return the entry point of that name, or None.
 
     Raises `LabelguardError` where packages bring different parts by one name: which of them came

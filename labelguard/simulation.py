@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,27 +101,6 @@ _TIE_TOLERANCE = 1e-13
 _MAX_ITEMS = int(np.prod(_CONTENTS))
 
 
-@dataclass(frozen=True)
-class _Config:
-    """Settings of a simulation; see `simulate`."""
-
-    labelers: int
-    labels: int
-    items: int
-    tie_rate: float
-    agreement: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        _require_in_range("labelers", self.labelers, 1, None)
-        _require_in_range("items", self.items, 1, _MAX_ITEMS)
-        per_labeler = "labels (from 1 to `items` per labeler)"
-        _require_in_range(per_labeler, self.labels, self.labelers, self.labelers * self.items)
-        _require_in_range("tie_rate", self.tie_rate, 0.0, 0.9)
-        _require_in_range("agreement", self.agreement, 0.5, 0.9)
-        _require_in_range("seed", self.seed, 0, None)
-
-
 @suggest_misspelled_keywords
 def simulate(
     *,
@@ -159,22 +137,28 @@ def simulate(
         >>> table.num_rows, table.column_names[:2]
         (400, ['labeler_id', 'prompt'])
     """
-    config = _Config(labelers, labels, items, tie_rate, agreement, seed)
-    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(config.seed).spawn(7)]
+    _require_in_range("labelers", labelers, 1, None)
+    _require_in_range("items", items, 1, _MAX_ITEMS)
+    per_labeler = "labels (from 1 to `items` per labeler)"
+    _require_in_range(per_labeler, labels, labelers, labelers * items)
+    _require_in_range("tie_rate", tie_rate, 0.0, 0.9)
+    _require_in_range("agreement", agreement, 0.5, 0.9)
+    _require_in_range("seed", seed, 0, None)
+    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(7)]
     item_rng, assignment_rng, time_rng, order_rng, taste_rng, calibration_rng, label_rng = streams
 
-    texts, contrasts = draw_items(config.items, item_rng)
-    labeler, item = _assign_items(config, assignment_rng)
+    texts, contrasts = draw_items(items, item_rng)
+    labeler, item = _assign_items(labelers, labels, items, assignment_rng)
     submitted_at = _draw_submission_times(labeler, time_rng)
-    tastes = _draw_labeler_weights(config.labelers, taste_rng)
+    tastes = _draw_labeler_weights(labelers, taste_rng)
     meetings = _draw_utility_gaps(contrasts, tastes, labeler, calibration_rng)
-    scale, tie_strength = calibrate_scale_and_ties(meetings, config.agreement, config.tie_rate)
+    scale, tie_strength = calibrate_scale_and_ties(meetings, agreement, tie_rate)
     gap = scale * np.einsum("rq,rq->r", contrasts[item], tastes[labeler])
     tie = label_rng.random(gap.size) < tie_probability(gap, tie_strength)
     prefers_a = label_rng.random(gap.size) < 1.0 / (1.0 + np.exp(-gap))
 
-    order = order_rng.permutation(config.labels)
-    names = [f"{_PROFESSIONS[u % len(_PROFESSIONS)]}-{u:04d}" for u in range(config.labelers)]
+    order = order_rng.permutation(labels)
+    names = [f"{_PROFESSIONS[u % len(_PROFESSIONS)]}-{u:04d}" for u in range(labelers)]
     columns: dict[str, Any] = {"labeler_id": _take_in_chunks(names, labeler[order])}
     columns |= {column: _take_in_chunks(values, item[order]) for column, values in texts.items()}
     columns["label"] = pa.array(prefers_a[order].astype(np.float64), mask=tie[order])
@@ -283,32 +267,32 @@ def _compose_response(sentences: tuple[tuple[str, str], ...], pattern: int, phra
     return " ".join(pair[phrasing >> n & 1] for n, pair in enumerate(sentences) if shown >> n & 1)
 
 
-def _draw_label_counts(config: _Config, rng: Rng) -> Integers:
+def _draw_label_counts(labelers: int, labels: int, items: int, rng: Rng) -> Integers:
     """Labels per labeler (labelers,): log-normal, within [1, items], summing to `labels`."""
-    propensity = rng.lognormal(sigma=_COUNT_SPREAD, size=config.labelers)
+    propensity = rng.lognormal(sigma=_COUNT_SPREAD, size=labelers)
 
     def expected_counts(share: float) -> Floats:
-        return np.minimum(1.0 + share * propensity, float(config.items))
+        return np.minimum(1.0 + share * propensity, float(items))
 
-    all_full = config.items / float(propensity.min())
-    missing = _find_root(lambda s: float(expected_counts(s).sum()) - config.labels, 0.0, all_full)
+    all_full = items / float(propensity.min())
+    missing = _find_root(lambda s: float(expected_counts(s).sum()) - labels, 0.0, all_full)
     wanted = expected_counts(missing)
     counts = np.floor(wanted).astype(np.int64)
     largest_remainders = np.argsort(counts - wanted, kind="stable")
-    counts[largest_remainders[: config.labels - int(counts.sum())]] += 1
+    counts[largest_remainders[: labels - int(counts.sum())]] += 1
     return counts
 
 
-def _assign_items(config: _Config, rng: Rng) -> tuple[Integers, Integers]:
+def _assign_items(labelers: int, labels: int, items: int, rng: Rng) -> tuple[Integers, Integers]:
     """Labeler and item of every label (labels,), grouped by labeler in order of submission."""
-    counts = _draw_label_counts(config, rng)
-    labeler = np.repeat(np.arange(config.labelers, dtype=np.int64), counts)
-    position = np.arange(config.labels) - np.repeat(np.cumsum(counts) - counts, counts)
+    counts = _draw_label_counts(labelers, labels, items, rng)
+    labeler = np.repeat(np.arange(labelers, dtype=np.int64), counts)
+    position = np.arange(labels) - np.repeat(np.cumsum(counts) - counts, counts)
     # A stride coprime to the number of items visits every item once before it repeats one.
-    strides = np.flatnonzero(np.gcd(np.arange(config.items + 1), config.items) == 1)
-    stride = strides[rng.integers(len(strides), size=config.labelers)]
-    start = rng.integers(config.items, size=config.labelers)
-    return labeler, (start[labeler] + stride[labeler] * position) % config.items
+    strides = np.flatnonzero(np.gcd(np.arange(items + 1), items) == 1)
+    stride = strides[rng.integers(len(strides), size=labelers)]
+    start = rng.integers(items, size=labelers)
+    return labeler, (start[labeler] + stride[labeler] * position) % items
 
 
 def _draw_submission_times(labeler: Integers, rng: Rng) -> npt.NDArray[np.datetime64]:

@@ -29,8 +29,7 @@ AUTO_FORMAT = "auto"
 # The formats of inputs that have a name (`labelguard.inputs.formats`).
 FORMAT_NAMES = (
     *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
-    *("kaggle", "alpaca"),
-    *("argilla", "label-studio", "potato"),
+    *("alpaca", "argilla", "label-studio", "potato"),
 )
 
 # Called with what is being done and, where it is known, the share of it that is done.
@@ -78,6 +77,11 @@ def format_budget(values: Mapping[str, Any] | Budgeted) -> str:
     own = values if isinstance(values, Mapping) else vars(values)
     delta = f"{own['delta']:g}".replace("e-0", "e-")
     return f"ε = {own['epsilon']:g}, δ = {delta}"
+
+
+def format_number(number: float) -> str:
+    """Return a number as people write it, exactly: 3, 0.1, 1e-05."""
+    return repr(float(number)).removesuffix(".0")
 
 
 def read_template(

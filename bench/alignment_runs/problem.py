@@ -94,7 +94,7 @@ class Problem:
     def exact_teacher(self, epsilon: float) -> ReleaseReward:
         """The reward of a head fitted to the same labels in the same coordinates without noise."""
         head = Head.load(self.release(epsilon))
-        provider = head.provider(no_progress)
+        provider = head.load_provider(no_progress)
         provider.store_nothing()
         values = labels.raw(self.pairs, self.seed)
         table = labels.table(self.pairs, values, Budget(epsilon, self.scale.labels))
@@ -106,7 +106,7 @@ class Problem:
 
         def score(texts: pa.Table) -> language.Floats:
             sides = {"first": texts["response"], "second": pa.array([""] * texts.num_rows)}
-            return exact.margins(provider(pa.table({"prompt": texts["prompt"], **sides})))
+            return exact.predict_log_odds(provider(pa.table({"prompt": texts["prompt"], **sides})))
 
         return ReleaseReward("exact", [(score, 1.0)], (), None)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import labelguard as lg
 from dpo.grammar import Pairs
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 
 DELTA = 1e-5
 FEATURES = "text+length"
@@ -31,7 +31,7 @@ class Budget:
     def flip_probability(self) -> float:
         """γ of randomized response, which flips the labels of a labeler together."""
         threshold = rr.threshold(rr.calibrate(self.epsilon, DELTA, 1))
-        return block(threshold, self.labels).flip_probability
+        return find_block(threshold, self.labels).flip_probability
 
     def signal(self, pairs: int) -> float:
         """(1−2γ)√n: what is left of n labels, in standard deviations of a coin."""

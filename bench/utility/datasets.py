@@ -162,9 +162,9 @@ def read(path: Path, features: str) -> Dataset:
         rows = pa.concat_tables([table for table in tables if table is not None])
         return Dataset(
             provider(pairs.table),
-            pairs.of_row[buckets.column(rows, "row").astype(np.intp)],
-            blocks.unique(buckets.blocks(rows, "unit"))[1],
-            buckets.column(rows, "label").astype(np.uint8),
+            pairs.of_row[buckets.read_column(rows, "row").astype(np.intp)],
+            blocks.unique(buckets.read_blocks(rows, "unit"))[1],
+            buckets.read_column(rows, "label").astype(np.uint8),
         )
 
 

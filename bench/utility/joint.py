@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.blocks import Block, block
+from labelguard.accounting.blocks import Block, find_block
 from labelguard.mechanisms.joint_flips import coin_variance, variance_factor
 
 Floats = NDArray[np.float64]
@@ -44,7 +44,7 @@ def draw_blocks(unit: NDArray[np.intp], threshold: int, rng: np.random.Generator
     changes = np.zeros(len(unit), np.int64)
     flips, noise = np.zeros((2, len(unit)))
     for labels in np.unique(size):
-        law, rows = block(threshold, int(labels)), np.flatnonzero(size == labels)
+        law, rows = find_block(threshold, int(labels)), np.flatnonzero(size == labels)
         units, which = np.unique(unit[rows], return_inverse=True)
         drawn = rng.choice(labels + 1, len(units), p=count_law(law))
         changes[rows], flips[rows] = drawn[which], law.flip_probability
@@ -71,7 +71,7 @@ def information_table(
     for labels in sizes:
         cells = []
         for epsilon in epsilons:
-            law = block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
+            law = find_block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
             coin = 1 - 2 * rr.flip_probability(rr.calibrate(epsilon, delta, labels))
             told, alone = (labels * signal**2 for signal in (law.first_moment, coin))
             gamma = f"{law.flip_probability:.4f}"

@@ -23,7 +23,7 @@ from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import Noise, NoiseKind
-from labelguard.mechanisms.props_stages import ReleasedLabels, assemble, run_stages
+from labelguard.mechanisms.props_stages import ReleasedLabels, join_stages, run_stages
 from labelguard.planner import calibration, tuning
 from labelguard.planner import components as components_of
 from labelguard.text import LABEL_A, LABEL_TIE
@@ -134,7 +134,7 @@ def props(
     error = results[-1].report.error
     details = {} if error is None else {"model_error": error.rate, "model_se": error.standard_error}
     released = np.full(len(problem.rows), NOT_RELEASED, np.uint8)
-    released[answers.rows] = assemble(results)[0] > 0.5
+    released[answers.rows] = join_stages(results)[0] > 0.5
     return Outcome(results[-1].scorer(coordinates), released, _noise_of(problem, answers) | details)
 
 
@@ -157,7 +157,7 @@ def _answers(
         drawn = joint.draw_blocks(mine, rr.threshold(rr.calibrate(epsilon, delta, 1)), rng)
     else:
         _, unit_of, counts = np.unique(mine, return_inverse=True, return_counts=True)
-        epsilon0 = rr.calibrate_many(epsilon, delta, counts)
+        epsilon0 = np.array([rr.calibrate(epsilon, delta, k) for k in counts.tolist()])
         # Thresholds are rounded up to the coin's 64 bits, which no draw here could tell.
         drawn = joint.draw_coins((1 / (1 + np.exp(epsilon0)))[unit_of], rng)
     labels = binary[rows].astype(np.uint8) ^ drawn.flipped
@@ -245,14 +245,14 @@ def _released_statistic(
 ) -> Outcome:
     """One statistic release, and the head of it."""
     basis, z = _coordinates(problem, shape)
-    bounds = statistic.bounds(z, problem.rows, shape.clip_quantile)
-    grid = statistic.grid(bounds, len(basis.metric), noise)
+    bounds = statistic.compute_bounds(z, problem.rows, shape.clip_quantile)
+    grid = statistic.choose_grid(bounds, len(basis.metric), noise)
     total = statistic.exact_sum(z, problem.rows, problem.labels, bounds, grid.step)
     nonce = hashlib.sha256(f"{epsilon} {seed}".encode()).digest()
     released = np.asarray(statistic.add_noise(total, grid, nonce) * grid.step, np.float64)
-    weight = statistic.pair_weights(problem.rows, bounds, len(z))
+    weight = statistic.sum_pair_weights(problem.rows, bounds, len(z))
     penalty = shape.ridge * basis.metric**2
-    ridge = statistic.noise_aware_ridge(z, weight, penalty, grid.deviation)
+    ridge = statistic.compute_noise_aware_ridge(z, weight, penalty, grid.deviation)
     theta = heads.fit_statistic(z, weight, released, ridge)
     details = {"components": len(basis.metric), "noise": grid.deviation}
     scale = 1.0
@@ -269,7 +269,7 @@ def _released_statistic(
 
 def _coordinates(problem: Problem, shape: Shape) -> tuple[Basis, NDArray[np.float32]]:
     """The public basis of the training labelers' pairs, and every pair in it."""
-    basis = geometry.basis(geometry.spectrum(problem.x, problem.counts()), shape)
+    basis = geometry.choose_basis(geometry.compute_spectrum(problem.x, problem.counts()), shape)
     return basis, basis.coordinates(problem.x)
 
 

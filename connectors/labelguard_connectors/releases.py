@@ -19,7 +19,7 @@ SIDES = ("response_a", "response_b")
 _COLUMNS = {"prompt", "chosen", "rejected", "item_id", "label_probability"}
 
 
-def released_pairs(rows: pl.DataFrame) -> pl.DataFrame:
+def collect_released_pairs(rows: pl.DataFrame) -> pl.DataFrame:
     """Return each pair of released rows once: item_id, question if rows have one, prompt, sides.
 
     Sides stand in the order of their contents, so that nobody can see which was preferred.
@@ -73,14 +73,14 @@ def push_to_label_studio(
             f"a project of Label Studio has a name of {_SHORTEST_TITLE} to {_LONGEST_TITLE} "
             "characters; choose another"
         )
-    pairs = released_pairs(load(release))
+    pairs = collect_released_pairs(load(release))
     body = {"title": name.strip(), "label_config": label_config(pairs)}
     project = client.post(_NewProject, "/api/projects/", body).id
     path = f"/api/projects/{project}"
     try:
         for start in range(0, pairs.height, _TASKS):
             progress("importing pairs", start / pairs.height)
-            tasks = list(_label_studio_tasks(pairs[start : start + _TASKS]))
+            tasks = list(_build_label_studio_tasks(pairs[start : start + _TASKS]))
             client.send("POST", f"{path}/import", body=tasks, repeatable=False)
     except BaseException as error:
         try:
@@ -109,16 +109,16 @@ def label_config(pairs: pl.DataFrame) -> str:
 </View>"""
 
 
-def _label_studio_tasks(pairs: pl.DataFrame) -> Iterator[Mapping[str, Any]]:
+def _build_label_studio_tasks(pairs: pl.DataFrame) -> Iterator[Mapping[str, Any]]:
     """Yield tasks to import; where a probability is released, it is a prediction."""
     for row in pairs.iter_rows(named=True):
         probability, _ = row.pop("probability"), row.pop("share")
         data = {name: value for name, value in row.items() if value is not None}
-        predictions = [] if probability is None else [_prediction(probability)]
+        predictions = [] if probability is None else [_build_prediction(probability)]
         yield {"data": data, "predictions": predictions}
 
 
-def _prediction(probability: float) -> Mapping[str, Any]:
+def _build_prediction(probability: float) -> Mapping[str, Any]:
     is_left = probability >= 0.5
     region = {
         "from_name": "preference",

@@ -21,12 +21,24 @@ _MOST_NOISE = 2.0**23
 _NEAR = 2e-5  # of ln δ: how far below the target it may be
 
 
-def smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
+def bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
     """Return the upper end of a bisection in (low, high], to 2 units of rounding; `high` holds."""
     while high - low > 2 * ROUNDING * high:
         middle = low + (high - low) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+def smallest_epsilon(delta_of: Callable[[float], float], high: float, delta: float) -> float:
+    """Return the upper end of a bisection for the ε at which a falling δ(ε) reaches `delta`.
+
+    `high` is enough, and the least that is for delta = 0.
+    """
+    if delta == 0:
+        return high
+    if delta_of(0.0) <= delta:
+        return 0.0
+    return bisect(lambda middle: delta_of(middle) <= delta, 0.0, high)
 
 
 def smallest_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
@@ -37,7 +49,7 @@ def smallest_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def crossing(excess: Callable[[float], float], low: float, high: float, width: float) -> float:
+def find_crossing(excess: Callable[[float], float], low: float, high: float, width: float) -> float:
     """Return where a falling function, above 0 at `low` only, stops being above 0.
 
     The upper end, at which it is not above 0, of an interval of at most that width; by regula falsi
@@ -64,7 +76,9 @@ def largest_whole(excess: Callable[[int], float], low: int, high: int) -> int:
 
     It is not above 0 at `low`, and above 0 at `high`.
     """
-    steps_back = crossing(lambda back: excess(high - math.floor(back)), 0.0, float(high - low), 1.0)
+    steps_back = find_crossing(
+        lambda back: excess(high - math.floor(back)), 0.0, float(high - low), 1.0
+    )
     return high - math.floor(steps_back)
 
 
@@ -100,7 +114,7 @@ def find_noise_multiplier(price: Price, delta: float, guess: float) -> float:
     else:
         while excess(low := low - step, True) <= 0:
             high, step = low, 2 * step
-    about = crossing(lambda at: excess(at, True), low, high, 1e-4)
+    about = find_crossing(lambda at: excess(at, True), low, high, 1e-4)
     slope = min(-1.0, (excess(about + 0.01, True) - excess(about - 0.01, True)) / 0.02)
     return _refine_multiplier(cap_price, delta, round(math.exp(about) * PER_ONE), slope)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labelguard.accounting import ball, gaussian
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.accounting.components import (
     Groups,
     RandomizedBlocks,
@@ -143,7 +143,7 @@ def rr(epsilon: float, delta: float = 0.0, labels: int = 1, uses: int = 1) -> La
     """
     try:
         price = RandomizedBlocks.calibrate(epsilon, delta, uses)
-        law = block(price.threshold, labels)
+        law = find_block(price.threshold, labels)
     except ValueError as error:
         raise PolicyError(str(error)) from None
     flip = law.flip_probability

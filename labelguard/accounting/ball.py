@@ -33,7 +33,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -79,11 +79,7 @@ def epsilon(scale: float, delta: float, components: int) -> float:
     """
     _validate.delta_below_one(delta)
     noise = _ball(scale, components)
-    if delta == 0:
-        return noise.most
-    if _delta(noise, 0.0) <= delta:
-        return 0.0
-    return _search.smallest(lambda middle: _delta(noise, middle) <= delta, 0.0, noise.most)
+    return _search.smallest_epsilon(partial(_delta, noise), noise.most, delta)
 
 
 @lru_cache(maxsize=2**12, typed=True)

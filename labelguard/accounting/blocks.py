@@ -170,6 +170,6 @@ _SMALL_LIMITS = lru_cache(maxsize=256)(Block._find_limits)
 
 
 @lru_cache(maxsize=256)
-def block(threshold: int, labels: int, letters: int = PAIR) -> Block:
+def find_block(threshold: int, labels: int, letters: int = PAIR) -> Block:
     """Return a `Block`, computed once for all that ask."""
     return Block(threshold, labels, letters)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -68,13 +68,11 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     check_attainable(delta)
     _validate.at_least_one(releases=releases)
     distance = _distance(noise_multiplier, releases)
-    if _delta(distance, 0.0) <= delta:
-        return 0.0
     # ρ + 2√(ρ ln(1/δ)) with ρ = distance²/2 is always enough (Bun and Steinke 2016, prop. 1.3).
     high = distance * (distance / 2 + math.sqrt(-2 * math.log(delta)))
     while _delta(distance, high) > delta:  # by rounding only
         high *= 2
-    return _search.smallest(lambda middle: _delta(distance, middle) <= delta, 0.0, high)
+    return _search.smallest_epsilon(partial(_delta, distance), high, delta)
 
 
 @lru_cache(maxsize=2**12, typed=True)

@@ -29,7 +29,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from types import ModuleType
 from typing import TypeAlias
 
@@ -53,11 +53,11 @@ from labelguard.accounting.components import (
 )
 from labelguard.accounting.losses import (
     Losses,
+    choose_interval,
     convolve,
     discretize,
-    losses_of_approximate,
+    discretize_approximate,
     smallest_epsilon,
-    suitable_interval,
 )
 from labelguard.accounting.randomized_response import COIN_RANGE
 
@@ -120,7 +120,7 @@ def delta(components: Sequence[Component], epsilon: float) -> float:
     _validate.nonnegative(epsilon=epsilon)
     if records := _whole_records(components):
         return records.delta(epsilon)
-    return _delta(_merge(components), epsilon)
+    return _delta(_merge_components(components), epsilon)
 
 
 def epsilon(components: Sequence[Component], delta: float) -> float:
@@ -135,7 +135,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
     _validate.delta_below_one(delta)
     if records := _whole_records(components):
         return records.epsilon(delta)
-    merged = _merge(components)
+    merged = _merge_components(components)
     if merged.runs:
         return _epsilon_of_runs(merged, delta)
     coins, noise = merged.blocks, merged.noise
@@ -147,7 +147,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
         high = (high + alone) * (1 + slack) if coins else alone
     if not coins or math.isinf(high):
         return high
-    return rr.smallest_epsilon(lambda *at: _delta(merged, at[-1]), high, 1, delta)
+    return _search.smallest_epsilon(partial(_delta, merged), high, delta)
 
 
 def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Component, ...]:
@@ -189,7 +189,7 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
     split = any(isinstance(each, Converted) for each in at(_FACTOR_ONE, False))
 
     def excess(step: int) -> float:
-        value = _delta(_merge(at(step, split)), epsilon)
+        value = _delta(_merge_components(at(step, split)), epsilon)
         return math.log(max(value, sys.float_info.min) / delta)
 
     if delta == 0:
@@ -218,7 +218,7 @@ def pure_epsilon(components: Sequence[Component]) -> float:
     )
 
 
-def noise_distance(gaussians: Sequence[Gaussians]) -> float:
+def compute_noise_distance(gaussians: Sequence[Gaussians]) -> float:
     """μ = √(Σ R/σ²), rounded up: how far the means of all releases together are apart, or 0."""
     squares = math.fsum(each.count / each.noise_multiplier**2 for each in gaussians)
     return math.sqrt(squares) * (1 + 4 * ROUNDING)
@@ -241,7 +241,7 @@ def _whole_records(components: Sequence[Component]) -> WholeRecords | None:
     return replace(first, count=sum(one.count for one in components))
 
 
-def _merge(components: Sequence[Component]) -> MergedComponents:
+def _merge_components(components: Sequence[Component]) -> MergedComponents:
     """Return what is priced: fair coins left out, runs that draw everybody as Gaussian releases."""
     counts: Counter[Component] = Counter()
     for component in components:
@@ -283,7 +283,7 @@ def _noise_accountant(noise: Noise) -> tuple[ModuleType, float, int]:
         return ball, noise.scale, noise.components
     if len(noise) == 1:
         return gaussian, noise[0].noise_multiplier, noise[0].count
-    return gaussian, 1 / noise_distance(noise), 1
+    return gaussian, 1 / compute_noise_distance(noise), 1
 
 
 def _noise_epsilon(noise: Noise, delta: float) -> float:
@@ -298,7 +298,7 @@ def _noise_deltas(noise: Noise | None, epsilons: Floats) -> Floats:
         return np.asarray(-np.expm1(np.minimum(epsilons, 0)))
     if isinstance(noise, Balls):
         return ball.deltas(epsilons, noise.scale, noise.components)
-    return gaussian.deltas(epsilons, noise_distance(noise))
+    return gaussian.deltas(epsilons, compute_noise_distance(noise))
 
 
 # --- the closed form -----------------------------------------------------------------------------
@@ -340,9 +340,7 @@ def _epsilon_of_runs(merged: MergedComponents, delta: float) -> float:
     left = (delta - losses.infinite) / 2
     if left < gaussian.SMALLEST_DELTA:
         return math.inf
-    high = max(0.0, float(losses.values[-1])) + losses.interval
-    if merged.noise is not None:
-        high += _noise_epsilon(merged.noise, left)
+    high = losses.largest + (_noise_epsilon(merged.noise, left) if merged.noise else 0.0)
     return smallest_epsilon(lambda at: _delta_of_runs(merged, at), high, delta)
 
 
@@ -358,10 +356,10 @@ def _losses(blocks: tuple[RandomizedBlocks, ...], runs: tuple[Run, ...]) -> Loss
     furthest = sum(each.count * each.epsilon for each in converted) + pure_epsilon(blocks)
     interval = max(
         [each.interval for each in sampled]
-        or [suitable_interval(deviation=1.0, span=2 * furthest, mean=0.0, steps=1)]
+        or [choose_interval(deviation=1.0, span=2 * furthest, mean=0.0, steps=1)]
     )
     parts = sampled + [
-        losses_of_approximate(each.epsilon, each.delta, each.count, interval) for each in converted
+        discretize_approximate(each.epsilon, each.delta, each.count, interval) for each in converted
     ]
     if blocks:
         losses, probabilities, lost = _loss_distribution(blocks)

@@ -62,6 +62,15 @@ class Losses:
         """δ(epsilon), epsilon any real number."""
         return self.delta_beside(lambda rest: -np.expm1(np.minimum(rest, 0.0)), epsilon)
 
+    def epsilon(self, delta: float) -> float:
+        """Return the ε of `delta`, as `smallest_epsilon`."""
+        return smallest_epsilon(self.delta, self.largest, delta)
+
+    @property
+    def largest(self) -> float:
+        """A loss, at least 0, beyond which only the infinite one lies."""
+        return max(0.0, float(self.values[-1])) + self.interval
+
     def delta_beside(self, deltas: Callable[[Floats], Floats], epsilon: float) -> float:
         """δ(epsilon) together with a mechanism whose own δ(x), of any real x, is given."""
         rest = epsilon - self.values
@@ -115,11 +124,11 @@ def convolve(first: Losses, second: Losses) -> Losses:
     first, second = first.regrid(interval), second.regrid(interval)
     probabilities = fftconvolve(first.probabilities, second.probabilities)
     infinite = first.infinite + second.infinite
-    infinite += _rounding_error(probabilities.size, first.probabilities, second.probabilities)
+    infinite += _bound_rounding_error(probabilities.size, first.probabilities, second.probabilities)
     return Losses(interval, first.lowest + second.lowest, probabilities, infinite).trim()
 
 
-def losses_of_approximate(epsilon: float, delta: float, count: int, interval: float) -> Losses:
+def discretize_approximate(epsilon: float, delta: float, count: int, interval: float) -> Losses:
     """Return the losses of `count` mechanisms of which no more is known than (epsilon, delta) each.
 
     All are post-processing of a pair with loss ∞ at probability δ and ±ε at (1−δ)/(1+e^∓ε): such
@@ -148,10 +157,10 @@ def smallest_epsilon(delta_of: Callable[[float], float], high: float, delta: flo
     def excess(epsilon: float) -> float:
         return math.log(delta_of(epsilon) / delta)
 
-    return _search.crossing(excess, 0.0, high, 1e-9 * min(1.0, high))
+    return _search.find_crossing(excess, 0.0, high, 1e-9 * min(1.0, high))
 
 
-def compose(step: Any, steps: int) -> Losses:
+def compose_steps(step: Any, steps: int) -> Losses:
     """Return the losses of so many steps, each a pmf of `dp_accounting.pld`, with a margin for
     rounding.
 
@@ -167,7 +176,7 @@ def compose(step: Any, steps: int) -> Losses:
     return Losses(float(pmf._discretization), int(pmf._lower_loss), probabilities, infinite).trim()
 
 
-def suitable_interval(*, deviation: float, span: float, mean: float, steps: int) -> float:
+def choose_interval(*, deviation: float, span: float, mean: float, steps: int) -> float:
     """Return a power of two: fine beside the loss of a step, but no more points than can be
     computed.
 
@@ -178,7 +187,7 @@ def suitable_interval(*, deviation: float, span: float, mean: float, steps: int)
     return max(interval, 2.0 ** math.ceil(math.log2(least)))
 
 
-def _rounding_error(length: int, *factors: Floats) -> float:
+def _bound_rounding_error(length: int, *factors: Floats) -> float:
     """Return what transforms of that many numbers may be off by, in any δ."""
     norms = math.prod(float(np.linalg.norm(each)) for each in factors)
     return 4 * 7 * math.log2(length + 2) * ROUNDING / 2 * math.sqrt(2 * length) * norms

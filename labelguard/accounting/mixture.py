@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from labelguard.accounting import _search, _validate, gaussian, subsampled
-from labelguard.accounting.losses import Floats, compose, suitable_interval
+from labelguard.accounting.losses import Floats, choose_interval, compose_steps
 
-_MOST_RECORDS = 2**10
+MOST_RECORDS = 2**10
 _FARTHEST = 10.2  # the normal tail beyond is 1e-24
 _TABLE = 2**12  # points of a table by which losses are inverted
 _ENTRIES = 2**21  # losses × components that are evaluated together
@@ -89,7 +89,7 @@ def check(noise_multiplier: float, sampling_probability: float, steps: int, reco
     """Raise ValueError for numbers that a run cannot have."""
     subsampled.check(noise_multiplier, sampling_probability, steps)
     _validate.at_least_one(records=records)
-    _validate.within(1, _MOST_RECORDS, records=records)
+    _validate.within(1, MOST_RECORDS, records=records)
 
 
 def _to_replace_labels(zero_out: float, epsilon: float) -> float:
@@ -116,7 +116,7 @@ def _zero_out_delta(
     mixture = _Mixture(noise_multiplier, sampling_probability, records)
     interval = mixture.grid_interval(steps) * (subsampled.COARSER if coarse else 1)
     return max(
-        compose(mixture.step_loss(interval, removed), steps).delta(epsilon)
+        compose_steps(mixture.step_loss(interval, removed), steps).delta(epsilon)
         for removed in (True, False)
     )
 
@@ -148,7 +148,7 @@ class _Mixture:
         """Of a grid that suits so many steps."""
         mean = float(np.dot(self.probabilities, self.shifts))
         square = float(np.dot(self.probabilities, self.shifts**2))
-        return suitable_interval(
+        return choose_interval(
             deviation=mean,
             span=self.loss(self._upper_end()) - self.loss(-_FARTHEST),
             mean=square / 2,

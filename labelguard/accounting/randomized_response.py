@@ -69,7 +69,8 @@ def epsilon(epsilon0: float, k: int, delta: float) -> float:
     _validate.nonnegative(epsilon0=epsilon0)
     _validate.at_least_one(k=k)
     _validate.delta_below_one(delta)
-    return smallest_epsilon(_delta, epsilon0, int(k), delta)
+    whole = int(k)
+    return _search.smallest_epsilon(lambda at: _delta(epsilon0, whole, at), whole * epsilon0, delta)
 
 
 @lru_cache(maxsize=2**14, typed=True)
@@ -86,24 +87,19 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
     _validate.delta_below_one(delta)
     _validate.at_least_one(k=k)
     epsilon, delta = float(epsilon), float(delta)  # of numpy's they may have less precision
+    whole, basic = int(k), epsilon_per_label(epsilon, int(k))
     if delta == 0:
-        return epsilon_per_label(epsilon, int(k))
+        return basic
+
+    def excess(index: int) -> float:
+        value = _delta(_grid_value(index), whole, epsilon)
+        return math.log(max(value, sys.float_info.min) / delta)
+
+    # One label may have so much; several cannot have more. The grid makes the result a property of
+    # the numbers, not of the path of the search: rounding in δ is far smaller than one step.
     single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
-    return largest_epsilon0(_delta, epsilon, delta, int(k), single)
-
-
-def calibrate_many(epsilon: float, delta: float, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """`calibrate` for every k in `counts`: same shape, float64, bit for bit the same values.
-
-    Each distinct count is calibrated once and by itself, so that a price does not depend on
-    which other labelers are priced along with it.
-
-    Raises ValueError as `calibrate`, and unless `counts` holds integers >= 1.
-    """
-    counts = np.asarray(counts)
-    distinct, which = np.unique(counts, return_inverse=True)
-    prices = [calibrate(epsilon, delta, k) for k in distinct.tolist()]
-    return np.array(prices, dtype=np.float64)[which].reshape(counts.shape)
+    most = _grid_index(single) + 2
+    return max(basic, _grid_value(_search.largest_whole(excess, _grid_index(basic), most)))
 
 
 def epsilon_per_label(epsilon: float, k: int) -> float:
@@ -123,15 +119,6 @@ def flip_probability(epsilon0: float) -> float:
     _validate.nonnegative(epsilon0=epsilon0)
     odds = math.exp(-epsilon0)
     return odds / (1 + odds)
-
-
-def loss_multiplier(flip_probability: float) -> float:
-    """1/(1−2γ), the factor by which the unbiased loss stretches a label; infinite at γ = ½.
-
-    Raises ValueError unless 0 <= flip_probability <= ½.
-    """
-    _validate.within(0, 0.5, flip_probability=flip_probability)
-    return math.inf if flip_probability == 0.5 else 1 / (1 - 2 * flip_probability)
 
 
 def threshold(epsilon0: float) -> int:
@@ -235,42 +222,6 @@ def smallest_lossy_sum(epsilon0: float, k: int, epsilon: float) -> int:
 
 
 # --- searches ------------------------------------------------------------------------------------
-
-# (epsilon0, k, epsilon) -> δ: rising in epsilon0 and k, falling in epsilon.
-DeltaOf = Callable[[float, int, float], float]
-
-
-def smallest_epsilon(delta_of: DeltaOf, epsilon0: float, k: int, delta: float) -> float:
-    """Return the upper end of a bisection for the ε at which `delta_of` reaches `delta`."""
-    high = k * epsilon0
-    if delta == 0:
-        return high
-    if delta_of(epsilon0, k, 0.0) <= delta:
-        return 0.0
-    return _search.smallest(lambda middle: delta_of(epsilon0, k, middle) <= delta, 0.0, high)
-
-
-def largest_epsilon0(
-    delta_of: DeltaOf, epsilon: float, delta: float, k: int, single: float
-) -> float:
-    """Return the largest ε0 on a grid of 41 significant bits with δ <= `delta`, and at least
-    epsilon/k.
-
-    `single` is the ε0 that one label may have; k labels cannot have more. The grid makes the
-    result a property of the numbers, not of the path of the search: rounding noise in δ is far
-    smaller than one step.
-    """
-    basic = epsilon_per_label(epsilon, k)
-    if delta == 0:
-        return basic
-
-    def excess(index: int) -> float:
-        value = delta_of(_grid_value(index), k, epsilon)
-        return math.log(max(value, sys.float_info.min) / delta)
-
-    most = _grid_index(single) + 2
-    return max(basic, _grid_value(_search.largest_whole(excess, _grid_index(basic), most)))
-
 
 _GRID_BITS = 40
 _MANTISSA_BITS = sys.float_info.mant_dig - 1

@@ -14,8 +14,8 @@ is put on a grid by `dp_accounting.pld` and composed there, pessimistically. Wit
 `gaussian` at noise multiplier σ/2, in closed form.
 
 Never below the true value: what dp-accounting promises is that discretization and truncation err
-upward. It makes no promise for floating point: a margin is added (`losses.compose`), some 2e-10
-for 250 steps and 1e-9 for 1000, so that smaller δ cannot be promised.
+upward. It makes no promise for floating point: a margin is added (`losses.compose_steps`), some
+2e-10 for 250 steps and 1e-9 for 1000, so that smaller δ cannot be promised.
 
 Every function concerns ONE labeler; ε is in nats.
 """
@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any, Literal
 
 from labelguard.accounting import _search, _validate, gaussian
-from labelguard.accounting.losses import Losses, compose, smallest_epsilon, suitable_interval
+from labelguard.accounting.losses import Losses, choose_interval, compose_steps
 
 # Factor by which the intervals of the first steps of a search are longer.
 COARSER = 8
@@ -60,9 +61,7 @@ def epsilon(
     check(noise_multiplier, sampling_probability, steps)
     if sampling_probability == 1:
         return gaussian.epsilon(noise_multiplier / 2, delta, steps)
-    grid = losses(noise_multiplier, sampling_probability, steps)
-    high = max(0.0, float(grid.values[-1])) + grid.interval
-    return smallest_epsilon(grid.delta, high, delta)
+    return losses(noise_multiplier, sampling_probability, steps).epsilon(delta)
 
 
 @lru_cache(maxsize=2**10, typed=True)
@@ -99,32 +98,37 @@ def losses(
     noise_multiplier: float, sampling_probability: float, steps: int, *, coarse: bool = False
 ) -> Losses:
     """Return the loss of a run on a grid; sampling_probability below 1."""
+    run = noise_multiplier, sampling_probability, steps
+    step = discretize_step(*run, relation="REPLACE_ONE", coarse=coarse)
+    return compose_steps(step._pmf_remove, steps)
+
+
+def discretize_step(
+    noise: float,
+    sampling_probability: float,
+    steps: int,
+    relation: Literal["REPLACE_ONE", "ADD_OR_REMOVE_ONE"],
+    *,
+    coarse: bool,
+) -> Any:
+    """Return the loss of a step, of dp-accounting, on a grid that suits so many of them.
+
+    `relation` is that of the neighbours. The loss has a deviation of some m·q/σ and a mean of at
+    most m·q/σ² (joint convexity of the Kullback-Leibler divergence), m = 2 for replacement, else 1,
+    and lies within 2·(10/σ + 1/σ²) but for a mass of 1e-22.
+    """
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
     from dp_accounting.privacy_accountant import NeighboringRelation
 
-    interval = _grid_interval(noise_multiplier, sampling_probability, steps)
-    step = from_gaussian_mechanism(
-        noise_multiplier,
+    moved = (2 if relation == "REPLACE_ONE" else 1) * sampling_probability / noise
+    span = 2 / noise * (10 + 1 / noise)
+    interval = choose_interval(deviation=moved, span=span, mean=moved / noise, steps=steps)
+    return from_gaussian_mechanism(
+        noise,
         value_discretization_interval=interval * (COARSER if coarse else 1),
         sampling_prob=sampling_probability,
-        neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        neighboring_relation=NeighboringRelation[relation],
         pessimistic_estimate=True,
-    )
-    return compose(step._pmf_remove, steps)
-
-
-def _grid_interval(noise_multiplier: float, sampling_probability: float, steps: int) -> float:
-    """Of a grid that suits a run.
-
-    The loss of a step has a deviation of some 2q/σ and a mean of at most q·2/σ² (joint convexity of
-    the Kullback-Leibler divergence), and lies within 2·(10/σ + 1/σ²) but for a mass of 1e-22.
-    """
-    shift = 2 / noise_multiplier
-    return suitable_interval(
-        deviation=sampling_probability * shift,
-        span=shift * (10 + 1 / noise_multiplier),
-        mean=sampling_probability * shift / noise_multiplier,
-        steps=steps,
     )
 
 

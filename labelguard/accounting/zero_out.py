@@ -26,9 +26,7 @@ from functools import lru_cache
 
 from labelguard.accounting import _search, _validate, gaussian, subsampled
 from labelguard.accounting._search import ROUNDING
-from labelguard.accounting.losses import Losses, compose, smallest_epsilon, suitable_interval
-
-__all__ = ["calibrate", "check", "delta", "epsilon"]
+from labelguard.accounting.losses import Losses, compose_steps
 
 
 def delta(
@@ -44,7 +42,7 @@ def delta(
     noise = _noise_of_a_step(noise_multiplier, updates)
     if sampling_probability == 1:
         return gaussian.delta(noise, epsilon, steps)
-    return max(each.delta(epsilon) for each in _losses(noise, sampling_probability, steps, 1))
+    return max(each.delta(epsilon) for each in _losses(noise, sampling_probability, steps))
 
 
 def epsilon(
@@ -60,10 +58,7 @@ def epsilon(
     noise = _noise_of_a_step(noise_multiplier, updates)
     if sampling_probability == 1:
         return gaussian.epsilon(noise, delta, steps)
-    return max(
-        smallest_epsilon(each.delta, max(0.0, float(each.values[-1])) + each.interval, delta)
-        for each in _losses(noise, sampling_probability, steps, 1)
-    )
+    return max(each.epsilon(delta) for each in _losses(noise, sampling_probability, steps))
 
 
 @lru_cache(maxsize=2**10, typed=True)
@@ -88,8 +83,7 @@ def calibrate(
 
     def price(noise_multiplier: float, coarse: bool) -> float:
         noise = _noise_of_a_step(noise_multiplier, updates)
-        scale = subsampled.COARSER if coarse else 1
-        return max(each.delta(epsilon) for each in _losses(noise, q, steps, scale))
+        return max(each.delta(epsilon) for each in _losses(noise, q, steps, coarse=coarse))
 
     return _search.find_noise_multiplier(price, delta, q * alone)
 
@@ -106,20 +100,9 @@ def _noise_of_a_step(noise_multiplier: float, updates: int) -> float:
 
 
 @lru_cache(maxsize=32)
-def _losses(noise: float, q: float, steps: int, scale: int) -> tuple[Losses, Losses]:
+def _losses(noise: float, q: float, steps: int, *, coarse: bool = False) -> tuple[Losses, Losses]:
     """Return the losses of a run on a grid, in both orders of its pair; q below 1."""
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-    from dp_accounting.privacy_accountant import NeighboringRelation
-
-    shift = 1 / noise
-    interval = suitable_interval(
-        deviation=q * shift, span=2 * shift * (10 + shift), mean=q * shift**2, steps=steps
+    step = subsampled.discretize_step(
+        *(noise, q, steps), relation="ADD_OR_REMOVE_ONE", coarse=coarse
     )
-    step = from_gaussian_mechanism(
-        noise,
-        value_discretization_interval=interval * scale,
-        sampling_prob=q,
-        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-        pessimistic_estimate=True,
-    )
-    return compose(step._pmf_remove, steps), compose(step._pmf_add, steps)
+    return compose_steps(step._pmf_remove, steps), compose_steps(step._pmf_add, steps)

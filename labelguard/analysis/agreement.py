@@ -21,33 +21,38 @@ from numpy.typing import NDArray
 
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
-from labelguard.inputs.columns import name_labelers
+from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
-from labelguard.mechanisms.agreement import AgreementEstimate, with_gold
+from labelguard.mechanisms.agreement import AgreementEstimate, estimate_with_gold
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import (
     SELF_SHARE,
     USEFUL,
     Floats,
     Items,
+    bound_self_share,
     check_pairs,
+    clip_agreement,
     estimate_agreement,
     explain_no_agreement,
     has_question_column,
-    items_and_sides,
-    same_unit_share,
-    usable_agreement,
+    read_items_and_sides,
 )
-from labelguard.release.rows import escape_file_names, rows_path
-from labelguard.release.writer import Release, directory_of, read_card, split_by_preference
+from labelguard.release.rows import escape_file_names, find_rows_path
+from labelguard.release.writer import (
+    Release,
+    read_card,
+    resolve_release_directory,
+    split_by_preference,
+)
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.executor import LOCAL, Workers, open_executor
 from labelguard.storage.files import check_new_output_file
 from labelguard.text import AUTO_FORMAT, no_progress
 
-_TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public, and in no number"}
+_TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public and not counted"}
 
 
 @dataclass(frozen=True)
@@ -76,18 +81,18 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     card = read_card(release)
     if reason := explain_no_agreement(card):
         return Agreement(card["release"], None, None, None, (reason,))
-    data = rows_path(release)
+    data = find_rows_path(release)
     between = estimate_agreement(data, card)
-    notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("two labels of one item", between)]
+    notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("labels of one item", between)]
     by_gold = None
     if gold is not None:
-        item, side = items_and_sides(data, by_question=has_question_column(data))
+        item, side = read_items_and_sides(data, by_question=has_question_column(data))
         flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
         blocks = card["flip_probability"].get("blocks", ())
         at, answer = _match_gold_labels(gold, data, item)
-        by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)
-        notes += _estimate_notes("a label of a gold item", by_gold)
-    usable = usable_agreement(card, between)
+        by_gold = estimate_with_gold(item[at], side[at], answer, flips[at], blocks)
+        notes += _estimate_notes("labels of gold items", by_gold)
+    usable = clip_agreement(card, between)
     plan = None if usable is None else f"--agreement {usable:.2f}"
     notes += _note_same_unit_comparisons(card, between)
     return Agreement(card["release"], between, by_gold, plan, tuple(notes))
@@ -99,23 +104,23 @@ def _match_gold_labels(gold: Path, release: Path, item: Items) -> tuple[NDArray[
     by_question = has_question_column(release)
     if by_question and not has_question_column(gold):
         raise LabelguardError(f"{gold} needs a column question, as the release has one")
-    keys, side = items_and_sides(gold, by_question=by_question)
+    keys, side = read_items_and_sides(gold, by_question=by_question)
     keys, at, where = np.unique(keys, return_index=True, return_inverse=True)
     if (side != side[at][where]).any():
-        raise LabelguardError(f"{gold} answers a pair in two ways; leave one of them out")
+        raise LabelguardError(f"{gold} has two answers to one pair; remove one of them")
     nearest = np.minimum(np.searchsorted(keys, item), len(keys) - 1)
     labels = np.flatnonzero(keys[nearest] == item)
     return labels, side[at][nearest[labels]]
 
 
-def _estimate_notes(what: str, estimate: AgreementEstimate | None) -> list[str]:
+def _estimate_notes(labels: str, estimate: AgreementEstimate | None) -> list[str]:
     """Return why an estimate is missing, or of little use."""
     if estimate is None:
-        return [f"no item can be compared: {what} that says anything is not in the release"]
+        return [f"no estimate from {labels}: the release has none that carry information"]
     if estimate.reach > USEFUL:
         return [
-            f"{what}: the interval reaches {estimate.reach:.2g} to either side, too far to go by; "
-            "more labels an item, fewer a labeler or a larger ε narrow it"
+            f"{labels}: the interval is ± {estimate.reach:.2g}, too wide to use; "
+            "more labels per item, fewer per labeler or a larger ε narrow it"
         ]
     return []
 
@@ -124,14 +129,14 @@ def _note_same_unit_comparisons(
     card: Mapping[str, Any], between: AgreementEstimate | None
 ) -> list[str]:
     """Return the note on comparisons that are within one unit."""
-    if between is None or not (share := same_unit_share(card, between)):
+    if between is None or not (share := bound_self_share(card, between)):
         return []
     note = (
         f"up to {share:.1%} of the comparisons are between labels of one "
-        f"{card['privacy']['unit']} (linked ids, or members of a group), which need not agree as "
-        "others do"
+        f"{card['privacy']['unit']} (linked ids, or members of a group), which may agree more or "
+        "less often than others"
     )
-    return [note + ("; nothing is suggested for a plan" if share > SELF_SHARE else "")]
+    return [note + ("; so no value is suggested for a plan" if share > SELF_SHARE else "")]
 
 
 @suggest_misspelled_keywords
@@ -166,7 +171,7 @@ def score(
         >>> lg.score(release, "labels.parquet").columns[3:]
         ['item_id', 'label_probability']
     """
-    path = directory_of(release)
+    path = resolve_release_directory(release)
     head = Head.load(path)
     provider = open_provider(head.features, head.state)
     if provider.identity() != head.identity:
@@ -177,7 +182,7 @@ def score(
     with contextlib.closing(open_executor(engine, workers, address)) as executor:
         pairs = read_pairs(
             source,
-            columns=name_labelers(columns, labeler_column),
+            columns=add_labeler_column(columns, labeler_column),
             features=head.features,
             unit="none",
             question=question,
@@ -187,7 +192,7 @@ def score(
             executor=executor,
         )
         provider.set_progress(no_progress, Workers(executor))
-        probability = head.probability(provider(pairs.table))
+        probability = head.predict_probability(provider(pairs.table))
     first = probability >= 0.5
     chosen, rejected = split_by_preference(pairs.table, np.arange(len(first)), first)
     table = pa.table(

@@ -38,8 +38,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
-from labelguard.accounting.blocks import PAIR, block
+from labelguard.accounting.blocks import PAIR, find_block
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.analysis.audit_releases import ReleaseAudit
@@ -97,7 +98,7 @@ def audit_randomized_response(
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += releases.check_randomized_response()
-    return AuditResult.of(randomized_response.NAME, epsilon, delta, runs, checks)
+    return AuditResult.from_checks(randomized_response.NAME, epsilon, delta, runs, checks)
 
 
 def audit_statistic(
@@ -133,7 +134,7 @@ def audit_statistic(
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += [*releases.check_statistic(), releases.check_ball()]
-    return AuditResult.of(statistic.NAME, epsilon, delta, runs, checks)
+    return AuditResult.from_checks(statistic.NAME, epsilon, delta, runs, checks)
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,10 @@ class Canary:
     labels: int
     runs: int
 
-    def threshold(self, uses: int) -> int:
+    def find_threshold(self, uses: int) -> int:
         """Return the price of a block where the budget is for so many."""
         policy = Policy(self.epsilon, self.delta, (Allowance(RANDOMIZED_LABELS.name, uses),))
-        [price] = pricing.prices(policy, RANDOMIZED_LABELS.name).values()
+        [price] = pricing.compute_prices(policy, RANDOMIZED_LABELS.name).values()
         return int(price["threshold"])
 
     def randomize_labels(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
@@ -174,28 +175,22 @@ class Canary:
                 for threshold in thresholds
             )
 
-    def make_equal_labels(self, label: int) -> Labels:
-        """Return labels that all equal `label`, shape (k,)."""
-        return np.full(self.labels, label, np.uint8)
-
 
 def _check_block(canary: Canary, alpha: float) -> Check:
     """Count answers that say yes; as many as a block likes best prove its whole price."""
-    k, threshold = canary.labels, canary.threshold(1)
+    k, threshold = canary.labels, canary.find_threshold(1)
     yes, no = (
         np.concatenate(
             [
                 answers.sum(axis=1, dtype=np.int64)
-                for (answers,) in canary.randomize_labels(
-                    canary.make_equal_labels(label), threshold
-                )
+                for (answers,) in canary.randomize_labels(labels, threshold)
             ]
         )
-        for label in (LABEL_A, LABEL_B)
+        for labels in _opposite_labels(k)
     )
     # Besides that number, some up to 4.5 standard deviations above one half of k.
     steps = k / 2 + np.sqrt(k) / 2 * np.arange(0, 5, 0.5)
-    likely = k - block(threshold, k).most_changes
+    likely = k - find_block(threshold, k).most_changes
     levels = np.unique([likely, *np.clip(np.ceil(steps), 1, k)])
     proven = bounds.epsilon_of_thresholds(yes, no, levels - 0.5, canary.delta, alpha)
     return Check("block", proven, f"answers that agree among {k}, {canary.runs:,} made-up labelers")
@@ -207,13 +202,13 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
     Both together cost at most what two uses cost. One coin for both prices would never give
     "yes" at the lower flip probability and "no" at the higher to a label that is no.
     """
-    thresholds = canary.threshold(2), canary.threshold(4)
+    thresholds = canary.find_threshold(2), canary.find_threshold(4)
 
     def is_lost(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         clear, noisy = answers
         return np.asarray(((clear == LABEL_A) & (noisy == LABEL_B)).any(axis=1))
 
-    worlds = canary.make_equal_labels(LABEL_A), canary.make_equal_labels(LABEL_B)
+    worlds = _opposite_labels(canary.labels)
     bound = _epsilon_of_event(canary, worlds, is_lost, thresholds, alpha)
     return Check("reuse", bound, f"two prices for each label, {canary.runs:,} made-up labelers")
 
@@ -222,12 +217,17 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
     """Compare two answers: one coin for two items would reveal whether their labels agree."""
     alternating = np.where(np.arange(canary.labels) % 2, LABEL_A, LABEL_B).astype(np.uint8)
 
-    def first_two_answers_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
+    def first_two_agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
-    worlds = canary.make_equal_labels(LABEL_A), alternating
-    bound = _epsilon_of_event(canary, worlds, first_two_answers_agree, [canary.threshold(1)], alpha)
+    worlds = _opposite_labels(canary.labels)[0], alternating
+    bound = _epsilon_of_event(canary, worlds, first_two_agree, [canary.find_threshold(1)], alpha)
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
+
+
+def _opposite_labels(count: int) -> tuple[Labels, Labels]:
+    """Return labels that all say yes, and labels that all say no, each of shape (count,)."""
+    return np.full(count, LABEL_A, np.uint8), np.full(count, LABEL_B, np.uint8)
 
 
 def _epsilon_of_event(
@@ -269,8 +269,8 @@ class World:
         z = (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
         rows = Rows(np.arange(len(unit)), unit, _LABELERS)
         chosen = rng.integers(0, 3, len(unit)).astype(np.uint8)
-        limits = statistic.bounds(z, rows, clip_quantile=0.5)
-        return cls(z, rows, chosen, limits, statistic.grid(limits, components, noise))
+        limits = statistic.compute_bounds(z, rows, clip_quantile=0.5)
+        return cls(z, rows, chosen, limits, statistic.choose_grid(limits, components, noise))
 
     def compute_opposite_sums(self, labeler: int) -> tuple[Integers, Integers]:
         """Return the exact sums if a labeler's labels favour one direction, or oppose it."""
@@ -292,7 +292,7 @@ def _policy_noise(epsilon: float, delta: float, dimension: int | None) -> Noise:
     """Return the noise that a policy of one release buys: Gaussian, or a ball of `dimension`."""
     allowance = Allowance(STATISTIC_RELEASES.name, 1, ball=dimension)
     policy = Policy(epsilon, delta, (allowance,), ties="zero")
-    [price] = pricing.prices(policy, STATISTIC_RELEASES.name).values()
+    [price] = pricing.compute_prices(policy, STATISTIC_RELEASES.name).values()
     return noise_of_price(price)
 
 
@@ -311,7 +311,7 @@ def _check_sensitivity(gaussian: World, ball: World, epsilon: float, delta: floa
     )
     bound = needed if needed > epsilon else 0.0
     ratios = f"{moved / gaussian.grid.scale:.4f} (ball: {moved / ball.grid.scale:.4f})"
-    return Check("sensitivity", bound, f"{ratios} of the noise at most, taken as stated")
+    return Check("sensitivity", bound, f"{ratios} of the stated noise at most")
 
 
 def _check_gaussian(
@@ -334,11 +334,11 @@ def _check_gaussian(
     separated = bounds.epsilon_of_means(first, second, delta, alpha)
     spread = np.sqrt((first.var() + second.var()) / 2)
     distance = f"means {first.mean() - second.mean():.4f}, deviation {spread:.4f}"
-    uniforms = bounds.map_gaussian_to_uniforms(np.concatenate([first - expected, second]))
+    centred = np.concatenate([first - expected, second])
     return [
         Check("separation", separated, f"{distance} of the stated noise"),
-        Check("events", passed, _describe_sizes(runs)),
-        bounds.check_fit("fit", uniforms, alpha),
+        Check("events", passed, _describe_thresholds(runs)),
+        bounds.check_fit("fit", {"projections": ndtr(centred)}, alpha),
     ]
 
 
@@ -370,7 +370,7 @@ def _check_ball(
     )
     return [
         Check("ball separation", separated, f"scale {mean:.4f} of the stated noise"),
-        Check("ball events", passed, _describe_sizes(runs)),
+        Check("ball events", passed, _describe_thresholds(runs)),
         bounds.check_fit("ball fit", uniforms, alpha),
     ]
 
@@ -383,7 +383,7 @@ def _check_surplus(world: World, runs: int, alpha: float, progress: Progress) ->
     return bounds.check_fit("surplus fit", uniforms, alpha)
 
 
-def _describe_sizes(runs: int) -> str:
+def _describe_thresholds(runs: int) -> str:
     return f"{2 * _THRESHOLDS} thresholds, {runs:,} runs of each world"
 
 

@@ -26,7 +26,6 @@ from scipy.special import (
     gammainc,
     gammaincinv,
     gammaln,
-    ndtr,
     ndtri,
     xlogy,
 )
@@ -81,7 +80,7 @@ class AuditResult:
     checks: tuple[Check, ...]
 
     @classmethod
-    def of(
+    def from_checks(
         cls, mechanism: str, epsilon: float, delta: float, runs: int, checks: Sequence[Check]
     ) -> AuditResult:
         """Return the result of `checks` whose false alarms add up to FALSE_ALARM."""
@@ -241,14 +240,9 @@ def check_fit(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
         values, steps = np.sort(sample), np.arange(len(sample) + 1) / len(sample)
         distance = float(np.maximum(steps[1:] - values, values - steps[:-1]).max())
         fits &= distance <= chance
-        details.append(f"{what} {distance:.4f} off the stated law, by chance up to {chance:.4f}")
+        details.append(f"{what} {distance:.4f} off the stated law, up to {chance:.4f} by chance")
     wrong = "" if fits else ": not the noise that is priced"
     return Check(name, 0.0 if fits else math.inf, "; ".join(details) + wrong)
-
-
-def map_gaussian_to_uniforms(projections: Floats) -> dict[str, Floats]:
-    """Return the uniforms of projections on one direction, in standard deviations, (n,)."""
-    return {"projections": ndtr(projections)}
 
 
 def map_ball_to_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:

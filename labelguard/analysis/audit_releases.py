@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import gammainccinv
 
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.accounting.components import RandomizedBlocks
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import Check
@@ -71,7 +71,7 @@ class Survey:
     # whether each labeler is asked about pairs of their own
     apart: bool = False
 
-    def table(self, world: str) -> pa.Table:
+    def make_labels(self, world: str) -> pa.Table:
         """Return the labels of a world, in the layout (prompt, chosen, rejected, tie)."""
         labeler = np.repeat(np.arange(self.labelers), self.labels)
         item = np.tile(np.arange(self.labels), self.labelers)
@@ -84,25 +84,20 @@ class Survey:
         return pa.table(
             {
                 "labeler_id": labeler,
-                "prompt": _append_numbers("question ", item),
-                "chosen": _append_numbers("answer ", 2 * item + chosen),
-                "rejected": _append_numbers("answer ", 2 * item + 1 - chosen),
+                "prompt": np.char.add("question ", item.astype(str)),
+                "chosen": np.char.add("answer ", (2 * item + chosen).astype(str)),
+                "rejected": np.char.add("answer ", (2 * item + 1 - chosen).astype(str)),
                 "tie": canary & (world == "ties"),
                 "score_chosen": np.where(against, 0.0, 1.0),
                 "score_rejected": np.where(against, 1.0, 0.0),
             }
         )
 
-    def better(self) -> pl.DataFrame:
+    def list_better_answers(self) -> pl.DataFrame:
         """Return the answer that everyone but the canary prefers to each prompt."""
-        rows = self.table(WORLDS[0])
+        rows = self.make_labels(WORLDS[0])
         columns = {"prompt": rows["prompt"], "better": rows["chosen"]}
         return pl.DataFrame(columns | {"labeler": rows["labeler_id"]})
-
-
-def _append_numbers(word: str, numbers: NDArray[np.int64]) -> NDArray[np.str_]:
-    """Return the word with each number behind it."""
-    return np.char.add(word, numbers.astype(str))
 
 
 class _Scratch(Project):
@@ -142,12 +137,14 @@ class ReleaseView:
         keyed = self.rows.select("prompt", first=sides[0], second=sides[1])
         return keyed.group_by("prompt", "first", "second").len().sort("prompt", "first", "second")
 
-    def ids(self) -> pl.DataFrame:
+    def select_ids(self) -> pl.DataFrame:
         """Return ids and prompts in the order of the release."""
         return self.rows.select("item_id", "prompt")
 
 
-def _release(survey: Survey, world: str, allow: str | None = None, **options: Any) -> ReleaseView:
+def _release_world(
+    survey: Survey, world: str, allow: str | None = None, **options: Any
+) -> ReleaseView:
     """Release one world's labels in a new project; `allow` is an allowance of its policy."""
     with tempfile.TemporaryDirectory(prefix="labelguard-audit-") as directory:
         project = _Scratch.create(Path(directory))
@@ -157,7 +154,8 @@ def _release(survey: Survey, world: str, allow: str | None = None, **options: An
             fixed = {name: options[name] for name in names}
             policies.new("audit", **fixed, allow=[allow], project=project)
             policies.activate("audit", project)
-        release = privatize(survey.table(world), project=project, accept_delta=True, **options)
+        labels = survey.make_labels(world)
+        release = privatize(labels, project=project, accept_delta=True, **options)
         value = noise = math.nan
         if (release.path / FILE).exists():
             head = Head.load(release.path)
@@ -186,12 +184,15 @@ class ReleaseAudit:
         # Many labelers, so that the answers of each can be counted.
         labelers = max(-(-_ROWS // self.labels), 2)
         survey = Survey(labelers, self.labels, self.seed, apart=True)
-        worlds = self._release(survey, (self.runs, 1, 1), mechanism="rr")
+        worlds = self._release_worlds(survey, (self.runs, 1, 1), mechanism="rr")
         budget = {"epsilon": self.epsilon, "delta": self.delta}
         other = [
-            _release(survey, REVERSED, None, mechanism="rr", **budget) for _ in range(self.runs)
+            _release_world(survey, REVERSED, None, mechanism="rr", **budget)
+            for _ in range(self.runs)
         ]
-        law = block(RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels)
+        law = find_block(
+            RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels
+        )
         likely = self.labels - law.most_changes
         first, second = (
             int((_count_better(survey, views) >= likely).sum()) for views in (worlds[0], other)
@@ -215,7 +216,7 @@ class ReleaseAudit:
             estimated = bounds.epsilon_of_means(first, second, self.delta, self.alpha / 2)
             bound = max(bound, estimated)
         moved = (first.mean() - second.mean()) / noise
-        detail = f"means {moved:.2f} of the noise apart, taken as stated; {self.runs} of each world"
+        detail = f"means {moved:.2f} stated deviations apart; {self.runs} releases per world"
         return [*_compare_views(worlds), Check("end to end", bound, detail)]
 
     def check_ball(self) -> Check:
@@ -235,18 +236,16 @@ class ReleaseAudit:
         is_missing = bound_closeness_probability((first, second), scale) < self.alpha / 2
         bound = math.inf if is_missing else bounds.epsilon_of_ball(moved, self.delta, BALL)
         distance = abs(first.mean() - second.mean()) / scale
-        detail = (
-            f"means {distance:.2f} of the scale apart, taken as stated; {self.runs} of each world"
-        )
+        detail = f"means {distance:.2f} stated scales apart; {self.runs} releases per world"
         missing = ": noise of the stated scale is missing" if is_missing else ""
         return Check("ball end to end", bound, detail + missing)
 
     def _release_statistics(self, allow: str, runs: tuple[int, ...]) -> list[list[ReleaseView]]:
         # Few labelers: noise covers one, however many there are.
         survey = Survey(_FEW_LABELERS, self.labels, self.seed)
-        return self._release(survey, runs, mechanism="statistic", allow=allow, **SHAPE)
+        return self._release_worlds(survey, runs, mechanism="statistic", allow=allow, **SHAPE)
 
-    def _release(
+    def _release_worlds(
         self, survey: Survey, runs: tuple[int, ...], **options: Any
     ) -> list[list[ReleaseView]]:
         """Release each world as often as `runs` says."""
@@ -254,14 +253,14 @@ class ReleaseAudit:
         worlds = []
         for number, (world, repeated) in enumerate(zip(WORLDS, runs, strict=False)):
             self.progress("releasing synthetic labels", number / len(runs))
-            worlds.append([_release(survey, world, **options) for _ in range(repeated)])
+            worlds.append([_release_world(survey, world, **options) for _ in range(repeated)])
         return worlds
 
 
 def _count_better(survey: Survey, views: list[ReleaseView]) -> pl.Series:
     """Count the released labels of each labeler and run that name the better answer."""
     rows = pl.concat([view.rows.with_columns(run=run) for run, view in enumerate(views)])
-    rows = rows.join(survey.better(), on="prompt")
+    rows = rows.join(survey.list_better_answers(), on="prompt")
     counts = rows.group_by("run", "labeler").agg((pl.col("chosen") == pl.col("better")).sum())
     return counts["chosen"]
 
@@ -274,7 +273,8 @@ def _compare_views(worlds: list[list[ReleaseView]]) -> list[Check]:
         for view in rest
     )
     same_order = all(
-        view.rows.height != first.rows.height or first.ids().equals(view.ids()) for view in rest
+        view.rows.height != first.rows.height or first.select_ids().equals(view.select_ids())
+        for view in rest
     )
     rows = f"{first.rows.height:,} released rows"
     return [

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from labelguard.budget.events import ONE_MORE
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
-from labelguard.notebook import CardRows, card, group_facts
+from labelguard.notebook import CardRows, group_facts, render_card
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
+    describe_unknown_sources,
     find_connected_sources,
-    group_edges,
+    find_unreleased,
     load_summarized_head,
-    unknown_sources_note,
-    unreleased_directions,
+    select_group_edges,
 )
 from labelguard.release.head import Head
 from labelguard.release.head_summary import (
@@ -38,10 +38,10 @@ from labelguard.release.head_summary import (
     CoefficientErrors,
     HeadSummary,
     SourceScores,
-    half_widths,
-    simultaneous_factor,
+    compute_half_widths,
+    compute_simultaneous_factor,
 )
-from labelguard.release.writer import Release, directory_of
+from labelguard.release.writer import Release, resolve_release_directory
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import escape_controls, pluralize
 
@@ -50,8 +50,8 @@ ELO = 400 / math.log(10)
 # The mean of a board.
 MEAN = 1000.0
 
-# The headings of `rows`.
-COLUMNS = ("source", "rank", "ranks", "score", "interval", "whatever labels are", "comparisons")
+# The headings of `format_standings`.
+COLUMNS = ("source", "rank", "ranks", "score", "interval", "worst case", "comparisons")
 
 # Sources in a repr, and boards in a card.
 _FEW = 3
@@ -128,27 +128,23 @@ class Leaderboard:
     def __str__(self) -> str:
         lines = []
         for board in self.boards:
-            cells = [COLUMNS, *(tuple(map(escape_controls, row)) for row in rows(board))]
+            cells = [COLUMNS, *format_standings(board)]
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-            lines += [f"{escape_controls(f'{board.title}: {board.words}')}", ""]
-            for row in cells:
-                padded = map(str.ljust, row, widths)
-                lines.append("  ".join(padded).rstrip())
+            lines += [f"{board.title}: {board.words}", ""]
+            lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
             lines.append("")
-        return "\n".join([*lines, *(f"- {escape_controls(note)}" for note in self.notes)])
+        return "\n".join(map(escape_controls, [*lines, *(f"- {note}" for note in self.notes)]))
 
     def _repr_html_(self) -> str:
         results = [f"{board.title}: {board.words}" for board in self.boards]
         facts = [("features", self.features), *group_facts("found", results)]
-        facts += [
-            *group_facts("compared with no other", self.alone),
-            *group_facts("notes", self.notes),
-        ]
+        facts += group_facts("compared with no other", self.alone)
+        facts += group_facts("notes", self.notes)
         tables = [
-            CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
+            CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(format_standings(board)))
             for board in self.boards[:_FEW]
         ]
-        return card("Leaderboard", facts, tables=tables)
+        return render_card("Leaderboard", facts, tables=tables)
 
 
 @suggest_misspelled_keywords
@@ -167,10 +163,10 @@ def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Le
         >>> sorted(one.source for one in board.standings)
         ['alpha', 'beta', 'delta', 'epsilon', 'gamma']
     """
-    return rank_sources(load_summarized_head(directory_of(release)), stratum)
+    return rank_sources(load_summarized_head(resolve_release_directory(release)), stratum)
 
 
-def rows(board: Board) -> Iterator[tuple[str, ...]]:
+def format_standings(board: Board) -> Iterator[tuple[str, ...]]:
     """Yield the standings as cells under `COLUMNS`."""
     for row in board.standings:
         ranks = f"{row.rank}" if row.rank == row.worst_rank else f"{row.rank} to {row.worst_rank}"
@@ -198,17 +194,17 @@ def rank_sources(head: Head, stratum: str | None = None) -> Leaderboard:
         )
     if summary.source_scores is None:
         raise LabelguardError(
-            "this head has sources, but no leaderboard: it is of choices of the best "
-            "of several, or of more than 512 sources; compare pairs, or fewer sources"
+            "this head has sources, but no leaderboard: it was fitted on choices of the "
+            "best of several, or on more than 512 sources; compare pairs, or fewer sources"
         )
     boards: list[Board] = []
     alone: list[tuple[str | None, str]] = []
     for group in groups:
         scores = _GroupScores.estimate(head, summary, summary.source_scores, group)
-        for members in scores.connected_members():
+        for members in scores.list_connected_members():
             place, name = scores.labels[members[0]]
             if len(members) > 1:
-                boards.append(scores.board(members))
+                boards.append(scores.build_board(members))
             else:
                 alone.append((place, name if place is None else f"{place}: {name}"))
     if stratum is not None:
@@ -256,7 +252,7 @@ class _GroupScores:
             (stratum, name if stratum is None else name.removeprefix(f"{stratum}: "))
             for stratum, name in zip(strata, names, strict=True)
         ]
-        first, second, times = group_edges(estimate.edges, group)
+        first, second, times = select_group_edges(estimate.edges, group)
         ends, size = np.concatenate([first, second]), group.stop - group.start
         comparisons = np.bincount(ends, np.concatenate([times, times]), size)
         island = find_connected_sources(estimate, group)
@@ -266,34 +262,36 @@ class _GroupScores:
         same = island[:, None] == island
         columns[group.start : group.stop] -= unit * same / same.sum(axis=0)
         directions = head.basis.projection.T @ columns
-        unreleased = unreleased_directions(head, columns, estimate.theta).draws()
+        unreleased = find_unreleased(head, columns, estimate.theta).simulate()
         return cls(
             labels,
             island,
             comparisons.astype(np.int64),
             estimate.theta @ directions,
-            estimate.errors.draws() @ directions + unreleased,
+            estimate.errors.simulate() @ directions + unreleased,
             unreleased,
             directions,
             estimate.errors,
         )
 
-    def connected_members(self) -> list[NDArray[np.intp]]:
+    def list_connected_members(self) -> list[NDArray[np.intp]]:
         """Return the indices of each set of connected sources, by stratum, larger ones first."""
         sets = [np.flatnonzero(self.island == number) for number in np.unique(self.island)]
         return sorted(sets, key=lambda m: (self.labels[m[0]][0] or "", -len(m), int(m[0])))
 
-    def board(self, members: NDArray[np.intp]) -> Board:
+    def build_board(self, members: NDArray[np.intp]) -> Board:
         """Return the board of sources that comparisons connect."""
         names = [self.labels[at][1] for at in members.tolist()]
         # Around the mean of the board.
         centre = np.eye(len(members)) - 1 / len(members)
         errors = self.errors[:, members] @ centre
-        bound = self.coefficient_errors.cluster_half_widths(self.directions[:, members] @ centre)
-        clustered = np.hypot(bound, half_widths(self.unreleased[:, members] @ centre))
+        bound = self.coefficient_errors.compute_cluster_half_widths(
+            self.directions[:, members] @ centre
+        )
+        clustered = np.hypot(bound, compute_half_widths(self.unreleased[:, members] @ centre))
         scores = self.scores[members] - self.scores[members].mean()
-        wide = half_widths(errors)
-        ahead = surely_ahead(scores, errors)
+        wide = compute_half_widths(errors)
+        ahead = find_significant_leads(scores, errors)
         rank, worst = 1 + ahead.sum(axis=0), len(scores) - ahead.sum(axis=1)
         # By score, sources that cannot be distinguished would seem to have an order.
         order = sorted(range(len(scores)), key=lambda at: (rank[at], names[at]))
@@ -305,12 +303,12 @@ class _GroupScores:
         return Board(self.labels[members[0]][0], standings, describe_ranks(standings))
 
 
-def surely_ahead(scores: Floats, errors: Floats) -> NDArray[np.bool_]:
+def find_significant_leads(scores: Floats, errors: Floats) -> NDArray[np.bool_]:
     """Return True where row i is ahead of column j, for all pairs at once at `LEVEL`: (n, n).
 
     `errors` (draws, n) are simulated ones of `scores` (n,).
     """
-    factor, spread = simultaneous_factor(errors)
+    factor, spread = compute_simultaneous_factor(errors)
     return np.asarray(scores[:, None] - scores > factor * spread)
 
 
@@ -348,42 +346,42 @@ def _board_notes(boards: Sequence[Board]) -> Iterator[str]:
         vague += sum(row.clustered > max(scores) - min(scores) for row in board.standings)
     if vague:
         yield (
-            f"of {vague:,} of {total:,} sources ± in the column “whatever labels are” is more than "
-            "all scores of their board are apart: that bound says nothing of where they stand; the "
-            "interval does, if labelers differ as simulated ones do"
+            f"for {vague:,} of {total:,} sources the ± of the worst case exceeds the spread of "
+            "their board's scores, so that this bound does not rank them; the interval does, if "
+            "labelers differ as the simulated ones do"
         )
 
 
 def _explain_scores(head: Head, summary: HeadSummary, groups: list[Group]) -> Iterator[str]:
     """Yield how to read a leaderboard, and its assumptions."""
     yield (
-        f"scores are points of Elo, 400 / ln 10 a log-odd, with mean {MEAN:,.0f}: 100 points more "
-        "are preferred in 64% of comparisons, a tie being half a win"
+        f"scores are Elo points, 400 / ln 10 per unit of log-odds, with mean {MEAN:,.0f}: a source "
+        "100 points ahead wins 64% of comparisons, a tie counting as half a win"
     )
     yield (
-        "intervals hold the noise, the scatter of labels and what is not known of how labelers "
-        f"differ; each covers with {LEVEL:.0%} by itself, ranks all together; pairs are as given"
+        "intervals cover the noise, the sampling error of labels and unknown differences between "
+        f"labelers; each holds with {LEVEL:.0%} by itself, ranks hold jointly; pairs are as given"
     )
     others = [group.name for group in summary.groups if group not in groups]
     if others or len(groups) > 1:
         what = ", ".join(others) if others else "the other column of sources"
-        yield f"scores are net of {what}: what sources owe to that is not in them"
+        yield f"scores are net of {what}: they exclude its effect"
     if summary.unknown:
-        yield unknown_sources_note(summary.unknown)
+        yield describe_unknown_sources(summary.unknown)
     if any(_has_unreleased_differences(head, summary, group) for group in groups):
         yield (
             f"only {head.basis.projection.shape[1]} components were released: scores are 0 along "
-            "the directions outside; intervals include these, assumed to vary like the released "
-            "ones, which is rough with few: ask for more --components"
+            "the others; intervals include these, assuming that they vary like the released ones, "
+            "which is rough if few were released: use more --components"
         )
 
 
 def _has_unreleased_differences(head: Head, summary: HeadSummary, group: Group) -> bool:
     """Return True if a difference of sources that met is not in the released directions."""
     assert summary.source_scores
-    first, second, _ = group_edges(summary.source_scores.edges, group)
+    first, second, _ = select_group_edges(summary.source_scores.edges, group)
     contrast = np.zeros((len(head.basis.projection), len(first)))
     contrast[first + group.start, np.arange(len(first))] = 1
     contrast[second + group.start, np.arange(len(first))] = -1
-    unreleased = unreleased_directions(head, contrast, summary.source_scores.theta)
+    unreleased = find_unreleased(head, contrast, summary.source_scores.theta)
     return bool((unreleased.share > NEGLIGIBLE).any())

@@ -30,11 +30,20 @@ from labelguard.learning.columns import parse_feature_columns
 from labelguard.learning.features import PairFeatures, open_part, open_provider
 from labelguard.project.opening import Where
 from labelguard.release.head import FILE, Head
-from labelguard.release.model_card import LearnedRelease, find_learned_releases, releases_of_card
+from labelguard.release.model_card import (
+    LearnedRelease,
+    find_learned_releases,
+    list_learned_releases,
+)
 from labelguard.release.pairs_file import PAIRS, scan_pairs
-from labelguard.release.rows import rows_path
-from labelguard.release.writer import Release, directory_of, read_card, verified_release_directory
-from labelguard.storage.files import SUMS, sha256
+from labelguard.release.rows import find_rows_path
+from labelguard.release.writer import (
+    Release,
+    read_card,
+    resolve_release_directory,
+    verify_release_directory,
+)
+from labelguard.storage.files import SUMS, hash_file
 from labelguard.text import no_progress, pluralize
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -75,8 +84,8 @@ def reward(
     directory, is_release = _open_source(source, project)
     learned: tuple[LearnedRelease, ...]
     if is_release:
-        verified_release_directory(directory)
-        learned = releases_of_card(read_card(directory), sha256(directory / SUMS))
+        verify_release_directory(directory)
+        learned = list_learned_releases(read_card(directory), hash_file(directory / SUMS))
         scorer, provider = _make_release_scorer(directory)
     else:
         learned = find_learned_releases(str(directory), private=not non_private)
@@ -89,7 +98,7 @@ def reward(
         scorers.append((_make_feature_scorer(spec), float(weight)))
     near = _LabeledResponses(directory, provider) if is_release else None
     if reference is not None:
-        near = _LabeledResponses(verified_release_directory(reference, project), None)
+        near = _LabeledResponses(verify_release_directory(reference, project), None)
     distinct = tuple({one.sums: one for one in learned}.values())
     return ReleaseReward(directory.name, scorers, distinct, near)
 
@@ -108,7 +117,7 @@ def _find_releases_learned_from(spec: str, *, private: bool) -> tuple[LearnedRel
 
 def _open_source(source: Release | str | Path, project: Where) -> tuple[Path, bool]:
     """Return a directory, and True if it is that of a release."""
-    directory = directory_of(source, project)
+    directory = resolve_release_directory(source, project)
     is_release = (directory / "card.json").is_file()
     if not is_release and not (directory / "config.json").is_file():
         raise LabelguardError(f"{directory} is neither a release nor a reward model")
@@ -129,11 +138,11 @@ def _make_release_scorer(directory: Path) -> tuple[Scorer, PairFeatures | None]:
     if parse_feature_columns(head.features) or "verdict" in kinds:
         raise LabelguardError(
             f"the head of {directory.name} reads {head.features}: columns of its pairs, which a "
-            "text alone has not; fit one on features of texts, say --features length+style+text"
+            "text alone does not have; fit one on features of texts: --features length+style+text"
         )
-    provider = head.provider(no_progress)
+    provider = head.load_provider(no_progress)
     provider.store_nothing()
-    return lambda texts: head.margins(provider(_pair_with_empty(texts))), provider
+    return lambda texts: head.predict_log_odds(provider(_pair_with_empty(texts))), provider
 
 
 def _make_feature_scorer(spec: str) -> Scorer:
@@ -223,9 +232,7 @@ class ReleaseReward:
         the labeled responses. Raises `LabelguardError` where no labeled responses are at hand.
         """
         if self._labeled is None:
-            raise LabelguardError(
-                "no labeled responses are at hand: name their release (reference=)"
-            )
+            raise LabelguardError("no labeled responses to compare with: name a reference release")
         return self._labeled.distances(_make_text_table(prompts, responses))
 
 
@@ -244,7 +251,7 @@ class _LabeledResponses:
     @cached_property
     def _feature_statistics(self) -> tuple[PairFeatures, Floats, Floats]:
         """Return the features, and their mean and standard deviation, (d,), over labeled texts."""
-        pairs = scan_pairs(rows_path(self.release)).select(PAIRS).head(_ROWS).collect()
+        pairs = scan_pairs(find_rows_path(self.release)).select(PAIRS).head(_ROWS).collect()
         prompt, chosen, rejected = (pairs.to_arrow()[name].combine_chunks() for name in PAIRS)
         provider = self.provider
         if provider is None:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from labelguard import clock, plugins
 from labelguard.configuration import project_file
-from labelguard.configuration.loader import validate
+from labelguard.configuration.loader import validate_settings
 from labelguard.configuration.project_file import FILE
-from labelguard.errors import ConnectorError
+from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.storage.files import read_mounted
 from labelguard.text import Progress
 
@@ -30,7 +30,7 @@ DOOR = "labelguard.connectors"
 T = TypeVar("T")
 
 # Why an answer is not taken that would win over all that is said of it until its time has come.
-AHEAD = "its time is ahead of this machine's clock by more than a day: see which clock is wrong"
+AHEAD = "its time is more than a day ahead of this machine's clock: find out which clock is wrong"
 _AHEAD = timedelta(days=1) // timedelta(microseconds=1)
 
 
@@ -105,9 +105,9 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, table: Mapping[str, Any]) -> Settings:
+    def from_table(cls, name: str, table: Mapping[str, Any]) -> Settings:
         """From the table in labelguard.toml. Raises `ConnectorError` for values of other types."""
-        own = validate(
+        own = validate_settings(
             project_file.ConnectorTable, table, FILE, at=("connectors", name), error=ConnectorError
         )
         return cls(
@@ -120,17 +120,20 @@ class Settings:
             own.model_extra or {},
         )
 
-    def own(self, kind: type[T]) -> T:
+    def parse_options(self, kind: type[T]) -> T:
         """Return the connector's own options as a model, or `ConnectorError` for what does not fit
         it.
         """
         at = ("connectors", self.name)
-        return validate(kind, self.options, FILE, at=at, error=ConnectorError)
+        return validate_settings(kind, self.options, FILE, at=at, error=ConnectorError)
 
 
 class Connector(Protocol):
     """One project or data set of one annotation tool. Every method raises `ConnectorError`, which
     names the field that was unexpected, and never what is in it.
+
+    A connector may have a method `check_access`, which raises where a key or a package is missing,
+    and never speaks to the tool.
     """
 
     @property
@@ -162,27 +165,18 @@ class Connector(Protocol):
         ...
 
 
-@runtime_checkable
-class ChecksAccess(Protocol):
-    """A connector that can tell, without its tool, whether it could speak to it."""
-
-    def check_access(self) -> None:
-        """Raise `ConnectorError` where a key or a package is missing. Never speaks to the tool."""
-        ...
-
-
-def kinds() -> list[str]:
+def list_connector_kinds() -> list[str]:
     """Return the connectors that are installed."""
-    return plugins.available(DOOR)
+    return plugins.list_entry_points(DOOR)
 
 
-def connector(settings: Settings) -> Connector:
+def open_connector(settings: Settings) -> Connector:
     """Return the connector of these settings. Raises `ConnectorError` for an unknown kind."""
-    entry_point = plugins.find(DOOR, settings.kind)
+    entry_point = plugins.find_entry_point(DOOR, settings.kind)
     if entry_point is None:
         raise ConnectorError(
             f"[connectors.{settings.name}]: no connector is called {settings.kind!r}; set kind to "
-            f"one of {', '.join(kinds())}"
+            f"one of {', '.join(list_connector_kinds())}"
         )
     loaded: Connector = entry_point.load()(settings)
     return loaded
@@ -192,15 +186,15 @@ def read_settings(tables: Mapping[str, Any], name: str) -> Settings:
     """Return the settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
     table = tables.get(name)
     if not isinstance(table, Mapping):
-        names = f"there are: {', '.join(sorted(tables))}" if tables else "see docs/connectors.md"
+        names = f"found: {', '.join(sorted(tables))}" if tables else "see docs/connectors.md"
         raise ConnectorError(f"labelguard.toml has no [connectors.{name}]; {names}")
-    return Settings.of(name, table)
+    return Settings.from_table(name, table)
 
 
 def check_access(settings: Settings) -> None:
-    """Raise `ConnectorError` for whatever would keep a pull from beginning, unasked of the tool."""
-    if isinstance(made := connector(settings), ChecksAccess):
-        made.check_access()
+    """Raise `ConnectorError` where a connector says, without its tool, that no pull can begin."""
+    if check := getattr(open_connector(settings), "check_access", None):
+        check()
 
 
 def read_all_settings(tables: Mapping[str, Any]) -> dict[str, Settings]:
@@ -219,8 +213,7 @@ def read_source_settings(tables: Mapping[str, Any], source: str) -> Settings:
     first = settings[0]
     if any((s.columns, s.question) != (first.columns, first.question) for s in settings):
         raise ConnectorError(
-            f"the connectors of source {source!r} differ in columns or question; one source is "
-            "read in one way"
+            f"the connectors of source {source!r} differ in columns or question; they must agree"
         )
     return first
 
@@ -228,20 +221,17 @@ def read_source_settings(tables: Mapping[str, Any], source: str) -> Settings:
 _SERVICE = "labelguard"
 
 
-def credential(connector: str, kind: str) -> str:
+def read_credential(connector: str, kind: str) -> str:
     """Return a secret of a connector: `api_key`, or `hook_secret` (several, separated by blanks).
 
     Looked for in LABELGUARD_<CONNECTOR>_<KIND>, in the file that LABELGUARD_<CONNECTOR>_<KIND>_FILE
     names, and in the keyring under service `labelguard` and user `<connector>/<kind>`. Raises
     `ConnectorError` if it is nowhere.
     """
-    own = variable(connector, kind)
-    if value := os.environ.get(own, "").strip():
+    own = credential_variable(connector, kind)
+    if value := read_secret(own, ConnectorError):
         return value
     if name := os.environ.get(f"{own}_FILE"):
-        data = read_mounted(Path(name), ConnectorError)
-        if value := data.decode(errors="replace").strip():
-            return value
         raise ConnectorError(f"connector {connector}: the file of its {kind} is empty: {name}")
     if find_spec("keyring"):
         import keyring
@@ -249,11 +239,22 @@ def credential(connector: str, kind: str) -> str:
         if value := (keyring.get_password(_SERVICE, f"{connector}/{kind}") or "").strip():
             return value
     raise ConnectorError(
-        f"connector {connector}: no {kind}; put it into {own}, into a file named by "
-        f"{own}_FILE, or into the keyring (keyring set {_SERVICE} {connector}/{kind})"
+        f"connector {connector}: no {kind}; set it in {own}, in a file named by "
+        f"{own}_FILE, or in the keyring (keyring set {_SERVICE} {connector}/{kind})"
     )
 
 
-def variable(connector: str, kind: str) -> str:
+def read_secret(name: str, kind: type[LabelguardError]) -> str:
+    """Return the secret in an environment variable, or in the file that NAME_FILE names.
+
+    Blank if there is none. Raises `kind` for a file that is not safe or cannot be read.
+    """
+    secret, file = os.environ.get(name, "").strip(), os.environ.get(f"{name}_FILE")
+    if secret or not file:
+        return secret
+    return read_mounted(Path(file), kind).decode(errors="replace").strip()
+
+
+def credential_variable(connector: str, kind: str) -> str:
     """Return the environment variable of such a secret."""
     return "LABELGUARD_" + re.sub(r"\W", "_", f"{connector}_{kind}").upper()

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError, KeyProblem
@@ -139,24 +138,24 @@ class Inbox:
         return "Inbox(…)"
 
     @classmethod
-    def at(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self:
+    def open(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self:
         """Return that of the project in `state`: beside its ledger, wherever this is; made if need
         be.
         """
         url = f"sqlite:///{state / FILE}" if ledger_url.startswith("sqlite") else ledger_url
         inbox = cls(url, keys)
-        inbox._create()
+        inbox._create_tables()
         if inbox._engine.dialect.name == "sqlite":
             (state / FILE).chmod(0o600)
         return inbox
 
     @classmethod
-    def find(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self | None:
+    def open_if_exists(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self | None:
         """Return the same if there may be one: a project without a hook has no file."""
         beside = ledger_url.startswith("sqlite") and not (state / FILE).exists()
-        return None if beside else cls.at(state, ledger_url, keys)
+        return None if beside else cls.open(state, ledger_url, keys)
 
-    def put(self, events: Sequence[Event]) -> int:
+    def store_events(self, events: Sequence[Event]) -> int:
         """Store the answers of events in one transaction, on disk when this returns.
 
         Return how many were new. Which of several states of one identity counts does not depend on
@@ -176,12 +175,13 @@ class Inbox:
         if not rows:
             return 0
         given = [rows[name] for name in sorted(rows)]  # two writers never wait in a circle
-        insert = self._insert(_events).on_conflict_do_nothing(index_elements=["delivery"])
+        insert = database.build_resolving_insert(self._engine, _events)
+        insert = insert.on_conflict_do_nothing(index_elements=["delivery"])
         with self._writing() as connection:
             new = set(connection.scalars(insert.returning(_events.c.delivery), given))
             repeats |= rows.keys() - new
             if repeats:
-                again = self._insert(_repeats)
+                again = database.build_resolving_insert(self._engine, _repeats)
                 again = again.on_conflict_do_update(index_elements=["delivery"], set_={"at": now})
                 connection.execute(again, [{"delivery": r, "at": now} for r in sorted(repeats)])
         return len(new)
@@ -200,18 +200,18 @@ class Inbox:
                 own = sa.and_(_repeats.c.delivery == name, _repeats.c.at < before)
                 connection.execute(sa.delete(_repeats).where(own))
 
-    def check(self) -> None:
+    def check_writable(self) -> None:
         """Write a record and flush it, as a delivery is; raise `ConnectorError` if it cannot be."""
         with self._writing() as connection:
             row = {"body": keyring.random_bytes(_CHECK_BYTES)}
             new = connection.scalar(sa.insert(_checks).returning(_checks.c.number), row)
             connection.execute(sa.delete(_checks).where(_checks.c.number != new))
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Return how many events wait."""
         return self._count(_WAITING)
 
-    def count_letters(self) -> int:
+    def count_dead_letters(self) -> int:
         """Return how many dead letters there are."""
         return self._count(sa.select(_letters.c.number))
 
@@ -219,13 +219,13 @@ class Inbox:
         with self._reading() as connection:
             return connection.scalar(sa.select(sa.func.count()).select_from(rows.subquery())) or 0
 
-    def connectors(self) -> list[str]:
+    def list_connectors(self) -> list[str]:
         """Of which connectors events wait."""
         with self._reading() as connection:
             query = sa.select(_events.c.connector).where(_events.c.body.is_not(None)).distinct()
             return sorted(connection.scalars(query))
 
-    def claim(self, connector: str, segment: str, most: int) -> int:
+    def claim_events(self, connector: str, segment: str, most: int) -> int:
         """Take up to `most` waiting events of a connector for a segment; how many there were."""
         waiting = sa.and_(
             _events.c.connector == connector,
@@ -244,7 +244,7 @@ class Inbox:
             rows = connection.execute(own).all()
         return [self._open_event(row.delivery, row.connector, row.body) for row in rows]
 
-    def settle(self, counted: Collection[str]) -> None:
+    def finish_claims(self, counted: Collection[str]) -> None:
         """Forget events in segments that count, and let those wait that a crash left claimed."""
         claimed = sa.select(_events.c.segment).where(
             _events.c.segment.is_not(None), _events.c.body.is_not(None)
@@ -260,7 +260,7 @@ class Inbox:
             connection.execute(sa.delete(_repeats).where(_repeats.c.at < since * _SECOND))
         self._truncate_write_ahead_log()
 
-    def bury(self, connector: str, body: bytes, why: str) -> None:
+    def store_dead_letter(self, connector: str, body: bytes, why: str) -> None:
         """Keep a delivery that could not be understood, sealed as it came, if there is room.
 
         It is filled up with blanks, for its length might tell a label.
@@ -273,13 +273,13 @@ class Inbox:
             there, held = connection.execute(sa.select(sa.func.count(), size)).one()
             if there >= LETTERS or held + len(body) > LETTERS_BYTES:
                 raise ConnectorError(
-                    f"there are {there:,} dead letters, and no more are kept; see why they came "
-                    "(labelguard hook dead-letters list), mend it and retry them"
+                    f"there are {there:,} dead letters, the most that are kept; see their causes "
+                    "(labelguard hook dead-letters list), fix them and retry"
                 )
             row = values | {"bytes": len(body), "body": sealed}
             connection.execute(sa.insert(_letters).values(row))
 
-    def note(self, connector: str, reasons: Sequence[str], *, whole: bool) -> None:
+    def record_omissions(self, connector: str, reasons: Sequence[str], *, whole: bool) -> None:
         """Let there be a letter without a body for each reason why a pull left out an answer.
 
         Those of earlier pulls stay, or after a `whole` one go. There are at most so many.
@@ -297,14 +297,14 @@ class Inbox:
             for reason in new[: max(LETTERS - there, 0)]:
                 connection.execute(sa.insert(_letters).values({**row, "why": reason[:400]}))
 
-    def letters(self) -> list[Letter]:
+    def list_dead_letters(self) -> list[Letter]:
         """Return the dead letters, oldest first."""
         own = _letters.c
         query = sa.select(own.number, own.connector, own.at, own.bytes, own.why)
         with self._reading() as connection:
             return [Letter(*row) for row in connection.execute(query.order_by(own.number))]
 
-    def letter(self, number: int) -> bytes:
+    def read_dead_letter(self, number: int) -> bytes:
         """Return what is in a dead letter; `ConnectorError` if there is none of that number."""
         query = sa.select(_letters.c.connector, _letters.c.body).where(_letters.c.number == number)
         with self._reading() as connection:
@@ -313,13 +313,13 @@ class Inbox:
             raise ConnectorError(f"there is no dead letter {number}")
         return self._keys.unseal(_LETTER, row.body, row.connector.encode())
 
-    def remove(self, number: int) -> None:
+    def delete_dead_letter(self, number: int) -> None:
         """Forget a dead letter."""
         with self._writing() as connection:
             connection.execute(sa.delete(_letters).where(_letters.c.number == number))
         self._truncate_write_ahead_log()
 
-    def filter(self, keep: Callable[[Event], Event | None]) -> int:
+    def filter_events(self, keep: Callable[[Event], Event | None]) -> int:
         """Put every waiting event through `keep`, and forget those that become None.
 
         How many answers there are fewer then.
@@ -339,7 +339,7 @@ class Inbox:
         self._truncate_write_ahead_log()
         return fewer
 
-    def fault(self) -> str | None:
+    def find_fault(self) -> str | None:
         """Return what cannot be read of it, or None."""
         try:
             with self._reading() as connection:
@@ -365,12 +365,7 @@ class Inbox:
         answers = [Answer(r, v, who, b64decode(body).decode()) for r, v, who, body in rows]
         return Event(connector, tuple(answers))
 
-    def _insert(self, table: sa.Table) -> Any:
-        """Return an INSERT that may say what to do where there is such a row."""
-        postgres = self._engine.dialect.name == "postgresql"
-        return postgresql.insert(table) if postgres else sqlite.insert(table)
-
-    def _create(self) -> None:
+    def _create_tables(self) -> None:
         with self._writing() as connection:
             _lock_creation(connection)
             _metadata.create_all(connection)
@@ -446,5 +441,5 @@ def _translate_errors(engine: sa.Engine) -> Iterator[None]:
         first = str(getattr(error, "orig", "")).partition("\n")[0]
         known = [word for word in ("locked", "full", "readonly", "disk I/O") if word in first]
         why = f"{cause} ({', '.join(known)})" if known else cause
-        where = database.address(engine.url)
+        where = database.format_address(engine.url)
         raise ConnectorError(f"the inbox at {where} cannot be used now: {why}") from None

@@ -77,15 +77,15 @@ class AnswerRows:
     deleted: Blocks
 
     @classmethod
-    def of(
+    def from_answers(
         cls, answers: Sequence[Answer], connector: str, source: str, keys: KeyRing
     ) -> AnswerRows:
         """Return the answers of a connector as rows."""
         present = [answer for answer in answers if not answer.is_deleted]
         labelers = [answer.labeler for answer in present]
         position = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
-        distinct = keys.labeler_keys(source, position)
-        record = keys.record_keys(connector, [answer.record for answer in present])
+        distinct = keys.hash_labelers(source, position)
+        record = keys.hash_records(connector, [answer.record for answer in present])
         rows = [
             {"record": key, "version": a.version, "id": a.record, "labeler": a.labeler}
             | {"body": a.body}
@@ -96,7 +96,7 @@ class AnswerRows:
             record,
             distinct[[position[name] for name in labelers]] if present else _NO_KEYS,
             pa.Table.from_pylist(rows, SCHEMA),
-            keys.record_keys(connector, deleted),
+            keys.hash_records(connector, deleted),
         )
 
     def __len__(self) -> int:
@@ -107,9 +107,9 @@ class AnswerRows:
         table, keys = self.table.filter(pa.array(rows)), self.labeler_key[rows]
         return AnswerRows(self.record[rows], keys, table, self.deleted[deleted])
 
-    def tables(self) -> dict[int, pa.Table]:
+    def split_by_place(self) -> dict[int, pa.Table]:
         """Return what goes to which place of a segment, in the order of arrival."""
-        bucket = buckets.bucket_of(self.labeler_key, BUCKETS)
+        bucket = buckets.assign_buckets(self.labeler_key, BUCKETS)
         tables = {
             place: self.table.filter(pa.array(bucket == place))
             for place in np.unique(bucket).tolist()
@@ -133,20 +133,16 @@ class Segments:
         """Write a segment's file, flushed to disk; its digest."""
         return self._write(name, "", self._pack(name, tables))
 
-    def put(self, segment: Segment, data: bytes) -> None:
+    def restore(self, segment: Segment, data: bytes) -> None:
         """Write the file of a segment that lacks it. Raises `ProjectError` if it is another."""
         if self._digest(segment.name, data) != segment.digest:
             raise ProjectError(f"segment {segment.name} is not the one that the ledger lists")
         self._directory.mkdir(mode=0o700, exist_ok=True)
         write_atomically(self._path(segment.name), data, mode=0o600)
 
-    def lacks(self, segment: Segment) -> bool:
+    def is_missing(self, segment: Segment) -> bool:
         """Return whether there is no file of a segment."""
         return not any(self._path(segment.name, end).exists() for end in ("", _REWRITTEN))
-
-    def read_file(self, segment: Segment) -> bytes:
-        """Return the bytes of a segment's file, as the ledger lists it; else `ProjectError`."""
-        return self._read_verified_bytes(segment)
 
     def _write(self, name: str, end: str, data: bytes) -> str:
         self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -166,10 +162,10 @@ class Segments:
 
         Raises `ProjectError` if the file is not the one that the ledger lists.
         """
-        data = self._read_verified_bytes(segment)
+        data = self.read_verified(segment)
         if not data.startswith(_HEADER):
             raise ProjectError(
-                f"segment {segment.name} of ingested answers is of a later version of labelguard"
+                f"segment {segment.name} was written by a later version of labelguard"
             )
         return {
             place: self._open_table(segment.name, place, data[start:end], columns)
@@ -180,14 +176,14 @@ class Segments:
     def rewrite(self, segment: Segment, changed: dict[int, pa.Table]) -> tuple[str, int]:
         """Write a segment anew beside itself with other tables in some places.
 
-        Its digest and number of rows, with which `settle` puts it in place once the ledger lists
-        them.
+        Return its digest and number of rows; `complete_rewrites` puts it in place once the ledger
+        lists them.
         """
         tables = {p: table for p, table in (self.read(segment) | changed).items() if len(table)}
         digest = self._write(segment.name, _REWRITTEN, self._pack(segment.name, tables))
         return digest, sum(map(len, tables.values()))
 
-    def settle(self, counted: Sequence[Segment]) -> None:
+    def complete_rewrites(self, counted: Sequence[Segment]) -> None:
         """Complete what crashes left: files change places with those that were rewritten, as the
         ledger says, and those go that it does not list.
         """
@@ -205,7 +201,7 @@ class Segments:
                 path.unlink()
         fsync_path(self._directory)
 
-    def fault(self, counted: Sequence[Segment]) -> str | None:
+    def find_fault(self, counted: Sequence[Segment]) -> str | None:
         """Return the error of the first segment that is not as the ledger says, or None."""
         for segment in counted:
             try:
@@ -217,7 +213,8 @@ class Segments:
     def _path(self, name: str, end: str = "") -> Path:
         return self._directory / f"{name}.segment{end}"
 
-    def _read_verified_bytes(self, segment: Segment) -> bytes:
+    def read_verified(self, segment: Segment) -> bytes:
+        """Return the bytes of a segment's file, as the ledger lists it; else `ProjectError`."""
         for path in map(partial(self._path, segment.name), ("", _REWRITTEN)):
             try:
                 data = path.read_bytes()
@@ -227,7 +224,7 @@ class Segments:
                 return data
         raise ProjectError(
             f"segment {segment.name} of ingested answers is missing, or not the one that the "
-            "ledger lists; put it back from a backup"
+            "ledger lists; restore it from a backup"
         )
 
     def _digest(self, name: str, data: bytes) -> str:
@@ -316,14 +313,14 @@ class AnswerStates:
         What was announced of a record that is gone comes late; what a tool lists is there again.
         Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
         """
-        at = blocks.positions(self.record, rows.record)
+        at = blocks.find_positions(self.record, rows.record)
         if not len(self.record):
             return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
         met, at, version = at >= 0, np.maximum(at, 0), rows.table["version"].to_numpy()
         same = (self.version[at] == version) & ~repeated
         older = self.alive[at] & (self.forgotten[at] | same | (self.version[at] > version))
         late = ~self.alive[at] & (not is_pull)
-        gone = blocks.positions(self.record[~self.alive], rows.deleted) >= 0
+        gone = blocks.find_positions(self.record[~self.alive], rows.deleted) >= 0
         return met & (older | late), gone
 
 
@@ -376,7 +373,7 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
     distinct, which = blocks.unique(dead)
     latest = np.full(len(distinct), -1)
     np.maximum.at(latest, which, since)
-    at = blocks.positions(distinct, record)
+    at = blocks.find_positions(distinct, record)
     return np.where(at >= 0, latest[at], -1)
 
 

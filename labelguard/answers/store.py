@@ -53,36 +53,36 @@ class AnswerStore:
         """The files of segments."""
         return Segments(self.state / "labels", self.keys, self.keep)
 
-    def segments(self, connector: str | None = None) -> list[Segment]:
+    def list_segments(self, connector: str | None = None) -> list[Segment]:
         """Return the segments that count, or those of a connector, oldest first."""
         segments = self.ledger.read(sources.read_segments)
         return [s for s in segments if connector is None or s.connector == connector]
 
-    def standing(self, connector: str) -> AnswerStates:
+    def read_states(self, connector: str) -> AnswerStates:
         """Return which answers of a connector count."""
-        return stored.read_counting_states(self.files, self.segments(connector))
+        return stored.read_counting_states(self.files, self.list_segments(connector))
 
-    def inbox(self) -> Inbox:
+    def open_inbox(self) -> Inbox:
         """Return the inbox, which is made if there is none."""
-        return Inbox.at(self.state, self.ledger_url, self.keys)
+        return Inbox.open(self.state, self.ledger_url, self.keys)
 
-    def find_inbox(self) -> Inbox | None:
+    def open_inbox_if_exists(self) -> Inbox | None:
         """Return the inbox if there may be one."""
-        return Inbox.find(self.state, self.ledger_url, self.keys)
+        return Inbox.open_if_exists(self.state, self.ledger_url, self.keys)
 
-    def sources(self) -> list[str]:
+    def list_sources(self) -> list[str]:
         """Return the sources of which answers were ingested."""
-        return sorted({segment.source for segment in self.segments()})
+        return sorted({segment.source for segment in self.list_segments()})
 
     def resolve_source(self, name: str | None) -> str:
         """Return the source of this name, or the only one that was ingested.
 
         Raises `NothingIngested` where there is none, `InvalidLabels` if there are several.
         """
-        sources = self.sources()
+        sources = self.list_sources()
         if name is not None and name not in sources:
-            others = f"; ingested were: {', '.join(sources)}" if sources else ""
-            raise NothingIngested(f"nothing of source {name!r} was ingested{others}")
+            others = f"; ingested sources: {', '.join(sources)}" if sources else ""
+            raise NothingIngested(f"no answers of source {name!r} were ingested{others}")
         if not sources:
             raise NothingIngested(
                 "no INPUT was given, and nothing was ingested (labelguard ingest, labelguard pull)"
@@ -94,13 +94,13 @@ class AnswerStore:
             )
         return name or sources[0]
 
-    def export(self, source: str, directory: Path) -> list[Path]:
+    def export_source(self, source: str, directory: Path) -> list[Path]:
         """Write the answers of a source that count, as exports of its tools; a file each connector.
 
         Raises `InvalidLabels` if none counts.
         """
         fresh_directory(directory, mode=0o700)
-        segments = [segment for segment in self.segments() if segment.source == source]
+        segments = [segment for segment in self.list_segments() if segment.source == source]
         files = []
         for name in sorted({segment.connector for segment in segments}):
             of_tool = [segment for segment in segments if segment.connector == name]
@@ -118,12 +118,12 @@ class AnswerStore:
             )
         return files
 
-    def count(self) -> StoredAnswers:
+    def count_stored(self) -> StoredAnswers:
         """Return how much was ingested, and how much waits."""
-        segments, waiting = self.segments(), 0
-        if inbox := self.find_inbox():
+        segments, waiting = self.list_segments(), 0
+        if inbox := self.open_inbox_if_exists():
             with contextlib.closing(inbox):
-                waiting = inbox.waiting()
+                waiting = inbox.count_waiting()
         return StoredAnswers(sum(segment.rows for segment in segments), len(segments), waiting)
 
     def find_unknown_sources(self) -> dict[str, str]:
@@ -132,19 +132,19 @@ class AnswerStore:
         settings = sorted(connectors.read_all_settings(self.tables).items())
         return {n: one.source for n, one in settings if known and one.source not in known}
 
-    def settle(self) -> None:
+    def complete_segments(self) -> None:
         """Complete or undo what a crash left of segments. Only for who holds the project."""
-        self.files.settle(self.segments())
+        self.files.complete_rewrites(self.list_segments())
 
-    def fault(self) -> str | None:
+    def find_fault(self) -> str | None:
         """Return the first thing that does not hold of segments or inbox, or None."""
-        broken = self.files.fault(self.segments())
-        if broken or not (inbox := self.find_inbox()):
+        broken = self.files.find_fault(self.list_segments())
+        if broken or not (inbox := self.open_inbox_if_exists()):
             return broken
         with contextlib.closing(inbox):
-            return inbox.fault()
+            return inbox.find_fault()
 
-    def remove(
+    def remove_labelers(
         self, departed: DepartedLabelers, row_keys: set[bytes], epoch: int | None
     ) -> RawRows:
         """Remove answers of labelers who leave, and dead letters, which cannot be attributed.
@@ -160,13 +160,13 @@ class AnswerStore:
     ) -> RawRows:
         """Remove their answers from segments, whichever state of them counts."""
         if epoch is not None:
-            self.settle()
-        held = buckets.bucket_of(departed.labelers, buckets.BUCKETS)
+            self.complete_segments()
+        held = buckets.assign_buckets(departed.labelers, buckets.BUCKETS)
         places, count, rewritten = set(held.tolist()), 0, {}
-        for segment in self.segments():
+        for segment in self.list_segments():
             changed = {}
             for place, table in self.files.read(segment, places).items():
-                theirs = departed.rows(table["labeler"], segment.source)
+                theirs = departed.match_ids(table["labeler"], segment.source)
                 # Of a label that was forgotten, the keys of its rows tell whose it was.
                 keys = table["rows"].to_pylist()
                 theirs |= np.array([not row_keys.isdisjoint(row or ()) for row in keys], bool)
@@ -176,7 +176,7 @@ class AnswerStore:
             if changed and epoch is not None:
                 rewritten[segment.name] = self.files.rewrite(segment, changed)
         if rewritten and epoch is not None:
-            self.files.settle(
+            self.files.complete_rewrites(
                 self.ledger.write(epoch, sources.record_rewritten_segments, rewritten)
             )
         return RawRows(count, answers=count)
@@ -193,19 +193,19 @@ class AnswerStore:
                 return None if remove else event
             source = settings[event.connector].source
             labelers = [answer.labeler for answer in event.answers]
-            theirs = departed.match_keys(self.keys.labeler_keys(source, labelers))
+            theirs = departed.match_keys(self.keys.hash_labelers(source, labelers))
             count += int(theirs.sum())
             rest = tuple(a for a, left in zip(event.answers, ~theirs, strict=True) if left)
             return event if not remove else replace(event, answers=rest) if rest else None
 
-        inbox = self.find_inbox()
+        inbox = self.open_inbox_if_exists()
         if inbox is None:
             return RawRows()
         with contextlib.closing(inbox):
-            inbox.filter(keep)
-            letters = inbox.letters()
+            inbox.filter_events(keep)
+            letters = inbox.list_dead_letters()
             for letter in letters if remove else ():
-                inbox.remove(letter.number)
+                inbox.delete_dead_letter(letter.number)
         names = [f"dead letter {letter.number} for {letter.connector}" for letter in letters]
         names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
         return RawRows(count, tuple(names), answers=count)
@@ -214,7 +214,7 @@ class AnswerStore:
 def describe_unknown_source(source: str) -> str:
     """Return what to do about a connector's source that was not added."""
     return (
-        f"nothing of source {source!r} is released before it is added: labelguard source add "
+        f"answers of source {source!r} are not released until it is added: labelguard source add "
         f"{source}"
     )
 
@@ -267,14 +267,14 @@ class WorkerState:
             return cls()
         except (OSError, ValueError, TypeError):
             raise ProjectError(
-                f"{path} is not what a worker wrote; remove it, nothing is lost by that"
+                f"{path} was not written by a worker; it can be removed safely"
             ) from None
 
     def reconciliations(self) -> Iterator[tuple[str, str]]:
         """Yield connectors with the day of the last reconciliation, and since when they fail."""
         done, failing = self.reconciled, self.unreconciled
         for name in sorted({*done, *failing}):
-            fails = f" (attempts fail since {failing[name]['since']})" if name in failing else ""
+            fails = f" (failing since {failing[name]['since']})" if name in failing else ""
             yield name, f"{done.get(name, 'never')}{fails}"
 
     def write(self, state: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -155,9 +154,9 @@ class TrainingRuns(ClippedSums):
 
     counts = "runs"
     counts_uses = False
-    # True if labels are sampled one by one, of which a labeler has so many at most; else labelers
-    # are.
-    by_record: ClassVar[bool] = False
+    # A number beside q and steps that its price depends on: `records` where labels are sampled one
+    # by one, of which a labeler has so many at most; `updates` of a step.
+    further_term: ClassVar[str | None] = None
     # The component that prices it.
     run: ClassVar[str]
 
@@ -186,27 +185,32 @@ class TrainingRuns(ClippedSums):
 
     def _further_terms(self, sampling: Sampling) -> dict[str, Any]:
         """Return what its price depends on beside q and steps."""
-        return {"records": sampling.records} if self.by_record else {}
+        return (
+            {self.further_term: getattr(sampling, self.further_term)} if self.further_term else {}
+        )
 
     def parse_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
-        """`q=0.2,steps=100`, and `records=8` where labels are sampled."""
-        known = {"q", "steps"} | ({"records"} if self.by_record else set())
+        """`q=0.2,steps=100`, and the further term of its kind, such as `records=8`."""
+        known = {"q", "steps", self.further_term}
         super().parse_terms({name: value for name, value in terms.items() if name not in known})
-        records = int(terms["records"]) if self.by_record else None
-        return {"sampling": Sampling(float(terms["q"]), int(terms["steps"]), records)}
+        more, name = dict[str, int](), self.further_term
+        if name and (name in terms or getattr(Sampling, name) is None):  # what has no usual value
+            more = {name: int(terms[name])}
+        return {"sampling": Sampling(float(terms["q"]), int(terms["steps"]), **more)}
 
     def format_terms(self, allowance: AllowanceTerms) -> dict[str, Any]:
         """Return the inverse of `parse_terms`."""
         sampling = allowance.sampling
         assert sampling is not None
-        records = {"records": sampling.records} if self.by_record else {}
-        return {"q": repr(sampling.probability), "steps": sampling.steps, **records}
+        further = self._further_terms(sampling).items()
+        unusual = {name: value for name, value in further if value != getattr(Sampling, name)}
+        return {"q": repr(sampling.probability), "steps": sampling.steps, **unusual}
 
     def check_allowance(self, allowance: AllowanceTerms) -> None:
         """A run has a sampling, and Gaussian noise."""
         super().check_allowance(allowance)
         sampling = allowance.sampling
-        if sampling is None or (sampling.records is not None) != self.by_record:
+        if sampling is None or (sampling.records is None) == (self.further_term == "records"):
             raise PolicyError(f"a run of {self.name} is sampled: allow {self.form}")
         if allowance.ball is not None:
             raise PolicyError(f"ball noise is for statistic:releases=1 only, not for {self.name}")
@@ -218,9 +222,9 @@ class TrainingRuns(ClippedSums):
         from labelguard.accounting import gaussian
 
         assert allowance.sampling is not None
-        steps = allowance.sampling.steps
+        steps, updates = allowance.sampling.steps, allowance.sampling.updates
         beyond = gaussian.delta_of_truncation(gaussian.MOST_COORDINATES * steps, epsilon)
-        return steps * delta_of_finite_bits(epsilon) + beyond
+        return updates * (steps * delta_of_finite_bits(epsilon) + beyond)
 
     def reuses_labels(self, state: str) -> bool:
         """Nothing: a run begins with the base model, and learns from all labels."""
@@ -244,7 +248,7 @@ class RecordWise(TrainingRuns):
 
     name, noun, shortage_noun, run = "els", "els run", "els run", "SampledRecords"
     form = "els:runs=1,q=0.05,steps=100,records=8"
-    by_record = True
+    further_term = "records"
 
 
 class GroupPrivacy(TrainingRuns):
@@ -252,7 +256,7 @@ class GroupPrivacy(TrainingRuns):
 
     name, noun, shortage_noun, run = "els-group", "els-group run", "els-group run", "Groups"
     form = "els-group:runs=1,q=0.05,steps=100,records=8"
-    by_record = True
+    further_term = "records"
 
 
 class AdaptiveUserWise(TrainingRuns):
@@ -276,26 +280,7 @@ class WholeRecordStages(TrainingRuns):
     form = "records:stages=1,q=0.2,steps=50, or records:stages=3,q=0.2,steps=50,updates=4"
     adjacency = "zero_out"
     units = ("user", "record")
-
-    def _further_terms(self, sampling: Sampling) -> dict[str, Any]:
-        return {"updates": sampling.updates}
-
-    def parse_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
-        """`q=0.2,steps=50`, and `updates=4` where a step takes several."""
-        rest = {name: value for name, value in terms.items() if name != "updates"}
-        sampling = super().parse_terms(rest)["sampling"]
-        return {"sampling": replace(sampling, updates=int(terms.get("updates", 1)))}
-
-    def format_terms(self, allowance: AllowanceTerms) -> dict[str, Any]:
-        """Return the inverse of `parse_terms`."""
-        assert allowance.sampling is not None
-        updates = allowance.sampling.updates
-        return super().format_terms(allowance) | ({"updates": updates} if updates > 1 else {})
-
-    def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
-        """Of a draw in every update."""
-        assert allowance.sampling is not None
-        return allowance.sampling.updates * super().discretization_delta(epsilon, allowance)
+    further_term = "updates"
 
     def describe_noise(self, price: Price) -> dict[str, Any]:
         """With the updates of a step."""
@@ -322,7 +307,7 @@ ONE_MORE = (
 )
 
 
-def kind(name: str) -> EventKind:
+def find_event_kind(name: str) -> EventKind:
     """Return the kind of that name; `PolicyError` if there is none."""
     if name not in EVENTS:
         raise PolicyError(
@@ -334,7 +319,9 @@ def kind(name: str) -> EventKind:
 
 def describe_uses(uses: Mapping[str, int]) -> str:
     """Uses by kind of event, for people: 3 randomized blocks and 6 statistic releases."""
-    parts = [pluralize(number, kind(name).noun) for name, number in uses.items() if number]
+    parts = [
+        pluralize(number, find_event_kind(name).noun) for name, number in uses.items() if number
+    ]
     return " and ".join(parts) or "nothing"
 
 
@@ -342,7 +329,7 @@ def default_ties(names: Iterable[str]) -> Ties:
     """Return what becomes of ties, unless something else is asked for, where all of these are
     allowed.
     """
-    ties = {kind(name).default_ties for name in names}
+    ties = {find_event_kind(name).default_ties for name in names}
     return ties.pop() if len(ties) == 1 else RANDOMIZED_LABELS.default_ties
 
 
@@ -368,6 +355,6 @@ def parse_allowance(text: str) -> tuple[str, int, dict[str, Any]]:
 
 def format_allowance(allowance: AllowanceTerms) -> str:
     """Return the inverse of `parse_allowance`."""
-    event = kind(allowance.event)
+    event = find_event_kind(allowance.event)
     terms = {event.counts: allowance.allowed, **event.format_terms(allowance)}
     return f"{event.name}:" + ",".join(f"{name}={value}" for name, value in terms.items())

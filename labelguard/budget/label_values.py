@@ -128,12 +128,12 @@ def parse_public_columns(names: str | Iterable[str] | None) -> tuple[str, ...]:
     return tuple(sorted(set(columns)))
 
 
-def declaring_names(column: str) -> tuple[str, ...]:
+def list_declaring_names(column: str) -> tuple[str, ...]:
     """Return the names that declare a column: its own, and without the ending of its side."""
     short = (column.removesuffix(end) for end in SIDE_ENDINGS if column.endswith(end))
     return column, *filter(None, short)
 
 
-def public_column_options(names: Iterable[str]) -> list[str]:
+def format_public_column_options(names: Iterable[str]) -> list[str]:
     """Return the words of a command that declare these names."""
     return [word for name in names for word in ("--public-column", name)]

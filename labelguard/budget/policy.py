@@ -42,7 +42,7 @@ MOST_DELTA = 1e-5
 MOST_HELD_OUT = 0.5
 
 
-def usual_delta(units: int) -> float:
+def choose_usual_delta(units: int) -> float:
     """δ where nobody says one: a power of ten below 1/(10 · units), and 1e-5 at most.
 
     δ bounds what a mechanism may do at worst: give one unit away with that probability. With n of
@@ -75,7 +75,7 @@ class Allowance(AllowanceTerms):
     """
 
     def __post_init__(self) -> None:
-        events.kind(self.event)
+        events.find_event_kind(self.event)
         if self.allowed < 1:
             raise PolicyError(f"an allowance of {self.event} must be at least 1")
         if not (math.isfinite(self.share) and self.share > 0):
@@ -85,7 +85,7 @@ class Allowance(AllowanceTerms):
     @property
     def kind(self) -> EventKind:
         """The kind of its event."""
-        return events.kind(self.event)
+        return events.find_event_kind(self.event)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Policy:
 
     def ties_of(self, event: str) -> Ties:
         """Return what becomes of ties in an event of this kind."""
-        return events.kind(event).ties_of(self.ties)
+        return events.find_event_kind(event).ties_of(self.ties)
 
     def to_json(self) -> str:
         """Return canonical JSON, as the ledger keeps it."""

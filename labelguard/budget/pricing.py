@@ -1,6 +1,6 @@
 """Prices of uses under a policy, and the quote of a policy, which is made and stored with it.
 
-Policies follow one another, and `total` is what all of them cost.
+Policies follow one another, and `sum_budgets` is what all of them cost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labelguard.text import Budgeted
 if TYPE_CHECKING:
     from labelguard.accounting.components import Component
 
-# For each kind of event, the price of a use by k (see `prices`).
+# For each kind of event, the price of a use by k (see `compute_prices`).
 Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
 
 
@@ -109,7 +109,7 @@ def _discretization_delta(policy: Policy, epsilon: float) -> float:
     return math.fsum(one.allowed * one.kind.discretization_delta(epsilon, one) for one in each)
 
 
-def prices(policy: Policy, event: str) -> dict[int, Price]:
+def compute_prices(policy: Policy, event: str) -> dict[int, Price]:
     """Return the price of one of the k uses that a policy allows, by k.
 
     Randomized response: the threshold ⌈γ·2^64⌉ of a coin, which is what a block costs. Statistic:
@@ -118,12 +118,8 @@ def prices(policy: Policy, event: str) -> dict[int, Price]:
 
     Raises `PolicyError` if nothing buys that little noise.
     """
-    allowance, delta = policy.allowance(event), delta_for_continuous_noise(policy)
     try:
-        if len(policy.allowances) > 1:
-            return {allowance.allowed: _joint_prices(policy)[event]}
-        calibrate = allowance.kind.make_noise_finder(allowance)
-        return {allowance.allowed: _price(calibrate(policy.epsilon, delta, allowance.allowed))}
+        return {policy.allowance(event).allowed: _joint_prices(policy)[event]}
     except ValueError as error:
         raise PolicyError(str(error)) from None
 
@@ -138,13 +134,13 @@ def parse_price(text: Mapping[str, str]) -> Price:
     return {name: int(n) if n.isdigit() else float(n) for name, n in text.items()}
 
 
-def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
+def compute_quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     """Return the quote of a policy, as the ledger keeps it, and the prices in it."""
     from labelguard.accounting import joint
 
-    common: dict[str, Any] = {"versions": _versions(), "adjacency": policy.adjacency}
-    by_event: Prices = {event: prices(policy, event) for event in policy.events}
-    parts = components(policy, by_event)
+    common: dict[str, Any] = {"versions": _list_versions(), "adjacency": policy.adjacency}
+    by_event: Prices = {event: compute_prices(policy, event) for event in policy.events}
+    parts = build_components(policy, by_event)
     laws = " × ".join(part.distribution for part in parts.values())
     runs = any(allowance.sampling for allowance in policy.allowances)
     how = "privacy loss on a grid, rounded up" if runs else "exact privacy loss in closed form"
@@ -156,14 +152,14 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def _list_versions() -> dict[str, str]:
     """Of what computes prices; looked up once, for an environment's packages are many."""
     return {"labelguard": __version__} | {
         name: version(name) for name in ("dp-accounting", "numpy", "scipy")
     }
 
 
-def components(policy: Policy, prices: Prices) -> dict[str, Component]:
+def build_components(policy: Policy, prices: Prices) -> dict[str, Component]:
     """Return all events that a policy pays for, by kind."""
     return {
         one.event: one.kind.component(price, one.allowed)
@@ -185,26 +181,26 @@ def epsilon_of_two_units(policy: Policy, prices: Prices) -> float | None:
     delta = math.nextafter(policy.delta - 2 * taken, 0.0) if taken else policy.delta
     if delta <= 0 < taken:
         return None
-    epsilon = collusion.epsilon(list(components(policy, prices).values()), delta)
+    epsilon = collusion.epsilon(list(build_components(policy, prices).values()), delta)
     return epsilon if epsilon is not None and epsilon <= most else None
 
 
-def quote_details(policy: Policy, stored: Mapping[str, Any], prices: Prices) -> Quote:
-    """Return a `quote` with what is shown beside it: the events one by one."""
-    every = components(policy, prices)
+def describe_quote(policy: Policy, stored: Mapping[str, Any], prices: Prices) -> Quote:
+    """Return a `compute_quote` with what is shown beside it: the events one by one."""
+    every = build_components(policy, prices)
     return Quote(
         **stored,
         slack=policy.epsilon - stored["epsilon"],
-        events=[_event_price(policy, event, part) for event, part in every.items()],
+        events=[_price_event(policy, event, part) for event, part in every.items()],
     )
 
 
-def _event_price(policy: Policy, event: str, part: Component) -> EventPrice:
+def _price_event(policy: Policy, event: str, part: Component) -> EventPrice:
     """Return one allowance: its parameter, how often, and what it costs by itself."""
     from labelguard.accounting import joint
 
     alone = joint.epsilon([part], delta_for_continuous_noise(policy))
-    noise = events.kind(event).describe_noise(_price(part))
+    noise = events.find_event_kind(event).describe_noise(_price(part))
     return EventPrice(event, part.count, alone, **noise)
 
 
@@ -233,7 +229,7 @@ class Total:
     delta: float
 
 
-def total(budgets: Iterable[Budgeted]) -> Total:
+def sum_budgets(budgets: Iterable[Budgeted]) -> Total:
     """Return what a labeler loses to policies in force one after another, or to several projects.
 
     Adaptive basic composition: the sums of ε and of δ. Each policy costs its full price, used or
@@ -241,11 +237,11 @@ def total(budgets: Iterable[Budgeted]) -> Total:
     however the later policies were chosen (docs/guarantees.md).
     """
     each = list(budgets)
-    delta = _decimal_sum(one.delta for one in each)
-    return Total(_decimal_sum(one.epsilon for one in each), min(1.0, delta))
+    delta = decimal_sum(one.delta for one in each)
+    return Total(decimal_sum(one.epsilon for one in each), min(1.0, delta))
 
 
-def _decimal_sum(values: Iterable[float]) -> float:
+def decimal_sum(values: Iterable[float]) -> float:
     """Return the sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little
     more.
     """

@@ -25,10 +25,10 @@ from labelguard.budget.policy import (
     Policy,
     Unit,
     check_budget,
-    usual_delta,
+    choose_usual_delta,
 )
 from labelguard.errors import PolicyError
-from labelguard.options import check, option, option_declarations
+from labelguard.options import check_option_values, option, option_declarations
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PolicyRequest:
     sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
-        check(PolicyRequest, vars(self))
+        check_option_values(PolicyRequest, vars(self))
         # Plain numbers, which the ledger can write down.
         for name in ("epsilon", "delta"):
             if getattr(self, name) is not None:
@@ -97,7 +97,7 @@ class PolicyRequest:
             object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         if self.public_columns is not None:
             object.__setattr__(self, "public_columns", parse_public_columns(self.public_columns))
-        if self.uses is not None and not events.kind(self.event).counts_uses:
+        if self.uses is not None and not events.find_event_kind(self.event).counts_uses:
             raise PolicyError(
                 f"--uses counts releases of rr and statistic; runs of {self.event} are allowed by "
                 "labelguard policy new"
@@ -115,7 +115,7 @@ class PolicyRequest:
 
         ε and δ are the usual ones unless they were asked for.
         """
-        kind = events.kind(self.event)
+        kind = events.find_event_kind(self.event)
         block = self.block or MOST_LABELS
         allowance = Allowance(self.event, self.uses or 1, 1.0, self.ball, self.sampling, block)
         of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
@@ -123,7 +123,7 @@ class PolicyRequest:
         terms = {n: v for n, v in values.items() if v is not None and n in of_policy}
         return Policy(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
-            usual_delta(units) if self.delta is None else self.delta,
+            choose_usual_delta(units) if self.delta is None else self.delta,
             (allowance,),
             **{"ties": kind.default_ties} | terms,
         )

@@ -8,7 +8,7 @@ import click
 
 from labelguard.budget.events import TRAINING_RUNS
 from labelguard.cli.options import HELP
-from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
+from labelguard.cli.terminal import echo, print_facts, print_table, prints, show_progress
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _print_label_noise(value: LabelNoise) -> None:
     print_facts(
         [
             ("budget", f"{format_budget(value)} for {pluralize(value.uses, 'use')} of one labeler"),
-            ("one use", f"{labels}, ε = {value.epsilon0:.6f} by itself"),
+            ("one use", f"{labels}, ε = {value.epsilon0:.6f} alone"),
             ("flip probability", f"{value.flip_probability:.6f}"),
             ("debiased loss grows by", f"{value.loss_multiplier:.1f}"),
             ("information", f"as much as {value.information:.3f} labels without noise"),
@@ -175,13 +175,16 @@ def audit() -> None:
 def _print_audit(result: AuditResult) -> None:
     verdict = f"violated, by {', '.join(result.violated_checks)}"
     if result.holds:
-        verdict = f"not refuted: no attack exceeded ε = {result.claim_epsilon:g}; it says nothing "
-        verdict += "about labels of a project"
+        verdict = f"not refuted: no attack exceeded ε = {result.claim_epsilon:g}; "
+        verdict += "this says nothing about the labels of a project"
     print_facts(
         [
             ("mechanism", result.mechanism),
             ("claim", f"ε = {result.claim_epsilon:g}, δ = {result.delta:g} for each labeler"),
-            ("lower bound", f"ε ≥ {result.lower_bound:.4f}, wrong in one of a million at most"),
+            (
+                "lower bound",
+                f"ε ≥ {result.lower_bound:.4f}, wrong in at most one audit of a million",
+            ),
             ("verdict", verdict),
         ]
     )
@@ -215,7 +218,7 @@ def _add_audit_command(name: str, function: str, short_help: str, text: str, *si
     def run(**options: Any) -> AuditResult:
         from labelguard.analysis import audit as audits
 
-        with progress() as report:
+        with show_progress() as report:
             result: AuditResult = getattr(audits, function)(**options, progress=report)
         return result
 

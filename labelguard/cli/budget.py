@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli.options import HELP, file_option
-from labelguard.cli.policy import TIES, ceiling_fact, describe_allowance, total_fact
+from labelguard.cli.policy import TIES, describe_allowance, format_ceiling_fact, format_total_fact
 from labelguard.cli.terminal import (
     choose_verification_exit_code,
     echo,
     format_cell,
     print_facts,
+    print_notes,
     print_table,
     prints,
 )
@@ -45,7 +46,7 @@ def _print_budget(value: Budget) -> None:
         remedy = "" if closed else "the first privatize makes one; to make one now: "
         echo(f"No policy is in force: {remedy}labelguard policy new")
         if closed:
-            print_facts([total_fact(value.lifetime), ceiling_fact(value.ceiling)])
+            print_facts([format_total_fact(value.lifetime), format_ceiling_fact(value.ceiling)])
         return
     unit = policy.unit
     facts = [
@@ -53,8 +54,8 @@ def _print_budget(value: Budget) -> None:
         ("ties", TIES[policy.ties]),
     ]
     if value.lifetime.policies > 1:
-        facts.append(total_fact(value.lifetime))
-    facts.append(ceiling_fact(value.ceiling))
+        facts.append(format_total_fact(value.lifetime))
+    facts.append(format_ceiling_fact(value.ceiling))
     for allowance, use in zip(policy.allowances, value.allowances, strict=True):
         facts += [
             ("pays for", describe_allowance(allowance, unit)),
@@ -94,7 +95,7 @@ def budget_show(project: Path | None) -> Budget:
     """
     from labelguard.report import overview
 
-    return overview.budget(project)
+    return overview.read_budget(project)
 
 
 def _print_labeler(value: LabelerBudget) -> None:
@@ -127,7 +128,7 @@ def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     """
     from labelguard.report import overview
 
-    return overview.labeler(labeler_id, project)
+    return overview.read_labeler_budget(labeler_id, project)
 
 
 def _print_spending_across_projects(value: PersonSpending) -> None:
@@ -208,7 +209,7 @@ def budget_journal(project: Path | None) -> list[JournalEntry]:
     """
     from labelguard.report import overview
 
-    return overview.journal(project)
+    return overview.read_journal(project)
 
 
 def print_verification(value: Verification | FilesVerification) -> None:
@@ -221,7 +222,7 @@ def print_verification(value: Verification | FilesVerification) -> None:
     where = "" if hasattr(value, "journal_entries") else " in files"
     echo(f"No faults found{where}: {', '.join(counts)}.")
     if backwards := getattr(value, "backwards", None):
-        echo(f"labelguard: note: {backwards}", err=True)
+        print_notes([backwards])
 
 
 @budget.command("verify", short_help="Check the journal, charges and releases.")
@@ -262,7 +263,7 @@ def budget_anchor(project: Path | None) -> AnchorLine:
     """
     from labelguard.report import overview
 
-    return overview.anchor(project)
+    return overview.read_anchor_line(project)
 
 
 def _print_export(value: Exported) -> None:
@@ -282,4 +283,4 @@ def budget_export(output: Path, project: Path | None) -> Exported:
     """
     from labelguard.report import overview
 
-    return overview.export(output, project)
+    return overview.export_ledger(output, project)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ def _check_paths(context: click.Context, argument: click.Parameter, inputs: Any)
     """Refuse paths that name nothing, before anything is loaded to read them."""
     for one in inputs:
         if one != "-" and not files.is_remote(one):
-            files.matching_paths(one)
+            files.find_matching_paths(one)
     return inputs
 
 
@@ -69,17 +68,12 @@ def _output_option(
 
 def destination_options(other_places: str = "") -> Callable[[F], F]:
     """Return `--to` and `--public`; `other_places` is what else may be published to."""
-    places = [
-        "hf:ORG/NAME",
-        "s3://BUCKET/PREFIX",
-        "a new directory",
-        *([other_places] if other_places else []),
-    ]
+    last = f", a new directory or {other_places}" if other_places else " or a new directory"
+    where = f"hf:ORG/NAME, s3://BUCKET/PREFIX{last}."
 
     def add(command: F) -> F:
         public = "Make the repository of the Hub public; default: private."
         command = click.option("--public", is_flag=True, help=public)(command)
-        where = f"{', '.join(places[:-1])} or {places[-1]}."
         return click.option("--to", required=True, metavar="PLACE", help=where)(command)
 
     return add
@@ -119,7 +113,7 @@ source_option = click.option(
 )
 
 
-def click_settings(option: Option, *, usual: bool = True) -> dict[str, Any]:
+def build_click_settings(option: Option, *, usual: bool = True) -> dict[str, Any]:
     """Return what click needs to know of an option as it was declared.
 
     Where nothing is typed it has its default, if it is `usual`, and else is None.
@@ -154,7 +148,7 @@ def declared_options(
 
     def add(command: F) -> F:
         for name in reversed(names or tuple(known)):
-            settings = click_settings(known[name]) | changes.get(name, {})
+            settings = build_click_settings(known[name]) | changes.get(name, {})
             command = click.option(known[name].flag, name, **settings)(command)
         return command
 
@@ -189,9 +183,9 @@ def _parse_columns(context: click.Context, option: click.Parameter, text: str | 
         columns[role] = name
     if not (labelers := context.meta.get(_LABELERS)):
         return columns
-    from labelguard.inputs.columns import name_labelers
+    from labelguard.inputs.columns import add_labeler_column
 
-    return name_labelers(columns, labelers)
+    return add_labeler_column(columns, labelers)
 
 
 public_columns_option = declared_options(PolicyRequest, "public_columns")
@@ -216,7 +210,8 @@ def complete_releases(
     with contextlib.suppress(Exception):
         paths = find(context.params.get("project")).releases.glob("r[0-9]*")
         names = sorted(path.name for path in paths if not path.suffix)
-        return [CompletionItem(name) for name in _filter_completions(names, typed)]
+        plain = (name for name in names if _PLAIN.fullmatch(name))
+        return [CompletionItem(name) for name in plain if name.startswith(typed)]
     return []
 
 
@@ -225,26 +220,3 @@ def complete_releases_or_files(
 ) -> list[CompletionItem]:
     """Releases, else files: where a directory with a copy of one may be named."""
     return complete_releases(context, option, typed) or complete_files(context, option, typed)
-
-
-def complete_policies(
-    context: click.Context, _: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    """Names of policies, where the ledger and its key are at hand without asking a server."""
-    from labelguard.project.project import find
-
-    with contextlib.suppress(Exception):
-        project = find(context.params.get("project"))
-        if (project.keys / "project.key").is_file() and "LABELGUARD_LEDGER_URL" not in os.environ:
-            from labelguard.project.policies import listing
-
-            states = {one.name: one.state for one in listing(project)}
-            return [
-                CompletionItem(name, help=states[name])
-                for name in _filter_completions(states, typed)
-            ]
-    return []
-
-
-def _filter_completions(names: Iterable[str], typed: str) -> list[str]:
-    return [name for name in names if _PLAIN.fullmatch(name) and name.startswith(typed)]

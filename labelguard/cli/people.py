@@ -12,9 +12,9 @@ from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import policy
 from labelguard.cli.terminal import (
     ask,
-    bullet_facts,
     confirm,
     echo,
+    format_bullet_facts,
     print_facts,
     print_notes,
     print_table,
@@ -64,8 +64,8 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
     from labelguard.project import linking
 
     if people is None:
-        question = f"Are all people in {name} new to this project (nobody of them has labels under "
-        agreed = ask(f"{question}another source)?", "say it: --people new, or --people known")
+        question = f"Are all people in {name} new to this project (none of them has labels under "
+        agreed = ask(f"{question}another source)?", "answer by --people new or --people known")
         people = "new" if agreed else "known"
     return linking.add_source(name, people, project)
 
@@ -133,12 +133,12 @@ def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTa
     if len(ids) == 1:
         return linking.link_table(ids[0], project)
     one, other = ids
-    return linking.link(one, other, project)
+    return linking.link_two_ids(one, other, project)
 
 
 def _print_people(value: WhoIsWho) -> None:
     if not value.linked and not value.distinct:
-        echo("Every id is a person of their own.")
+        echo("Every id is a separate person.")
     if value.linked:
         print_table(("labeler", "takes from"), ((one.labeler, one.unit) for one in value.linked))
     if value.distinct:
@@ -196,24 +196,24 @@ def labeler() -> None:
 
 def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
     """Print what happens, or would happen, when a labeler leaves, and what remains."""
-    print_facts(_departure_facts(value, done))
+    print_facts(_list_departure_facts(value, done))
     from labelguard.budget import events
 
     if value.releases:
         echo()
+        uses = (
+            pluralize(r.used, events.find_event_kind(r.event).shortage_noun) for r in value.releases
+        )
         rows = (
-            (
-                *(r.id, r.created_at, r.state, r.mechanism),
-                pluralize(r.used, events.kind(r.event).shortage_noun),
-            )
-            for r in value.releases
+            (r.id, r.created_at, r.state, r.mechanism, use)
+            for r, use in zip(value.releases, uses, strict=True)
         )
         print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
     echo()
-    print_facts(bullet_facts("remains", value.remains))
+    print_facts(format_bullet_facts("remains", value.remains))
 
 
-def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
+def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
     yield "labeler", value.labeler
     before = ", as before" if value.before == value.kind else ", retired before"
     yield "is" if done else "will be", value.kind + (before if value.before else "")
@@ -233,7 +233,7 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         stored = pluralize(value.stored_answers, "answer")
         yield "ingested", f"{stored} of theirs, or waiting in the inbox, {becomes}"
     for name in value.unreadable_files if erased else ():
-        yield "", f"{name} cannot be read and goes whole"
+        yield "", f"{name} cannot be read and is removed entirely"
     for release_id in value.given_up:
         lost = f"{release_id}, unfinished: it cannot be finished without their labels, and stays "
         keep = "" if done else "; to keep it, run its command again first"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from labelguard.cli.terminal import (
     print_notes,
     print_table,
     prints,
-    progress,
+    show_progress,
     to_json,
 )
 from labelguard.errors import NoProject, PolicyError
@@ -37,7 +37,7 @@ from labelguard.text import AGREEMENT_HELP, describe_reason_counts, pluralize
 
 if TYPE_CHECKING:
     from labelguard.inputs.sources import Input
-    from labelguard.planner.forecast import PlanResult
+    from labelguard.planner.advice import PlanResult
     from labelguard.report.inspection import Bar, Inspection
 
 
@@ -46,7 +46,7 @@ _LONGEST_BAR = 40
 
 
 def _print_inspection(inspection: Inspection) -> None:
-    print_facts(_inspection_facts(inspection))
+    print_facts(_list_inspection_facts(inspection))
     if inspection.labelers:
         _print_histogram(inspection.labelers.histogram)
     for number, example in enumerate(inspection.examples, 1):
@@ -64,7 +64,7 @@ def _print_inspection(inspection: Inspection) -> None:
         print_next_commands(inspection.next)
 
 
-def _inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
+def _list_inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
     yield "format", f"{inspection.format}: {inspection.about}"
     read = (role for role in inspection.roles if role.read)
     named = (r.role if r.role == r.column else f"{r.role} = {r.column}" for r in read)
@@ -131,7 +131,7 @@ def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
     """
     from labelguard.report.inspection import inspect as run
 
-    with progress() as report:
+    with show_progress() as report:
         return run(list(inputs), progress=report, **options)
 
 
@@ -249,31 +249,20 @@ def plan(
     periods = horizon.releases if horizon else 1 if uses is None else uses
     budgets = _parse_epsilons(epsilons)
     options |= {"uses": periods}
-    with progress() as report:
-        if inputs:
-            result = run(list(inputs), budgets, progress=report, **options)
-        else:
-            with _open_ingested(project, namespace, options) as (source, reading):
-                result = run(source, budgets, progress=report, **reading)
+    with show_progress() as report, contextlib.ExitStack() as stack:
+        source: Input = list(inputs)
+        if not inputs:
+            from labelguard.release.request import open_ingested
+
+            try:
+                source, options = stack.enter_context(open_ingested(project, namespace, options))
+            except NoProject as error:
+                raise click.UsageError(f"no INPUT was given, and {error}") from None
+        result = run(source, budgets, progress=report, **options)
     if output is not None:
         _write_plan_files(result, output)
     print_notes(result.notes)
     return result
-
-
-@contextlib.contextmanager
-def _open_ingested(
-    project: Path | None, namespace: str | None, options: Mapping[str, Any]
-) -> Iterator[tuple[Input, dict[str, Any]]]:
-    """Open what a project ingested, and how it is read; `UsageError` where nothing can be meant."""
-    from labelguard.release.request import open_ingested
-
-    with contextlib.ExitStack() as stack:
-        try:
-            result = stack.enter_context(open_ingested(project, namespace, options))
-        except NoProject as error:
-            raise click.UsageError(f"no INPUT was given, and {error}") from None
-        yield result
 
 
 def _parse_epsilons(text: str) -> tuple[float, ...]:

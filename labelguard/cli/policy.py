@@ -13,7 +13,7 @@ from labelguard.budget.events import TRAINING_RUNS
 from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.policy import AnyUnit
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli.options import HELP, complete_files, complete_policies, declared_options
+from labelguard.cli.options import HELP, complete_files, declared_options
 from labelguard.cli.terminal import confirm, echo, print_facts, print_table, prints, wants_json
 from labelguard.text import Budgeted, escape_controls, format_budget, pluralize
 
@@ -43,8 +43,8 @@ def policy() -> None:
 
 # What becomes of a tie.
 TIES = {
-    "coin": "as a fair coin falls (coin)",
-    "zero": "no side is better (zero)",
+    "coin": "decided by a fair coin (coin)",
+    "zero": "count for neither side (zero)",
     "drop": "left out (drop)",
 }
 _STATES = {"draft": "draft: not in force"}
@@ -74,7 +74,12 @@ def _print_policy(value: PolicyDetails) -> None:
         return
     echo()
     rows: list[tuple[object, ...]] = [
-        (events.kind(one.event).noun, one.in_words(), one.allowed, f"{one.epsilon_alone:.4f}")
+        (
+            events.find_event_kind(one.event).noun,
+            one.in_words(),
+            one.allowed,
+            f"{one.epsilon_alone:.4f}",
+        )
         for one in quote.events
     ]
     rows.append(("all, in any adaptive order", "", "", f"{quote.epsilon:.4f}"))
@@ -183,7 +188,7 @@ def policy_new(
 
 
 @policy.command("show")
-@click.argument("name", required=False, shell_complete=complete_policies)
+@click.argument("name", required=False)
 @prints(_print_policy, project=True)
 def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     """A policy with its price; by default the one in force.
@@ -197,8 +202,7 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
 
 def _print_policies(values: Sequence[PolicyLine]) -> None:
     def row(one: PolicyLine) -> tuple[str | None, ...]:
-        counts = {k: f"{n:,}" for k, n in one.allowances.items()}
-        allowed = ", ".join(f"{event} {count}" for event, count in counts.items())
+        allowed = ", ".join(f"{event} {count:,}" for event, count in one.allowances.items())
         costs = None if one.costs is None else f"{one.costs:g}"
         return one.name, one.state, one.created_at, format_budget(one), allowed, costs
 
@@ -233,16 +237,16 @@ def _print_activation_effect(value: Activation, *, err: bool) -> None:
     if closes := value.closes:
         price = f"at its full price, used or not: {format_budget(closes)}"
         facts.append(("closes", f"{closes.name}, {price}"))
-    facts.append(total_fact(value.total))
-    print_facts([*facts, ceiling_fact(value.ceiling)], err=err)
+    facts.append(format_total_fact(value.total))
+    print_facts([*facts, format_ceiling_fact(value.ceiling)], err=err)
 
 
-def total_fact(total: Budgeted) -> tuple[str, str]:
+def format_total_fact(total: Budgeted) -> tuple[str, str]:
     """Return what all policies cost together, as a fact."""
     return "total", f"{format_budget(total)} over the project's life, however policies were chosen"
 
 
-def ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
+def format_ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
     """Return the ceiling as a fact."""
     return "ceiling", f"{format_budget(ceiling)}, for all policies together"
 
@@ -252,7 +256,7 @@ def _print_activated(value: Activation) -> None:
 
 
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
-@click.argument("name", shell_complete=complete_policies)
+@click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @prints(_print_activated, wait=True)
 def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
@@ -277,7 +281,7 @@ def _print_dropped(value: Dropped) -> None:
 
 
 @policy.command("drop", short_help="Remove a draft.")
-@click.argument("name", shell_complete=complete_policies)
+@click.argument("name")
 @prints(_print_dropped, wait=True)
 def policy_drop(name: str, project: Path | None) -> Dropped:
     """Remove policy NAME, a draft that was never in force; the journal records this.

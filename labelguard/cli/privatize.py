@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ import click
 from labelguard.budget import events
 from labelguard.budget.request import EVERY, Horizon, PolicyRequest
 from labelguard.cli.options import (
-    click_settings,
+    build_click_settings,
     declared_options,
     directory_option,
     inputs_argument,
@@ -25,15 +25,18 @@ from labelguard.cli.options import (
     source_option,
     wait_option,
 )
-from labelguard.cli.release import card_facts
+from labelguard.cli.release import list_card_facts
 from labelguard.cli.terminal import (
     Reporter,
     echo,
     escape_controls,
+    format_range,
+    format_relative_path,
     print_facts,
+    print_next_commands,
+    print_notes,
     prints,
-    progress,
-    relative_path,
+    show_progress,
 )
 from labelguard.errors import NoProject, NotAgreed, PolicyError
 from labelguard.options import RunOptions, option_declarations
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 _WAYS = {
     "once": "no: this release may spend all of ε, and no later label of theirs is released",
     "several": "yes, a number of times: the releases share ε, each with more noise",
-    "regularly": "yes, every day, week or month for some time: as several",
+    "regularly": "yes, every day, week or month for some time: the releases share ε, too",
 }
 _OPTIONS = (
     "--once                       they will not: this release may spend all of ε\n"
@@ -84,15 +87,9 @@ def ask_for_later_labels() -> Mapping[str, Any]:
         number = click.IntRange(min=1)
         return {"uses": click.prompt("Releases in all, with this one", type=number, err=True)}
     every = click.prompt("How often", type=click.Choice(EVERY), default="weekly", err=True)
-    return {
-        "recurring": every,
-        "duration": click.prompt(
-            "For how long",
-            default="1y",
-            value_proc=lambda text: _parse_duration(every, text),
-            err=True,
-        ),
-    }
+    parse = functools.partial(_parse_duration, every)
+    duration = click.prompt("For how long", default="1y", value_proc=parse, err=True)
+    return {"recurring": every, "duration": duration}
 
 
 def ask_labeler_agreement(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,7 +98,7 @@ def ask_labeler_agreement(options: Mapping[str, Any]) -> Mapping[str, Any]:
     if known or not sys.stdin.isatty():
         return {}
     echo(f"{AGREEMENT_HELP}.", err=True)
-    echo("From elsewhere, not from these labels: probabilities are scaled by it.", err=True)
+    echo("Take it from elsewhere, not from these labels; probabilities are scaled by it.", err=True)
     share = click.prompt("Agreement", default=_UNKNOWN, value_proc=_parse_agreement, err=True)
     return {"agreement": share}
 
@@ -127,12 +124,11 @@ def print_preview(preview: Preview, *, err: bool = False, notes: bool = True) ->
         return
     if preview.first:
         echo("The first release fixes this, for the life of the project:", err=err)
-    print_facts(list(_preview_facts(preview)), err=err)
-    for note in preview.notes if notes else ():
-        echo(f"labelguard: note: {escape_controls(note)}", err=True)
+    print_facts(list(_list_preview_facts(preview)), err=err)
+    print_notes(preview.notes if notes else ())
 
 
-def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
+def _list_preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     whole = (
         f"all labels of each {preview.unit} together" if preview.unit != "item" else "each content"
     )
@@ -145,7 +141,7 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     if preview.public_columns:
         listed = ", ".join(map(escape_controls, preview.public_columns))
         yield "declared public", f"{listed}: made from prompts and responses, not from answers"
-    kind = events.kind(preview.event)
+    kind = events.find_event_kind(preview.event)
     yield "pays for", f"{pluralize(preview.allowed, kind.noun)} per {preview.unit}"
     if kind.keeps_values:
         held = f"up to {preview.block:,} new labels of a {preview.unit} in one release"
@@ -161,26 +157,17 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
         yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
     if preview.ball:
         yield "", f"  ball noise, priced for {pluralize(preview.ball, 'component')} or more"
-    yield (
-        "this release",
-        (
-            f"{pluralize(preview.labels, 'label')} of {pluralize(preview.units, preview.unit)}; "
-            f"charges {pluralize(preview.charged, kind.noun)}"
-        ),
-    )
+    labels = f"{pluralize(preview.labels, 'label')} of {pluralize(preview.units, preview.unit)}"
+    yield "this release", f"{labels}; charges {pluralize(preview.charged, kind.noun)}"
     if preview.left:
-        few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
-        left = few if few == most else f"{few} to {most}"
-        yield "left for later files", f"{left} per {preview.unit}"
+        yield "left for later files", f"{format_range(preview.left)} per {preview.unit}"
     yield from _describe_expected_quality(preview)
 
 
 def _describe_expected_quality(preview: Preview) -> Iterator[tuple[str, str]]:
     if preview.label_error is not None:
-        wrong, differ = (
-            _round_to_percent(preview.label_error),
-            _round_to_percent(preview.disagreement),
-        )
+        wrong = _round_to_percent(preview.label_error)
+        differ = _round_to_percent(preview.disagreement)
         option = " (change with --agreement)" if preview.features else ""
         yield (
             "to expect",
@@ -244,14 +231,13 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
     except NoProject:
         if where is not None or not ask or not sys.stdin.isatty():
             raise
-    question = "No project here or above. A project keeps keys and what each labeler has spent."
-    echo(question, err=True)
+    echo(
+        "No project here or above. A project keeps keys and what each labeler has spent.", err=True
+    )
     _require_consent(f"Make one in {Path.cwd()}?", "labelguard init makes one")
     project = init(Path())
-    echo(
-        f"Project made in {relative_path(project.state)}; back up {relative_path(project.keys)}.",
-        err=True,
-    )
+    state, keys = format_relative_path(project.state), format_relative_path(project.keys)
+    echo(f"Project made in {state}; back up {keys}.", err=True)
     return project
 
 
@@ -273,7 +259,7 @@ class ReleaseSummary:
     notes: Sequence[str]
 
     @classmethod
-    def of(cls, release: Release, next_steps: Sequence[str]) -> ReleaseSummary:
+    def from_release(cls, release: Release, next_steps: Sequence[str]) -> ReleaseSummary:
         """Return the summary of a release."""
         card, path = dict(release.card), str(release.path)
         return cls(release.id, path, release.reused, card, next_steps, release.notes)
@@ -281,7 +267,7 @@ class ReleaseSummary:
 
 def print_release_summary(made: ReleaseSummary) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
-    facts = [*card_facts(made.card), ("where", relative_path(made.path))]
+    facts = [*list_card_facts(made.card), ("where", format_relative_path(made.path))]
     if made.reused:
         facts = [
             (f"{name} then" if name.startswith("allowance") else name, value)
@@ -289,27 +275,18 @@ def print_release_summary(made: ReleaseSummary) -> None:
             if name.strip() != "newly charged"
         ]
     print_facts(facts)
-    for note in made.notes:
-        echo(f"labelguard: note: {escape_controls(note)}", err=True)
+    print_notes(made.notes)
     if made.reused:
         echo(
             "This release was made before: no label was read, nothing was charged.\n"
             "To draw the labels anew, at a new charge: --again\n"
             "Allowances now: labelguard budget show"
         )
-    echo("Next: " + "\n      ".join(_make_runnable_here(step) for step in made.next))
+    print_next_commands(made.next)
 
 
 def _print_summary_or_preview(result: ReleaseSummary | Preview) -> None:
     print_release_summary(result) if isinstance(result, ReleaseSummary) else print_preview(result)
-
-
-def _make_runnable_here(command: str) -> str:
-    """A command as it can be typed here, where no environment may be activated."""
-    program = Path(sys.argv[0])
-    if program.name == "labelguard" and shutil.which("labelguard") is None:
-        return command.replace("labelguard", str(program), 1)
-    return command
 
 
 class _Privatize(click.Command):
@@ -319,13 +296,8 @@ class _Privatize(click.Command):
         """The command's own, and those of mechanisms before the last few."""
         own = super().get_params(ctx)
         last = [parameter.name for parameter in own].index("once")
-        return [
-            own[0],
-            _mechanism_option(),
-            *own[1:last],
-            *_build_mechanism_options(own),
-            *own[last:],
-        ]
+        special = _build_mechanism_options(own)
+        return [own[0], _mechanism_option(), *own[1:last], *special, *own[last:]]
 
 
 def _mechanism_option() -> click.Option:
@@ -343,7 +315,7 @@ def _build_mechanism_options(own: list[click.Parameter]) -> Iterator[click.Optio
     taken = {parameter.name for parameter in own}
     for name, (mechanisms, option) in collect_options().items():
         if name not in taken:
-            settings = click_settings(option, usual=False)
+            settings = build_click_settings(option, usual=False)
             text = f"{', '.join(mechanisms)}: {option.text}"
             yield click.Option([option.flag, name], **settings | {"help": text})
 
@@ -406,17 +378,11 @@ def privatize(
     if not policies.listing(home):
         options |= {} if is_release_count_given(options) else ask_for_later_labels()
         options |= {} if yes else ask_labeler_agreement(options)
-    with progress() as report:
-        release = release_labels(
-            source,
-            project=home,
-            progress=report,
-            review=make_release_review(
-                report, yes=yes, accepted=accept_little_use, again=options["again"]
-            ),
-            **options,
-        )
-    return ReleaseSummary.of(release, tuple(_suggest_next_commands(release, project)))
+    with show_progress() as report:
+        consent = {"yes": yes, "accepted": accept_little_use, "again": options["again"]}
+        review = make_release_review(report, **consent)
+        release = release_labels(source, project=home, progress=report, review=review, **options)
+    return ReleaseSummary.from_release(release, tuple(_suggest_next_commands(release, project)))
 
 
 def _preview_release(
@@ -426,13 +392,9 @@ def _preview_release(
     from labelguard.release.privatize import plan
 
     is_explicit = is_release_count_given(options)
-    with progress() as report:
-        preview = plan(
-            source,
-            project=project,
-            progress=report,
-            **options | ({} if is_explicit else {"once": True}),
-        ).preview
+    options = options if is_explicit else options | {"once": True}
+    with show_progress() as report:
+        preview = plan(source, project=project, progress=report, **options).preview
     if is_explicit or not preview.first:
         return preview
     note = "shown as for --once; with --uses K or --recurring weekly --for 1y releases share ε"

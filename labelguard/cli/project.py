@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from labelguard.cli.options import HELP
-from labelguard.cli.policy import ceiling_fact
-from labelguard.cli.terminal import (
-    confirm,
-    echo,
-    print_bullets,
-    print_facts,
-    prints,
-)
+from labelguard.cli.policy import format_ceiling_fact
+from labelguard.cli.terminal import confirm, echo, print_bullets, print_facts, prints
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -35,8 +30,15 @@ def _print_backup(value: Backup) -> None:
     releases = pluralize(value.releases, "release")
     facts = [
         ("backup", f"{value.path} ({value.bytes:,} bytes, mode 0600)"),
-        ("holds", f"settings, the ledger ({entries}), {releases} and the {_MAPS}"),
-        ("keys", f"not included: keep a copy of the keys directory elsewhere; {_WITHOUT}"),
+        (
+            "holds",
+            f"settings, the ledger ({entries}), {releases} and the PRIVATE maps of released labels",
+        ),
+        (
+            "keys",
+            "not included: keep a copy of the keys directory elsewhere; without it the backup "
+            "cannot be restored",
+        ),
         ("left out", "rows set aside (quarantine)"),
     ]
     if value.unfinished:
@@ -45,16 +47,13 @@ def _print_backup(value: Backup) -> None:
     if value.fault:
         facts.append(("FAULT", f"{value.fault}; this backup has the fault too: keep earlier ones"))
     print_facts([*facts, ("anchor", value.anchor)])
-    print_bullets([_ANCHOR, _AGAIN])
-
-
-_MAPS = "PRIVATE maps of released labels"
-_WITHOUT = "without it the backup cannot be restored"
-_ANCHOR = "Keep the anchor where this project cannot change it."
-_AGAIN = (
-    "Back up again after every release, and after activating a policy, changing groups, or "
-    "retiring a labeler."
-)
+    print_bullets(
+        [
+            "Keep the anchor where this project cannot change it.",
+            "Back up again after every release, and after activating a policy, changing groups, "
+            "or retiring a labeler.",
+        ]
+    )
 
 
 @project.command("backup", short_help="Back up a project to one file, without keys.")
@@ -90,46 +89,39 @@ def _print_restored(value: Restored) -> None:
         ("keys", value.keys),
         ("releases", f"{value.releases:,}"),
     ]
-    for name, names, about in (
-        ("closed", [f"policy {name}" for name in value.closed], ", at its full price"),
-        ("abandoned", value.abandoned, ": charged, never finished"),
-    ):
-        if names:
-            facts.append((name, f"{', '.join(names)}{about}"))
+    if value.closed:
+        facts.append(("closed", f"policy {', '.join(value.closed)}, at its full price"))
+    if value.abandoned:
+        facts.append(("abandoned", f"{', '.join(value.abandoned)}: charged, never finished"))
     print_facts([*facts, ("anchor", value.anchor)])
-    leavers = (
-        f"Retire or erase again everyone who left after {value.created_at} (labelguard labeler "
-        "retire, erase)."
-    )
-    lost = (
-        f"Recreate each policy that was put into force after {value.created_at}, with its ε and δ "
-        "(labelguard policy new); activate and close it."
-    )
-    storage = (
-        f"Object storage is off, since {value.left_storage} is the lost project's: give this one a "
-        "prefix of its own ([storage] in labelguard.toml)."
-    )
-    steps = (
-        leavers,
-        *(() if value.complete else (lost, *_AFTER_A_LOSS)),
-        *([storage] if value.left_storage else []),
-        *_IN_THE_END,
-    )
     echo()
-    for number, step in enumerate(steps, 1):
+    for number, step in enumerate(_list_steps_after_restore(value), 1):
         echo(f"{number}. {step}")
 
 
-_AFTER_A_LOSS = (
-    "Repeat groups that followed the backup (labelguard policy groups).",
-    "Put a new policy into force (labelguard policy new, labelguard policy activate): it is paid "
-    "on top of what was closed.",
-)
-_IN_THE_END = (
-    "Restart `labelguard serve` and jobs: they still hold the old ledger.",
-    "With connectors: read what the tools hold (labelguard connect reconcile NAME).",
-    "Do not use these keys with any other copy.",
-)
+def _list_steps_after_restore(value: Restored) -> Iterator[str]:
+    yield (
+        f"Retire or erase again everyone who left after {value.created_at} (labelguard labeler "
+        "retire, erase)."
+    )
+    if not value.complete:
+        yield (
+            f"Recreate each policy that was put into force after {value.created_at}, with its ε "
+            "and δ (labelguard policy new); activate and close it."
+        )
+        yield "Repeat groups that followed the backup (labelguard policy groups)."
+        yield (
+            "Put a new policy into force (labelguard policy new, labelguard policy activate): it "
+            "is paid on top of what was closed."
+        )
+    if value.left_storage:
+        yield (
+            f"Object storage is off, since {value.left_storage} is the lost project's: give this "
+            "one a prefix of its own ([storage] in labelguard.toml)."
+        )
+    yield "Restart `labelguard serve` and jobs: they still hold the old ledger."
+    yield "With connectors: read what the tools hold (labelguard connect reconcile NAME)."
+    yield "Do not use these keys with any other copy."
 
 
 @project.command("restore", short_help="Restore a backup; unknown charges count as paid.")
@@ -169,7 +161,7 @@ def project_restore(
 
 
 def _print_ceiling(value: CeilingUse, *, err: bool = False) -> None:
-    facts = [ceiling_fact(value.ceiling)]
+    facts = [format_ceiling_fact(value.ceiling)]
     facts += [("reached", format_budget(value.reached)), ("left", format_budget(value.left))]
     if value.raised:
         raised = f"{format_budget(value.raised)}: only this is promised from then on"

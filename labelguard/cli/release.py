@@ -21,16 +21,17 @@ from labelguard.cli.options import (
     reading_options,
 )
 from labelguard.cli.terminal import (
-    bullet_facts,
     choose_verification_exit_code,
     echo,
+    format_bullet_facts,
+    format_relative_path,
     print_bullets,
     print_facts,
     print_next_commands,
+    print_notes,
     print_table,
     prints,
-    progress,
-    relative_path,
+    show_progress,
     wants_json,
 )
 from labelguard.options import RunOptions
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from labelguard.report.page import Format, Reported
 
 
-def card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def list_card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A card as rows of names and values."""
     from labelguard.release import card as cards
 
@@ -60,7 +61,7 @@ def card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "newly_charged" in privacy:
         yield "  newly charged", f"{format_budget(privacy['newly_charged'])} of it, by that policy"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
-    yield from cards.facts(value)
+    yield from cards.list_facts(value)
 
 
 @click.group(context_settings=HELP)
@@ -85,7 +86,7 @@ def release_list(project: Path | None) -> list[ReleaseLine]:
     """
     from labelguard.report import overview
 
-    return overview.releases(project)
+    return overview.list_releases(project)
 
 
 # The loss that fits the rows of a release.
@@ -100,8 +101,8 @@ def _print_card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
 
     loss = _LOSSES.get(value["train_with"], value["train_with"])
-    facts = [*card_facts(value), *cards.forecast_facts(value), ("train with", loss)]
-    print_facts([*facts, *bullet_facts("not protected", value["not_protected"])])
+    facts = [*list_card_facts(value), *cards.list_forecast_facts(value), ("train with", loss)]
+    print_facts([*facts, *format_bullet_facts("not protected", value["not_protected"])])
 
 
 def _print_card_or_head(value: Mapping[str, Any] | Coefficients) -> None:
@@ -121,9 +122,7 @@ def _print_head(value: Coefficients) -> None:
 
         echo()
         print_table(COLUMNS, format_coefficient_rows(value.columns), right=COLUMNS[1:])
-    echo()
-    for note in value.notes:
-        echo(f"- {note}")
+    print_bullets(value.notes)
 
 
 @release.command("show")
@@ -150,19 +149,21 @@ def release_show(
     from labelguard.release.writer import read_card
 
     if not head:
-        return read_card(_release_directory(release_id, project))
+        return read_card(_find_release_directory(release_id, project))
     from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 
-    return summarize_coefficients(load_summarized_head(_release_directory(release_id, project)))
+    return summarize_coefficients(
+        load_summarized_head(_find_release_directory(release_id, project))
+    )
 
 
-def _release_directory(release: str | None, project: Path | None) -> Path:
+def _find_release_directory(release: str | None, project: Path | None) -> Path:
     """Return the directory of a release of a project, or of a copy of one."""
     from labelguard.report import overview
 
     if release is not None and Path(release).is_dir():
         return Path(release)
-    return overview.release_path(release, project)
+    return overview.find_release_directory(release, project)
 
 
 def _print_abandoned(value: Abandoned) -> None:
@@ -208,13 +209,13 @@ def release_verify(release_id: str | None, project: Path | None) -> FilesVerific
         value, by_ledger = overview.verify_copy(Path(release_id))
         if not by_ledger:
             note = "only its project can tell whether they are the files that were committed"
-            echo(f"labelguard: note: compared with its own SHA256SUMS; {note}", err=True)
+            print_notes([f"compared with its own SHA256SUMS; {note}"])
         return value
     return overview.verify_releases(release_id, project)
 
 
 def _print_published(value: Published) -> None:
-    echo(f"Release {value.release} is at {relative_path(value.where)}")
+    echo(f"Release {value.release} is at {format_relative_path(value.where)}")
 
 
 @release.command("publish", short_help="Publish a release: Hub, S3, directory, annotation tool.")
@@ -234,7 +235,7 @@ def release_publish(release_id: str, to: str, public: bool, project: Path | None
     """
     from labelguard.release import publication
 
-    with progress() as report:
+    with show_progress() as report:
         return publication.publish(release_id, to, public=public, project=project, progress=report)
 
 
@@ -264,22 +265,20 @@ def score(
     """
     from labelguard.analysis.agreement import write_scores
 
-    return write_scores(_release_directory(release, project), list(inputs), output, **options)
+    return write_scores(_find_release_directory(release, project), list(inputs), output, **options)
 
 
 def _print_leaderboard(value: Leaderboard) -> None:
-    from labelguard.analysis.leaderboard import COLUMNS, rows
+    from labelguard.analysis.leaderboard import COLUMNS, format_standings
 
     for board in value.boards:
         if len(value.boards) > 1:
             echo(f"{board.title}:")
         echo(f"{board.words}\n")
-        print_table(COLUMNS, rows(board), right=set(COLUMNS) - {"source"})
-        echo()
+        print_table(COLUMNS, format_standings(board), right=set(COLUMNS) - {"source"})
     if value.alone:
-        echo(f"Compared with no other: {', '.join(value.alone)}\n")
-    for note in value.notes:
-        echo(f"- {note}")
+        echo(f"\nCompared with no other: {', '.join(value.alone)}")
+    print_bullets(value.notes)
 
 
 @click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")
@@ -304,11 +303,11 @@ def leaderboard(
     from labelguard.analysis.leaderboard import leaderboard as rank_sources
     from labelguard.report.page import write_leaderboard
 
-    path = _release_directory(release, project)
+    path = _find_release_directory(release, project)
     board = rank_sources(path, stratum)
     if output is not None:
         write_leaderboard(board, path.name, output)
-        echo(f"Leaderboard: {relative_path(str(output))}", err=wants_json())
+        echo(f"Leaderboard: {format_relative_path(str(output))}", err=wants_json())
     return board
 
 
@@ -353,11 +352,11 @@ def agreement(release: str, gold: Path | None, project: Path | None) -> Agreemen
     """
     from labelguard.analysis import agreement as report
 
-    return report.agreement(_release_directory(release, project), gold)
+    return report.agreement(_find_release_directory(release, project), gold)
 
 
 def _print_report(value: Reported) -> None:
-    echo(f"Report: {relative_path(value.path)}")
+    echo(f"Report: {format_relative_path(value.path)}")
     if value.fault:
         echo(f"It reports a fault: {value.fault}")
 
@@ -394,9 +393,9 @@ def report(
       labelguard report -o report.html
       labelguard report r0001 -o release.md
     """
-    from labelguard.report.page import write
+    from labelguard.report.page import write_report
 
-    return write(output, release_id, project, format, anchor)
+    return write_report(output, release_id, project, format, anchor)
 
 
 def _print_demonstration(demo: Demonstration) -> None:
@@ -419,8 +418,8 @@ def _print_demonstration(demo: Demonstration) -> None:
         "on it gets right"
     )
     echo("On real labels this cannot be measured: labelguard plan forecasts it.")
-    echo(f"\nLabels and releases: {relative_path(demo.directory)}")
-    echo(f"Picture: {relative_path(demo.picture)}")
+    echo(f"\nLabels and releases: {format_relative_path(demo.directory)}")
+    echo(f"Picture: {format_relative_path(demo.picture)}")
     print_next_commands(demo.next, ", on a file of your own")
 
 
@@ -442,5 +441,5 @@ def demo(directory: Path | None) -> Demonstration:
     """
     from labelguard.report.demonstration import demonstrate
 
-    with progress() as report:
+    with show_progress() as report:
         return demonstrate(directory or Path("labelguard-demo"), progress=report)

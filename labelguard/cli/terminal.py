@@ -177,6 +177,12 @@ def format_cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)
 
 
+def format_range(spread: Mapping[str, float]) -> str:
+    """Return the minimum and maximum of a spread as text; one number if they are equal."""
+    least, most = (f"{spread[name]:,.0f}" for name in ("min", "max"))
+    return least if least == most else f"{least} to {most}"
+
+
 def print_bullets(lines: Iterable[str]) -> None:
     """Sentences after a blank line, each with a dot before it."""
     echo()
@@ -197,12 +203,12 @@ def print_next_commands(commands: Sequence[str], when: str = "") -> None:
         echo(head + f"\n{' ' * len(head)}".join(commands))
 
 
-def bullet_facts(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+def format_bullet_facts(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     """Facts that have one name together: sentences, each with a dot before it."""
     return [("" if number else name, f"· {line}") for number, line in enumerate(lines)]
 
 
-def relative_path(path: str | Path) -> str:
+def format_relative_path(path: str | Path) -> str:
     """A path as it may be typed here."""
     with contextlib.suppress(ValueError):
         return str(Path(path).relative_to(Path.cwd()))
@@ -210,7 +216,7 @@ def relative_path(path: str | Path) -> str:
 
 
 @contextlib.contextmanager
-def progress(*, at_once: bool = False) -> Iterator[Reporter]:
+def show_progress(*, at_once: bool = False) -> Iterator[Reporter]:
     """Show progress on standard error: a moving line on a terminal, else `ProgressLines`, whose
     first comes `at_once`.
 
@@ -221,19 +227,25 @@ def progress(*, at_once: bool = False) -> Iterator[Reporter]:
         yield Reporter() if off or wants_json() else ProgressLines(at_once=at_once)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bar
 
     text = TextColumn("{task.description}", markup=False)
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), text, BarColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
+    times = TimeElapsedColumn(), TimeRemainingColumn(compact=True, elapsed_when_finished=False)
+    columns = (SpinnerColumn(), text, BarColumn(), *times)
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         yield ProgressBar(bar)
 
 
 Clock: TypeAlias = Callable[[], float]
 
-# Seconds before anything is shown or estimated.
+# Seconds before anything is shown.
 _SOON = 5.0
 _RARELY = 600.0
 
@@ -256,13 +268,11 @@ class ProgressBar(Reporter):
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("starting", total=None)
-        self._left = _RemainingTime(time.monotonic)
 
     def __call__(self, step: str, share: float | None) -> None:
         # update() takes no total back, and a bar that stands at nothing looks stuck.
         self._bar.tasks[0].total = None if share is None else 1.0
-        text = escape_controls(", ".join([step, *self._left(share)]))
-        self._bar.update(self._task, description=text, completed=share or 0.0)
+        self._bar.update(self._task, description=escape_controls(step), completed=share or 0.0)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -281,45 +291,13 @@ class ProgressLines(Reporter):
 
     def __init__(self, clock: Clock = time.monotonic, *, at_once: bool = False) -> None:
         self._clock, self._began, self._due = clock, clock(), 0.0 if at_once else _SOON
-        self._left = _RemainingTime(clock)
 
     def __call__(self, step: str, share: float | None) -> None:
-        left, lasted = self._left(share), self._clock() - self._began
+        lasted = self._clock() - self._began
         if lasted < self._due:
             return
         self._due = max(lasted + min(lasted, _RARELY), _SOON)
-        done = [] if share is None else [f"{share:.0%}"]
-        click.echo(escape_controls(f"labelguard: {', '.join([step, *done, *left])}"), err=True)
-
-
-class _RemainingTime:
-    """Time left of a step, estimated by its shares; 0, or a smaller one, begins anew."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._began: tuple[float, float] | None = None
-        self._last = 0.0
-
-    def __call__(self, share: float | None) -> list[str]:
-        """Nothing, or about how long."""
-        if share is None:
-            self._began = None
-            return []
-        now = self._clock()
-        if self._began is None or not share or share < self._last:
-            self._began = now, share
-        self._last = share
-        began, before = self._began
-        if now - began < _SOON or share <= before:
-            return []
-        return [f"about {_format_duration((now - began) * (1 - share) / (share - before))} left"]
-
-
-def _format_duration(seconds: float) -> str:
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+        echo(f"labelguard: {step}" + ("" if share is None else f", {share:.0%}"), err=True)
 
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -366,7 +344,7 @@ BACKLOG = 2_048
 _SHUTDOWN_SECONDS = 30
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises `LabelguardError` where the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol named, asyncio sends what it writes at once (TCP_NODELAY); else every
@@ -384,7 +362,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
+def format_address(listener: socket.socket) -> str:
     """Return the URL of a socket that listens."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

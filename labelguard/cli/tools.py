@@ -1,12 +1,8 @@
-"""Commands between a project and other tools: `pull`, `ingest`, `connect`, `push`, `retrain` and
-`export`.
-"""
+"""Commands between a project and other tools: `pull`, `ingest`, `connect`, `retrain`, `export`."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,19 +10,19 @@ import click
 
 from labelguard.cli.options import (
     HELP,
-    complete_releases,
     complete_releases_or_files,
     directory_option,
 )
 from labelguard.cli.terminal import (
     echo,
+    format_range,
+    format_relative_path,
     print_facts,
     print_next_commands,
     print_notes,
     print_table,
     prints,
-    progress,
-    relative_path,
+    show_progress,
 )
 from labelguard.release.frameworks import NOISES, FrameworkName
 from labelguard.text import describe_reason_counts, pluralize
@@ -70,7 +66,7 @@ def ingest(project: Path | None) -> IngestionResult:
     """
     from labelguard.project import ingestion
 
-    with progress() as report:
+    with show_progress() as report:
         return ingestion.ingest(project, report)
 
 
@@ -89,7 +85,7 @@ def pull(name: str, project: Path | None) -> IngestionResult:
     """
     from labelguard.project import ingestion
 
-    with progress() as report:
+    with show_progress() as report:
         return ingestion.pull(name, project, report)
 
 
@@ -148,45 +144,8 @@ def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -
     """
     from labelguard.project import ingestion
 
-    with progress() as report:
+    with show_progress() as report:
         return ingestion.reconcile(name, project, report, accept_deletions=accept_deletions)
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """A release that was published in an annotation tool."""
-
-    # the release
-    release: str
-    # by which connector
-    connector: str
-    # where it is to be seen
-    where: str
-
-
-def _print_pushed(value: Pushed) -> None:
-    echo(f"Release {value.release} is at {value.where}")
-
-
-@click.command(short_help="Publish a release in an annotation tool.")
-@click.argument("name")
-@click.argument("release_id", metavar="RELEASE", shell_complete=complete_releases)
-@click.option(
-    "--as", "title", metavar="TITLE", help="Its name in the tool; default: the release's id."
-)
-@prints(_print_pushed, project=True)
-def push(name: str, release_id: str, title: str | None, project: Path | None) -> Pushed:
-    """Publish RELEASE as a new data set of the tool of connector NAME, without labelers.
-
-    \b
-    Example:
-      labelguard push label-studio r0001
-    """
-    from labelguard.release import publication
-
-    with progress() as report:
-        release, where = publication.push(name, release_id, title, project, report)
-    return Pushed(release, name, where)
 
 
 _OUTCOMES = {"promoted": "promoted (in use from now on)"}
@@ -196,9 +155,7 @@ def _describe_budget(result: Retrained | RunPreview) -> str:
     """Return how much labelers have left, by the counts of the ledger."""
     if (use := result.allowance) is None:
         return result.budget
-    few, most = (use.left_per_labeler[name] for name in ("min", "max"))
-    left = f"{few:,}" if few == most else f"{few:,} to {most:,}"
-    shown = f"{left} left of each labeler"
+    shown = f"{format_range(use.left_per_labeler)} left of each labeler"
     if use.exhausted_labelers:
         shown += f"; {use.exhausted_labelers:,} of {use.labelers:,} have nothing left"
     return shown if result.budget == "left" else f"{result.budget}: {shown}"
@@ -224,7 +181,7 @@ def _print_run_result(result: Retrained) -> None:
     print_notes(result.notes)
 
 
-def _preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
+def _list_preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
     yield "job", preview.job
     if preview.under_way:
         yield "", f"run {preview.under_way} was begun and would be resumed"
@@ -240,10 +197,9 @@ def _preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
     else:
         yield "releases", f"nothing: {preview.why}"
     if preview.left:
-        few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
-        yield "left then", f"{few if few == most else f'{few} to {most}'} of each labeler"
+        yield "left then", f"{format_range(preview.left)} of each labeler"
     yield "budget", _describe_budget(preview)
-    yield "trains", preview.trains or "nothing: no release that was not learned from"
+    yield "trains", preview.trains or "nothing: every release was learned from before"
     yield "judged by", preview.gate
     in_use = f"in use is {preview.replaces}" if preview.replaces else "no model in use yet"
     yield "puts into use", f"{preview.promotes or 'nothing'}; {in_use}"
@@ -252,14 +208,14 @@ def _preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
 def _print_job_file(result: JobFile) -> None:
     echo(f"Job written to {result.path}, for policy {result.policy}.")
     if result.drafted:
-        echo("That policy is a draft: look at it, and put it into force.")
+        echo("That policy is a draft: review it, and put it into force.")
     print_next_commands(result.next)
 
 
 def _print_retrain_result(result: Retrained | RunPreview | JobFile) -> None:
     show: Mapping[str, Callable[[Any], None]] = {
         "Retrained": _print_run_result,
-        "RunPreview": lambda preview: print_facts(_preview_facts(preview)),
+        "RunPreview": lambda preview: print_facts(_list_preview_facts(preview)),
         "JobFile": _print_job_file,
     }
     show[type(result).__name__](result)
@@ -298,7 +254,7 @@ def retrain(
         from labelguard.jobs.start import write_job
 
         return write_job(job, project)
-    with progress() as report:
+    with show_progress() as report:
         if dry_run:
             from labelguard.jobs.run import dry_run as preview_run
 
@@ -319,23 +275,12 @@ class _Trainer(click.Choice):  # type: ignore[type-arg]
 
 def _print_exported(value: ExportResult) -> None:
     rate = "" if value.rate is None else f" at the rate {value.rate:.6g}"
-    written = f"{pluralize(value.rows, 'pair')} written to {relative_path(value.path)}"
-    hard = ": probabilities are dropped; --copies 10 keeps them" if value.noise == "hard" else ""
+    written = f"{pluralize(value.rows, 'pair')} written to {format_relative_path(value.path)}"
+    hard = ": probabilities are dropped; --copies 10 keeps them" * (value.noise == "hard")
     echo(f"{written}; noise: {value.noise}{rate}{hard}")
     echo(f"{value.guarantee[0].upper()}{value.guarantee[1:]}")
     echo(f"Train: {value.command}")
-    if hard:
-        echo(f"To keep probabilities: {_with_copies(click.get_current_context().params)}")
     print_notes(value.notes)
-
-
-def _with_copies(given: Mapping[str, Any]) -> str:
-    """Return the command of an export, as given, with copies and into another directory."""
-    words = ["labelguard", "release", "export", given["release"], "--to", given["to"]]
-    words += ["--copies", "10", "-o", f"{given['output']}-copies"]
-    for name, usual in (("noise", "auto"), ("teacher", None), ("project", None)):
-        words += [] if given[name] in (usual, None) else [f"--{name}", str(given[name])]
-    return shlex.join(words)
 
 
 @click.command("export", short_help="Write a release for another trainer.")
@@ -382,7 +327,7 @@ def export(release: str, output: Path, project: Path | None, **options: Any) -> 
 
     directory: str | Path = Path(release) if Path(release).is_dir() else release
     teacher = options.pop("teacher")
-    with progress() as report:
+    with show_progress() as report:
         return write_export(
             directory,
             output,

@@ -66,10 +66,10 @@ class _SyntaxFault(Exception):
         super().__init__(f", line {line}: {why}" if line else f": {why}")
 
 
-def read_file(path: Path, *, hint: str = "", empty: bool = False) -> dict[str, Any]:
+def read_settings_file(path: Path, *, hint: str = "", empty: bool = False) -> dict[str, Any]:
     """Return the settings of a file; `hint` is the remedy if it is missing.
 
-    See `parse`. Raises `LabelguardError` also for a file that cannot be read.
+    See `parse_settings`. Raises `LabelguardError` also for a file that cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -78,10 +78,10 @@ def read_file(path: Path, *, hint: str = "", empty: bool = False) -> dict[str, A
         raise LabelguardError(f"there is no {path}" + (f"; {hint}" if hint else "")) from None
     except OSError as error:
         raise LabelguardError(f"cannot read {path}: {error.strerror}") from None
-    return parse(data, path.name, empty=empty)
+    return parse_settings(data, path.name, empty=empty)
 
 
-def parse(data: bytes, name: str, *, empty: bool = False) -> dict[str, Any]:
+def parse_settings(data: bytes, name: str, *, empty: bool = False) -> dict[str, Any]:
     """Return the settings in the bytes of the file `name`: TOML if it ends with .toml, else YAML.
 
     A YAML file may be `empty`. Raises `LabelguardError` with the line that cannot be read.
@@ -113,17 +113,17 @@ def _parse_toml(text: str) -> Any:
         line = _LINE.search(str(error))
         why = "this is not TOML, or a name occurs twice"
         raise _SyntaxFault(line and line[1], why) from None
-    if _depth(settings) > _MAX_DEPTH:  # dotted names nest without brackets
+    if _measure_depth(settings) > _MAX_DEPTH:  # dotted names nest without brackets
         raise RecursionError
     return settings
 
 
-def _depth(value: Any) -> int:
+def _measure_depth(value: Any) -> int:
     """Return how many tables and lists are inside each other."""
     if not isinstance(value, dict | list):
         return 0
     members = value.values() if isinstance(value, dict) else value
-    return 1 + max(map(_depth, members), default=0)
+    return 1 + max(map(_measure_depth, members), default=0)
 
 
 def _parse_yaml(text: str) -> Any:
@@ -165,7 +165,7 @@ def _yaml_loader() -> type[yaml.SafeLoader]:
     return Loader
 
 
-def validate(
+def validate_settings(
     kind: type[T],
     content: Any,
     file: str = "",
@@ -189,13 +189,13 @@ def check_model(kind: type[T], content: Any) -> T:
     try:
         return TypeAdapter(kind).validate_json(json.dumps(content, allow_nan=False))
     except ValidationError as error:
-        raise _first_fault(error, kind) from None
+        raise _find_first_fault(error, kind) from None
     except (TypeError, ValueError):
         only = "only texts, finite numbers, true and false, lists and tables belong here"
         raise InvalidSetting((), only) from None
 
 
-def _first_fault(error: ValidationError, kind: Any) -> InvalidSetting:
+def _find_first_fault(error: ValidationError, kind: Any) -> InvalidSetting:
     """Return the first setting that is wrong, in pydantic's words, which repeat no value."""
     details = error.errors(include_url=False, include_input=False)
     # A misspelled name tells more than the one that is missing instead.
@@ -205,21 +205,23 @@ def _first_fault(error: ValidationError, kind: Any) -> InvalidSetting:
     if isinstance(cause, InvalidSetting):
         path += cause.path
     if first["type"] in _UNKNOWN_NAME and path:
-        return InvalidSetting(path, f"unknown key{suggest(str(path[-1]), _names_at(kind, path))}")
+        return InvalidSetting(
+            path, f"unknown key{suggest(str(path[-1]), _list_names_at(kind, path))}"
+        )
     return InvalidSetting(path, first["msg"].removeprefix("Value error, "))
 
 
-def _names_at(kind: Any, path: Sequence[str | int]) -> list[str]:
+def _list_names_at(kind: Any, path: Sequence[str | int]) -> list[str]:
     """Return the names that belong where the last part of a path stands; none if that is open."""
     for part in path[:-1]:
         field = getattr(kind, "model_fields", {}).get(part)
         kind = getattr(field, "annotation", None)
     if is_dataclass(kind):
         return [field.name for field in fields(kind)]
-    return field_names(kind) if hasattr(kind, "model_fields") else []
+    return list_field_names(kind) if hasattr(kind, "model_fields") else []
 
 
-def field_names(kind: type[BaseModel]) -> list[str]:
+def list_field_names(kind: type[BaseModel]) -> list[str]:
     """Return the names that a table of this model may hold."""
     return [field.alias or name for name, field in kind.model_fields.items()]
 

@@ -14,9 +14,9 @@ from labelguard.configuration.loader import (
     SettingsTable,
     Text,
     looks_secret,
-    parse,
+    parse_settings,
     setting,
-    validate,
+    validate_settings,
 )
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.options import BadRows, Exhausted
@@ -188,16 +188,16 @@ class ProjectFile(SettingsTable):
     storage: StorageTable = StorageTable()
 
 
-def read(data: bytes, path: str) -> Mapping[str, Any]:
+def read_project_file(data: bytes, path: str) -> Mapping[str, Any]:
     """Return the tables of a file that `ProjectFile` accepts.
 
     Raises `ProjectError`, naming the file.
     """
     try:
-        tables = parse(data, path)
+        tables = parse_settings(data, path)
     except LabelguardError as error:
         raise ProjectError(str(error)) from None
     if tables.get("format") != 1:
         raise ProjectError(f"{path}: format is missing or another; this labelguard reads format 1")
-    validate(ProjectFile, tables, path, error=ProjectError)
+    validate_settings(ProjectFile, tables, path, error=ProjectError)
     return tables

@@ -22,10 +22,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from duckdb.sqltypes import DuckDBPyType
@@ -33,6 +32,9 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.errors import InvalidLabels
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    import polars as pl
 
 ITEM_TAG = "labelguard/item/1:"
 ID_TAG = "labelguard/id/1:"
@@ -70,7 +72,7 @@ class Content:
 TEXT = Content()
 
 
-def content_error(where: str) -> InvalidLabels:
+def build_content_error(where: str) -> InvalidLabels:
     """Return the one error for prompts and responses outside the language of content.
 
     It names neither a column nor a type: of chosen and rejected, these would name a side.
@@ -87,34 +89,34 @@ def is_text(kind: DuckDBPyType) -> bool:
     return kind.id in ("varchar", "enum") and str(kind) != "JSON"
 
 
-def element_type(kind: DuckDBPyType) -> DuckDBPyType:
+def find_element_type(kind: DuckDBPyType) -> DuckDBPyType:
     """Return the type of a list's elements."""
     child = kind.children[0][1]
     assert isinstance(child, DuckDBPyType)
     return child
 
 
-def content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
+def find_content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
     """Return what columns of these types hold together; raise `NotContent` for anything else.
 
     Types may differ in optional members and in members that are always null: which column has one
     may follow from the labels, and everything in a chat is text whatever the column says.
     """
     return merge_content_types(
-        _content_of(_type_shape(kind)) for kind in kinds if kind.id != "null"
+        _parse_shape(_shape_type(kind)) for kind in kinds if kind.id != "null"
     )
 
 
-def content_of_structures(structures: Iterable[object]) -> Content:
+def find_content_of_structures(structures: Iterable[object]) -> Content:
     """Return the same for the structures that DuckDB's `json_structure` finds in JSON values."""
-    shapes = map(_structure_shape, structures)
-    return merge_content_types(_content_of(shape) for shape in shapes if shape is not None)
+    shapes = map(_shape_structure, structures)
+    return merge_content_types(_parse_shape(shape) for shape in shapes if shape is not None)
 
 
-def content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
-    """Return the same as `content_of_types` for published conversations, without other members."""
-    shapes = (keep_chat_members(_type_shape(kind)) for kind in kinds if kind.id != "null")
-    return merge_content_types(_content_of(shape) for shape in shapes)
+def find_content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
+    """Return the same for published conversations, without members that no chat has."""
+    shapes = (keep_chat_members(_shape_type(kind)) for kind in kinds if kind.id != "null")
+    return merge_content_types(_parse_shape(shape) for shape in shapes)
 
 
 def keep_chat_members(structure: object) -> object:
@@ -133,30 +135,30 @@ def keep_chat_members(structure: object) -> object:
 def merge_content_types(contents: Iterable[Content]) -> Content:
     """Return the content that holds every value of all of them, text if there is none."""
     types = list(contents)
-    return reduce(_merge_two, types) if types else TEXT
+    return reduce(_merge_two_contents, types) if types else TEXT
 
 
-def sql_type(content: Content) -> str:
+def content_type_sql(content: Content) -> str:
     """Return its type in SQL, with members in a fixed order."""
-    return _sql_type(_shape_of(content))
+    return _shape_sql(_build_shape(content))
 
 
-def _sql_type(shape: Any) -> str:
+def _shape_sql(shape: Any) -> str:
     if isinstance(shape, list):
-        return f"{_sql_type(shape[0])}[]"
+        return f"{_shape_sql(shape[0])}[]"
     if isinstance(shape, dict):
-        members = ", ".join(f'"{name}" {_sql_type(kind)}' for name, kind in shape.items())
+        members = ", ".join(f'"{name}" {_shape_sql(kind)}' for name, kind in shape.items())
         return f"STRUCT({members})"
     return str(shape)
 
 
-def json_type(content: Content) -> str:
+def content_type_json(content: Content) -> str:
     """Return the same as `from_json` takes it, which fills in and leaves out what is null."""
-    return json.dumps(_shape_of(content))
+    return json.dumps(_build_shape(content))
 
 
-def _shape_of(content: Content) -> Any:
-    """Return the type as nested lists and objects, the inverse of `_content_of`."""
+def _build_shape(content: Content) -> Any:
+    """Return the type as nested lists and objects, the inverse of `_parse_shape`."""
     if not content.chat:
         return _VARCHAR
     part = dict.fromkeys(["type", "text", *({_IMAGES} & content.members)], _VARCHAR)
@@ -164,7 +166,7 @@ def _shape_of(content: Content) -> Any:
     return [{"role": _VARCHAR, "content": [part] if content.parts else _VARCHAR, **more}]
 
 
-def structure(column: str, rows: str) -> str:
+def structure_sql(column: str, rows: str) -> str:
     """Return SQL of what `json_group_structure` finds in a column (JSON) of the rows of a SELECT.
 
     One row of each structure is enough, and all that fits into memory: the aggregate keeps whole
@@ -177,7 +179,7 @@ def structure(column: str, rows: str) -> str:
     )
 
 
-def encode(expression: str, content: Content) -> str:
+def encode_sql(expression: str, content: Content) -> str:
     """Return SQL for the canonical encoding of a text or chat; NULL where there is none.
 
     An empty text has one. Null has none, nor has a chat without messages, or with a message that is
@@ -238,34 +240,34 @@ def id_under_question_sql(item_id: str, question: str) -> str:
     return f"({' || chr(35) || '.join(parts)})"
 
 
-def _type_shape(kind: DuckDBPyType) -> object:
+def _shape_type(kind: DuckDBPyType) -> object:
     """Return a type as nested lists and objects, with None for what is always null."""
     if kind.id == "null":
         return None
     if is_text(kind):
         return _VARCHAR
     if kind.id in ("list", "array"):
-        return [_type_shape(element_type(kind))]
+        return [_shape_type(find_element_type(kind))]
     if kind.id == "struct":
         children = ((n, child) for n, child in kind.children if isinstance(child, DuckDBPyType))
-        return {name: _type_shape(child) for name, child in children}
+        return {name: _shape_type(child) for name, child in children}
     return str(kind)
 
 
-def _structure_shape(structure: object, member: str = "") -> object:
+def _shape_structure(structure: object, member: str = "") -> object:
     """Return the same of what `json_structure` found; tool calls are text whatever is in them."""
     if structure == "NULL":
         return None
     if member == "tool_calls":
         return _VARCHAR
     if isinstance(structure, list):
-        return [_structure_shape(child) for child in structure]
+        return [_shape_structure(child) for child in structure]
     if isinstance(structure, dict):
-        return {name: _structure_shape(child, name) for name, child in structure.items()}
+        return {name: _shape_structure(child, name) for name, child in structure.items()}
     return structure
 
 
-def _content_of(shape: object) -> Content:
+def _parse_shape(shape: object) -> Content:
     """Return the content of a shape: the grammar of the language of content."""
     if shape == _VARCHAR:
         return TEXT
@@ -299,7 +301,7 @@ def _read_members(
     return content, frozenset(known) - frozenset(required)
 
 
-def _merge_two(first: Content, second: Content) -> Content:
+def _merge_two_contents(first: Content, second: Content) -> Content:
     parts = {first.parts, second.parts} - {None}
     if first.chat != second.chat or len(parts) > 1:
         raise NotContent
@@ -355,6 +357,8 @@ _INVISIBLE = r"[\s\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\x{2800}]"
 
 def normalize_words(texts: pa.Array) -> pa.Array:
     """Return words as they are compared: one form for all ways to write them, shape (n,)."""
+    import polars as pl
+
     composed = _normalize_unicode(pl.Series(texts.cast(pa.large_string())))
     # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one. By way of
     # small letters, because there is a capital ß; and NFKC writes some marks with a space.
@@ -363,6 +367,8 @@ def normalize_words(texts: pa.Array) -> pa.Array:
 
 
 def _normalize_unicode(texts: pl.Series) -> pl.Series:
+    import polars as pl
+
     visible = texts.str.replace_all(_INVISIBLE, "").to_arrow()
     return pl.Series(pc.utf8_normalize(visible.cast(pa.large_string()), "NFKC"))
 

@@ -12,11 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duckdb.sqltypes import DuckDBPyType
+from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
-from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues, Skips, declaring_names
+from labelguard.budget.label_values import (
+    DEFAULT,
+    WHITE_SPACE,
+    LabelValues,
+    Skips,
+    list_declaring_names,
+)
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.readers import identifier, literal, nan_to_null
+from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import AUTO_FORMAT
 
@@ -91,7 +97,7 @@ class Reading:
         """Return the name of a role's column, whether there is one or not."""
         return self.columns.get(role, role)
 
-    def columns_of(self, feature: FeatureColumn, kind: str) -> tuple[str, ...]:
+    def find_columns_of(self, feature: FeatureColumn, kind: str) -> tuple[str, ...]:
         """Return the columns of a feature in a layout: one for each side, a list, or a stratum's.
 
         They are called NAME_a and NAME_b (NAME_chosen and NAME_rejected, NAME beside lists), or as
@@ -101,17 +107,17 @@ class Reading:
             return (feature.name,)
         return tuple(self.name(feature.name + side) for side in FEATURE_SIDES[kind])
 
-    def all_feature_columns(self) -> tuple[str, ...]:
+    def list_feature_columns(self) -> tuple[str, ...]:
         """Return the columns of all features, in any layout."""
-        columns = (self.columns_of(f, kind) for f in self.features for kind in FEATURE_SIDES)
+        columns = (self.find_columns_of(f, kind) for f in self.features for kind in FEATURE_SIDES)
         return tuple(dict.fromkeys(name for names in columns for name in names))
 
     def is_declared_public(self, column: str) -> bool:
         """Return whether a column was declared public, by its name or that of both sides."""
-        return not set(declaring_names(column)).isdisjoint(self.public_columns)
+        return not set(list_declaring_names(column)).isdisjoint(self.public_columns)
 
 
-def name_labelers(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:
+def add_labeler_column(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:
     """Return `columns` with the column of `--labeler-column`; `InvalidLabels` if they have one."""
     named = dict(columns or {})
     if labelers and "labeler_id" in named:
@@ -123,7 +129,7 @@ def merge_labeler_column(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with `labeler_column`, if there is one, among their `columns`."""
     others = dict(options)
     if labelers := others.pop("labeler_column", None):
-        others["columns"] = name_labelers(others.get("columns"), labelers)
+        others["columns"] = add_labeler_column(others.get("columns"), labelers)
     return others
 
 
@@ -168,39 +174,40 @@ class TableSchema:
         """Return whether there are columns of these names."""
         return all(name in self.types for name in columns)
 
-    def column(self, role: str) -> str | None:
+    def find_column(self, role: str) -> str | None:
         """Return the column of a role, as it was named or by the role's own name, if there is."""
         name = self.reading.name(role)
         return name if name in self.types else None
 
-    def type(self, role: str) -> DuckDBPyType:
-        """Return the type of that column, which there must be."""
-        return self.types[self.reading.name(role)]
+    def find_type(self, role: str) -> DuckDBPyType:
+        """Return the type of that column; that of NULL if there is none."""
+        return self.types.get(self.reading.name(role), SQLNULL)
 
     def has_all(self, *roles: str) -> bool:
         """Return whether there is a column for each of these roles."""
-        return all(self.column(role) for role in roles)
+        return all(self.find_column(role) for role in roles)
 
     def has_any(self, *roles: str) -> bool:
         """Return whether there is a column for one of these roles."""
-        return any(self.column(role) for role in roles)
+        return any(self.find_column(role) for role in roles)
 
-    def sql(self, role: str) -> str:
-        """Return SQL of that column."""
-        return identifier(self.reading.name(role))
+    def column_sql(self, role: str) -> str:
+        """Return SQL of that column; NULL if there is none."""
+        name = self.find_column(role)
+        return identifier(name) if name else "NULL"
 
-    def text(self, name: str) -> str:
+    def text_sql(self, name: str) -> str:
         """Return SQL of a column as text without blanks around it; NULL for NaN, or without it."""
         if name not in self.types:
             return "NULL::VARCHAR"
-        column = nan_to_null(identifier(name), self.types[name])
+        column = nan_to_null_sql(identifier(name), self.types[name])
         return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
     def select_all_but(self, *roles: str) -> str:
         """Return the beginning of a SELECT list: all columns but those of these roles and private
         ones, each with a comma.
         """
-        dropped = {name for role in roles if (name := self.column(role))} | self.private
+        dropped = {name for role in roles if (name := self.find_column(role))} | self.private
         return "".join(f"{identifier(name)}, " for name in self.types if name not in dropped)
 
 

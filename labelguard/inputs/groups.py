@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
-import polars as pl
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
@@ -31,13 +30,15 @@ from labelguard.storage import blocks
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from labelguard.ledger.ledger import Ledger
 
 COLUMNS = ("labeler_id", "group_id")
 _WHERE = "read from"
 
 
-def groups_in_force(ledger: Ledger, unit: str) -> UnitGroups | None:
+def find_groups_in_force(ledger: Ledger, unit: str) -> UnitGroups | None:
     """Return who belongs together in a project: in groups, or as one person with several ids.
 
     Single labels, as units, belong to nobody; and groups of nobody matter to the unit `group` only.
@@ -57,14 +58,16 @@ def read_groups(
     unreadable files, missing columns, empty ids, labelers in two groups, and ids of groups that
     differ only in how they are written.
     """
+    import polars as pl
+
     members = read_ids(source, lambda names: COLUMNS, scratch)
     _refuse_double_membership(members)
     ids, group_ids = members["labeler_id"], members["group_id"]
-    labelers = keys.labeler_keys(namespace, ids)
-    order = blocks.order(labelers)
+    labelers = keys.hash_labelers(namespace, ids)
+    order = blocks.sort_order(labelers)
     names = group_ids.unique(maintain_order=True)
     _refuse_ids_spelled_alike(names)
-    groups = keys.group_keys(namespace, names)
+    groups = keys.hash_groups(namespace, names)
     number = group_ids.replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
     together = UnitGroups(labelers[order], groups[number.to_numpy()[order]])
     return together, Identities.of(keys, namespace, ids.to_list(), labelers)
@@ -80,6 +83,8 @@ def read_ids(
     `choose_columns` picks the columns among those of the first part. Raises `InvalidLabels`
     for unreadable files, missing columns and empty ids.
     """
+    import polars as pl
+
     files = resolve_input(source, spool=scratch)
     with (
         tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
@@ -97,6 +102,8 @@ def _read_id_columns(
     file: InputFile, connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: ByteLimit
 ) -> pl.DataFrame:
     """Return columns of ids of one file as texts, with `read from`: where each row stands."""
+    import polars as pl
+
     types = readers.read_columns(file, connection)
     for name in names:
         if name not in types:
@@ -115,7 +122,7 @@ def _read_id_columns(
     query = f"SELECT *, {flags} FROM (SELECT {texts} FROM part)"
     frames, count = [], 0
     for batch in readers.read_batches(file, connection, query):
-        limit.take(file.name, batch.nbytes)
+        limit.subtract(file.name, batch.nbytes)
         frame = pl.DataFrame(pl.from_arrow(batch))
         for number, name in enumerate(names):
             if (blanks := frame[f"blank_{number}"]).any():
@@ -142,6 +149,8 @@ def _refuse_ids_spelled_alike(names: pl.Series) -> None:
 
 def _refuse_double_membership(members: pl.DataFrame) -> None:
     """Raise `InvalidLabels` if a labeler is in two groups; `members` has distinct rows."""
+    import polars as pl
+
     clashing = members.filter(pl.len().over("labeler_id") > 1)
     if not len(clashing):
         return

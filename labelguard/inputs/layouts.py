@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import duckdb
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
-from labelguard.budget.label_values import DEFAULT, declaring_names
+from labelguard.budget.label_values import DEFAULT, list_declaring_names
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical, readers
 from labelguard.inputs.canonical import Content, NotContent, is_text
@@ -93,7 +93,7 @@ def find_layout(
     export of the file's format names its labelers; `listed` are the file's own columns.
     """
     schema = TableSchema(file.name, readers.read_columns(file, connection), reading, file.sparse)
-    layouts = _possible_layouts(schema)
+    layouts = _list_possible_layouts(schema)
     named, types = reading.columns, dict(schema.types)
     if not reading.labelled:
         private = {reading.name(role) for role in PRIVATE_ROLES}
@@ -102,7 +102,7 @@ def find_layout(
     absent = _find_assumed_columns(types, reading) if file.sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
     schema = replace(schema, types=types)
-    columns = _columns_of_roles(schema, named)
+    columns = _find_columns_of_roles(schema, named)
     kind = _choose_layout(schema, columns, layouts)
     used = (*layouts[kind], *(r for r in OPTIONAL if r != "tie" or kind not in LISTED))
     for role in named:
@@ -115,18 +115,20 @@ def find_layout(
     if not reading.has_labelers:
         columns.pop("labeler_id", None)
     if "labeler_id" not in columns and reading.unit in _BY_LABELER:
-        raise _missing_labeler(schema, labelers, listed or schema.shown_columns, columns.values())
+        raise _missing_labeler_error(
+            schema, labelers, listed or schema.shown_columns, columns.values()
+        )
     _refuse_role_conflicts(schema, columns, kind)
     _check_label_values_option(schema, kind)
     _check_id_time_types(schema, columns)
-    features = {f: _feature_columns(schema, f, kind, columns) for f in reading.features}
+    features = {f: _find_feature_columns(schema, f, kind, columns) for f in reading.features}
     kinds = {role: types[column] for role, column in columns.items()}
     return Layout(
         kind, columns, kinds, _find_content_type(schema, columns, kind), features, reading, absent
     )
 
 
-def _possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]:
+def _list_possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]:
     """Return the roles of every layout; without labels, only those that are public.
 
     Rankings and choices then differ by the column that is there and is not read.
@@ -154,7 +156,7 @@ def _find_assumed_columns(types: Mapping[str, DuckDBPyType], reading: Reading) -
     absent = sides if chosen else []
     if chosen:
         for feature in reading.features:
-            both = reading.columns_of(feature, "chosen")
+            both = reading.find_columns_of(feature, "chosen")
             missing = [column for column in both if column.lower() not in present]
             absent += missing if len(missing) < len(both) else []
     if reading.labelled and (pairs or chosen):
@@ -168,7 +170,7 @@ def _find_assumed_columns(types: Mapping[str, DuckDBPyType], reading: Reading) -
     return tuple(dict.fromkeys(absent))
 
 
-def _columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dict[str, str]:
+def _find_columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each role that a file has one for."""
     sides = {side for sides in FEATURE_SIDES.values() for side in sides}
     features = {feature.name + side for feature in schema.reading.features for side in sides}
@@ -220,7 +222,7 @@ def _choose_layout(
     )
 
 
-def _missing_labeler(
+def _missing_labeler_error(
     schema: TableSchema, labelers: str, listed: Sequence[str], used: Collection[str]
 ) -> InvalidLabels:
     """Return the error for a file of which no column tells whose labels these are."""
@@ -287,13 +289,15 @@ def _check_id_time_types(schema: TableSchema, columns: Mapping[str, str]) -> Non
     for role, column in columns.items():
         kind = schema.types[column]
         if role in IDS and not can_hold_ids(kind):
-            raise _wrong_type(schema, column, ID_EXPECTED, kind)
+            raise _wrong_type_error(schema, column, ID_EXPECTED, kind)
         is_time = kind.id.startswith("timestamp") or kind.id in (*INTEGER, "date", "null")
         if role == "submitted_at" and not (is_time or is_text(kind)):
-            raise _wrong_type(schema, column, "timestamps, ISO 8601 text or whole numbers", kind)
+            raise _wrong_type_error(
+                schema, column, "timestamps, ISO 8601 text or whole numbers", kind
+            )
 
 
-def _wrong_type(
+def _wrong_type_error(
     schema: TableSchema, column: str, expected: str, kind: DuckDBPyType
 ) -> InvalidLabels:
     name = str(kind).replace('"', "")
@@ -308,19 +312,19 @@ def _find_content_type(schema: TableSchema, columns: Mapping[str, str], kind: st
     if kind in LISTED:
         responses = schema.types[columns["responses"]]
         if responses.id not in ("list", "array"):
-            raise _wrong_type(schema, columns["responses"], "a list", responses)
-        kinds.append(canonical.element_type(responses))
+            raise _wrong_type_error(schema, columns["responses"], "a list", responses)
+        kinds.append(canonical.find_element_type(responses))
     try:
-        return canonical.content_of_types(kinds)
+        return canonical.find_content_of_types(kinds)
     except NotContent:
-        raise canonical.content_error(schema.name) from None
+        raise canonical.build_content_error(schema.name) from None
 
 
-def _feature_columns(
+def _find_feature_columns(
     schema: TableSchema, feature: FeatureColumn, kind: str, columns: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the columns of what is carried for a feature, checked."""
-    names = schema.reading.columns_of(feature, kind)
+    names = schema.reading.find_columns_of(feature, kind)
     called = f"{_NOUNS[feature.kind]} {feature.name}"
     signed = (schema.reading.name(feature.name),)
     is_signed = feature.kind == "number" and kind == "pairs" and not any(map(schema.has, names))
@@ -336,10 +340,10 @@ def _feature_columns(
                 f"{suggest(feature.name, sorted(stems), _TYPED[feature.kind])}; "
                 f"found: {', '.join(schema.shown_columns)}"
             )
-        _check_public(schema, feature, column, kind, columns)
+        _check_public_feature(schema, feature, column, kind, columns)
         kinds.append(schema.types[column])
     if kind in LISTED and feature.kind != "stratum":
-        kinds = [canonical.element_type(k) if k.id in ("list", "array") else k for k in kinds]
+        kinds = [canonical.find_element_type(k) if k.id in ("list", "array") else k for k in kinds]
         kinds = [k for k in kinds if str(k) != "JSON"]  # lists in JSON files: judged row by row
     fits = _can_hold_numbers if feature.kind == "number" else can_hold_ids
     if is_signed:  # texts write a sign in several ways, one of which may be unreadable
@@ -357,7 +361,7 @@ def _feature_columns(
     return names
 
 
-def _check_public(
+def _check_public_feature(
     schema: TableSchema, feature: FeatureColumn, column: str, kind: str, columns: Mapping[str, str]
 ) -> None:
     """Refuse columns that tell labels or labelers, or that nobody declared public, as features.
@@ -383,7 +387,7 @@ def _check_public(
                 f"column cannot be {called}"
             )
     if not schema.reading.is_declared_public(column):
-        name = declaring_names(column)[-1]
+        name = list_declaring_names(column)[-1]
         raise schema.error(
             f"column {column} becomes {called} only if it is declared public: --public-column "
             f"{name}, before the project's first release. That says that it was made of prompts "

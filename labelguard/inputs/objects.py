@@ -67,14 +67,14 @@ class RemoteObject:
             filesystem = _connect(self.key)
             with filesystem.open_input_stream(self.key) as source, path.open("wb") as file:
                 shutil.copyfileobj(source, file, _BLOCK)
-            now = RemoteObject.of(filesystem.get_file_info(self.key))
+            now = RemoteObject.from_file_info(filesystem.get_file_info(self.key))
         if now != self or path.stat().st_size != self.size:
             path.unlink()
             raise InvalidLabels(f"{self.uri}: it was written anew meanwhile; run this again")
         return path
 
     @classmethod
-    def of(cls, info: FileInfo) -> Self:
+    def from_file_info(cls, info: FileInfo) -> Self:
         """Return the object that a store tells of."""
         return cls(info.path, info.size or 0, (info.mtime_ns or 0) // 10**9)
 
@@ -96,10 +96,10 @@ def list_objects(address: str) -> list[RemoteObject]:
             selector = FileSelector(base, allow_not_found=True, recursive=True)
             infos = filesystem.get_file_info(selector)
     objects = [
-        RemoteObject.of(info)
+        RemoteObject.from_file_info(info)
         for info in sorted(infos, key=lambda info: info.path)
         if info.type == FileType.File
-        and (base == pattern or _matches(info.path, pattern))
+        and (base == pattern or _matches_pattern(info.path, pattern))
         and not info.path.rpartition("/")[2].startswith((".", "_"))
     ]
     if not objects:
@@ -112,7 +112,7 @@ def list_objects(address: str) -> list[RemoteObject]:
     return objects
 
 
-def _matches(key: str, pattern: str) -> bool:
+def _matches_pattern(key: str, pattern: str) -> bool:
     """Return whether a key is of a pattern, whose wildcards do not go beyond a folder."""
     parts, wanted = key.split("/"), pattern.split("/")
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -30,6 +30,9 @@ from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
+
+if TYPE_CHECKING:
+    import polars as pl
 
 TEXTS = ("prompt", "first", "second")
 
@@ -70,13 +73,17 @@ class DistinctPairs:
 
     def are_among(self, known: DistinctPairs) -> NDArray[np.bool_]:
         """Return which of these pairs are also among the known, by question, content, number."""
-        columns, common = known._identity().unique(), pl.lit(value=True).alias("common")
-        joined = self._identity().join(
+        import polars as pl
+
+        columns, common = known._identify_pairs().unique(), pl.lit(value=True).alias("common")
+        joined = self._identify_pairs().join(
             columns.with_columns(common), on=columns.columns, how="left", maintain_order="left"
         )
         return joined["common"].fill_null(value=False).to_numpy()
 
-    def _identity(self) -> pl.DataFrame:
+    def _identify_pairs(self) -> pl.DataFrame:
+        import polars as pl
+
         hi, lo = self.contents.T
         return pl.DataFrame({"hi": hi, "lo": lo, "number": self.number})
 
@@ -118,7 +125,7 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
         names = [name for name in staged_texts.column_names if is_feature_column(name)]
         if texts or any(name.startswith("source_") for name in names):
             names = [*TEXTS, *names]
-        row = buckets.column(staged_texts, "row").astype(np.intp)
+        row = buckets.read_column(staged_texts, "row").astype(np.intp)
         of_row[row] = count + inverse
         rows.append(row[firsts])
         number = staged_texts["pair"].to_numpy() if "pair" in staged_texts.column_names else 0 * row
@@ -126,12 +133,14 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
         tables.append(staged_texts.select(names).take(pa.array(firsts)))
         if staged.questions:
             questions += staged_texts["question"].take(pa.array(firsts)).chunks
-        item = buckets.blocks(staged_texts, "item")[firsts]
+        item = buckets.read_blocks(staged_texts, "item")[firsts]
         given = staged.given_ids
         items.append(item)
-        contents.append(buckets.blocks(staged_texts, "content")[firsts] if given else item)
+        contents.append(buckets.read_blocks(staged_texts, "content")[firsts] if given else item)
         ids.append(
-            staged_texts["item_id"].take(pa.array(firsts)) if given else blocks.hexadecimal(item)
+            staged_texts["item_id"].take(pa.array(firsts))
+            if given
+            else blocks.format_hexadecimal(item)
         )
         count += len(firsts)
     table = pa.concat_tables(tables)
@@ -154,7 +163,7 @@ def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:
     for bucket in range(staged.buckets):
         texts = buckets.read_bucket(staged.texts_directory, bucket)
         if texts is not None and len(texts_of) < len(rows):
-            numbers = buckets.column(texts, "row").astype(np.intp)
+            numbers = buckets.read_column(texts, "row").astype(np.intp)
             for place in np.flatnonzero(np.isin(numbers, rows)).tolist():
                 texts_of[int(numbers[place])] = texts.select(TEXTS).slice(place, 1)
     return pa.concat_tables([texts_of[row] for row in rows.tolist()])
@@ -162,11 +171,13 @@ def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:
 
 def _find_distinct_in_bucket(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return one row of each distinct pair of a bucket, in order of pairs, and each row's pair."""
+    import polars as pl
+
     attached = [name for name in texts.column_names if is_feature_column(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     if names == ["item_hi", "item_lo"]:
-        items, of_row = blocks.unique(buckets.blocks(texts, "item"))
-        return blocks.first_rows(of_row, len(items)), of_row
+        items, of_row = blocks.unique(buckets.read_blocks(texts, "item"))
+        return blocks.find_first_rows(of_row, len(items)), of_row
     named = pl.DataFrame(texts.select(names)).with_row_index("line")
     first = named.group_by(names).agg(pl.col("line").first()).sort(names)
     number = first.drop("line").with_row_index("number")
@@ -246,19 +257,19 @@ def read_comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
         if (table := buckets.read_bucket(staged.rows_directory, bucket)) is not None
     ]
     table = pa.concat_tables(tables)
-    pair = of_row[buckets.column(table, "row").astype(np.intp)]
-    units, unit = blocks.unique(buckets.blocks(table, "unit"))
+    pair = of_row[buckets.read_column(table, "row").astype(np.intp)]
+    units, unit = blocks.unique(buckets.read_blocks(table, "unit"))
     if not staged.labelers:
-        size = buckets.column(table, "size").astype(np.int64) if staged.choices else None
+        size = buckets.read_column(table, "size").astype(np.int64) if staged.choices else None
         return Rows(pair, unit, len(units), None, size, staged.choices)
     name = "author" if "author_hi" in table.column_names else "unit"
-    person = blocks.unique(buckets.blocks(table, name))[1]
+    person = blocks.unique(buckets.read_blocks(table, name))[1]
     first = np.sort(np.unique(person * (of_row.max() + 1) + pair, return_index=True)[1])
     ranking = size = None
     if staged.pairs_of_rankings:
-        group = blocks.unique(buckets.blocks(table, "item"))[1]
+        group = blocks.unique(buckets.read_blocks(table, "item"))[1]
         ranking = np.unique(person * (group.max() + 1) + group, return_inverse=True)[1][first]
-        size = buckets.column(table, "size").astype(np.int64)[first]
+        size = buckets.read_column(table, "size").astype(np.int64)[first]
     return Rows(pair[first], unit[first], len(units), ranking, size, staged.choices)
 
 
@@ -281,8 +292,8 @@ def find_conflicting_items(staged: Staged) -> Counter[str]:
         table = buckets.read_bucket(staged.texts_directory, bucket)
         if table is None:
             continue
-        _, item = blocks.unique(buckets.blocks(table, "item"))
-        contents, content = blocks.unique(buckets.blocks(table, "content"))
+        _, item = blocks.unique(buckets.read_blocks(table, "item"))
+        contents, content = blocks.unique(buckets.read_blocks(table, "content"))
         pairs = np.unique(item * len(contents) + content)
         clashing = np.bincount(pairs // len(contents), minlength=item.max() + 1) > 1
         if clashing.any():
@@ -325,6 +336,8 @@ def refuse_conflicting_features(
 def _has_conflicting_values(
     values: pa.ChunkedArray, contents: Blocks, number: NDArray[np.int64]
 ) -> bool:
+    import polars as pl
+
     pairs = {"hi": contents[:, 0], "lo": contents[:, 1], "number": number}
     distinct = pl.DataFrame(pairs).with_columns(pl.Series("value", values)).unique()
     return bool(distinct.select("hi", "lo", "number").is_duplicated().any())

@@ -1,7 +1,7 @@
 """Rows that are set aside: bad ones, those of labelers who left, and answers outside the domain.
 
 They lie there as they were given, labels and all, readable by their owner only, until somebody
-removes them; `purge` takes out those of a labeler who is erased.
+removes them; `remove_departed_rows` takes out those of a labeler who is erased.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.inputs import readers
-from labelguard.inputs.readers import InputFile, file_literal
+from labelguard.inputs.readers import InputFile, quote_file_name
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks
@@ -33,7 +33,7 @@ _LABELER_COLUMN = b"labelguard.labeler_id"
 _SOURCE = b"labelguard.source"
 
 
-def write(
+def write_bad_rows(
     directory: Path,
     files: Sequence[InputFile],
     bad_rows: Mapping[str, Sequence[int]],
@@ -44,8 +44,8 @@ def write(
     """Copy the rows numbered in `bad_rows` (from 0, per file) as they came, one file each.
 
     The column `input_row` counts from 1, like the messages. Which column names the labeler, and
-    the source of these ids, is noted in the file, for `purge`. What does not fit into memory goes
-    to `scratch` meanwhile.
+    the source of these ids, is noted in the file, for `remove_departed_rows`. What does not fit
+    into memory goes to `scratch` meanwhile.
     """
     fresh_directory(directory, mode=0o700)
     for index, file in enumerate(files):
@@ -86,17 +86,17 @@ class RawRows:
         return RawRows(self.rows + other.rows, both, self.answers + other.answers)
 
 
-def find(directory: Path, departed: DepartedLabelers) -> RawRows:
+def count_departed_rows(directory: Path, departed: DepartedLabelers) -> RawRows:
     """Return the rows set aside that are theirs, below a directory."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     counts = (
-        _count_departed_rows(p, directory, departed)[0] for p in paths if p.suffix != _UNFINISHED
+        _count_rows_in_file(p, directory, departed)[0] for p in paths if p.suffix != _UNFINISHED
     )
     return sum(counts, RawRows())
 
 
-def purge(directory: Path, departed: DepartedLabelers) -> RawRows:
-    """Take their rows out, and remove files that cannot be read; return what `find` did.
+def remove_departed_rows(directory: Path, departed: DepartedLabelers) -> RawRows:
+    """Take their rows out, and remove unreadable files; return what `count_departed_rows` did.
 
     Each file is replaced at once, so that a crash leaves it as it was or without their rows.
     """
@@ -104,14 +104,14 @@ def purge(directory: Path, departed: DepartedLabelers) -> RawRows:
     if not directory.is_dir():
         return raw
     for unfinished in directory.rglob("*" + _UNFINISHED):
-        unfinished.unlink()  # of a crashed `purge`: the whole file is still there
+        unfinished.unlink()  # of a crashed `remove_departed_rows`: the whole file is still there
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-        theirs, rest = _count_departed_rows(path, directory, departed)
+        theirs, rest = _count_rows_in_file(path, directory, departed)
         raw += theirs
         if not rest:
             path.unlink()
         elif theirs.rows:
-            _rewrite(path, departed)
+            _remove_rows_from_file(path, departed)
     for folder in sorted(directory.rglob("*"), reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -121,7 +121,7 @@ def purge(directory: Path, departed: DepartedLabelers) -> RawRows:
     return raw
 
 
-def _count_departed_rows(
+def _count_rows_in_file(
     path: Path, directory: Path, departed: DepartedLabelers
 ) -> tuple[RawRows, int]:
     """Return the rows of a file that are theirs, and how many are not."""
@@ -143,7 +143,7 @@ def _are_theirs(batch: pa.RecordBatch, departed: DepartedLabelers) -> NDArray[np
     theirs = np.zeros(batch.num_rows, dtype=bool)
     for values in map(batch.column, names):
         if _can_hold_ids(values.type):
-            theirs |= departed.rows(values.cast(pa.string()), source)
+            theirs |= departed.match_ids(values.cast(pa.string()), source)
     return theirs
 
 
@@ -154,7 +154,7 @@ def _can_hold_ids(kind: pa.DataType) -> bool:
     return bool(text or types.is_integer(kind) or types.is_decimal(kind))
 
 
-def _rewrite(path: Path, departed: DepartedLabelers) -> None:
+def _remove_rows_from_file(path: Path, departed: DepartedLabelers) -> None:
     """Replace a file by itself without their rows."""
     temporary = path.with_name(path.name + _UNFINISHED)
     with (
@@ -194,7 +194,7 @@ class DepartedLabelers:
         """The number of them who had rows in what was looked at."""
         return len(self.present)
 
-    def rows(self, ids: pa.Array | pa.ChunkedArray, source: str = "") -> NDArray[np.bool_]:
+    def match_ids(self, ids: pa.Array | pa.ChunkedArray, source: str = "") -> NDArray[np.bool_]:
         """Return which of these ids (text, or null) are theirs, shape (len(ids),); of another
         `source` than that of an input, where it is named.
         """
@@ -206,7 +206,7 @@ class DepartedLabelers:
         namespace, distinct = source or self._namespace, encoded.dictionary.to_pylist()
         known = self._positions.setdefault(namespace, {})
         new = [labeler for labeler in distinct if labeler not in known]
-        positions = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
+        positions = blocks.find_positions(self.labelers, self._keys.hash_labelers(namespace, new))
         known.update(zip(new, positions.tolist(), strict=True))
         theirs = self._note_present(
             np.array([known[labeler] for labeler in distinct], dtype=np.intp)
@@ -216,13 +216,7 @@ class DepartedLabelers:
 
     def match_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
         """Return which of these keys, (n, 2), are theirs, shape (n,)."""
-        return self._note_present(blocks.positions(self.labelers, labelers))
-
-    def match_rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which rows of a canonical batch are theirs; none if it tells no labeler."""
-        if "labeler" not in batch.schema.names:
-            return np.zeros(batch.num_rows, dtype=bool)
-        return self.rows(batch["labeler"])
+        return self._note_present(blocks.find_positions(self.labelers, labelers))
 
     def _note_present(self, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which positions are in `labelers`, and note that these had rows."""
@@ -249,7 +243,7 @@ def write_answers_outside_domain(path: Path, staged: Staged, scratch: Path) -> N
                 continue
             records = entry.file.open(connection.cursor()).select("record_id").to_arrow_table()
             answers = records["record_id"].take(rows).to_pylist()
-            query = _TASKS.format(path=file_literal(entry.file.answers))
+            query = _TASKS.format(path=quote_file_name(entry.file.answers))
             for task, answer in connection.execute(query, [answers]).fetchall():
                 lines.append({"connector": entry.file.answers.stem, "answer": answer, "task": task})
     listed = sorted(json.dumps(line) for line in lines)

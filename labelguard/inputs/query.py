@@ -11,7 +11,7 @@ from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, is_text
 from labelguard.inputs.columns import IDS, LAYOUTS
 from labelguard.inputs.layouts import INTEGER, Layout
-from labelguard.inputs.readers import identifier, literal, nan_to_null
+from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
@@ -50,9 +50,9 @@ LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
 }
 
 
-def canonical_query(layout: Layout, content: Content) -> str:
+def build_canonical_query(layout: Layout, content: Content) -> str:
     """Return the SELECT over `part` of canonical pairs; `content` is the type in all files."""
-    content_type = canonical.sql_type(content)
+    content_type = canonical.content_type_sql(content)
     columns = {role: identifier(column) for role, column in layout.columns.items()}
     pieces = [
         _role_column_sql(role, column, layout, content_type) for role, column in columns.items()
@@ -60,16 +60,16 @@ def canonical_query(layout: Layout, content: Content) -> str:
     if "ranks" in columns:
         pieces.append(f"{columns['ranks']} IS NULL AS skipped")
     if "choice" in columns:
-        choice = nan_to_null(columns["choice"], layout.types["choice"])
-        pieces.append(f"coalesce({_trim(choice)}, '') = '' AS skipped")
+        choice = nan_to_null_sql(columns["choice"], layout.types["choice"])
+        pieces.append(f"coalesce({_trim_sql(choice)}, '') = '' AS skipped")
     question = layout.reading.question
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
     for feature, sides in layout.features.items():
-        for alias, column in zip(_aliases(layout, feature), sides, strict=True):
+        for alias, column in zip(_alias_sides(layout, feature), sides, strict=True):
             pieces.append(f"{_feature_value_sql(feature, identifier(column), layout)} AS {alias}")
     named = ", ".join(pieces)
-    build = _ranking_query if layout.is_list else _pair_query
+    build = _build_ranking_query if layout.is_list else _build_pair_query
     absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
     part = f"(SELECT *{absent} FROM part)" if absent else "part"
     return f"WITH named AS (SELECT {named} FROM {part}), {build(layout, content)}"
@@ -78,10 +78,10 @@ def canonical_query(layout: Layout, content: Content) -> str:
 def _role_column_sql(role: str, column: str, layout: Layout, content_type: str) -> str:
     """Return SQL of a column under the name of its role. Labels are text, whatever their type."""
     if role in ("label", "tie"):
-        read = _trim(nan_to_null(column, layout.types[role]))
+        read = _trim_sql(nan_to_null_sql(column, layout.types[role]))
     elif role == "choice":
         # The place of the preferred response, from 1; NULL if that is no whole number.
-        number = f"try_cast({_trim(column)} AS DOUBLE)"
+        number = f"try_cast({_trim_sql(column)} AS DOUBLE)"
         place = f"{number} + {1 - layout.reading.values.first}"
         read = f"CASE WHEN {number} = trunc({number}) AND isfinite({number}) THEN {place} END"
     elif role == "ranks":
@@ -98,32 +98,32 @@ def _role_column_sql(role: str, column: str, layout: Layout, content_type: str) 
     return f"{read} AS {role}"
 
 
-def _trim(column: str) -> str:
+def _trim_sql(column: str) -> str:
     return f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
 
 
-def _pair_query(layout: Layout, content: Content) -> str:
+def _build_pair_query(layout: Layout, content: Content) -> str:
     kinds = layout.types
     _, a, b = LAYOUTS[layout.kind][:3]
-    faults = _public_fault_cases(kinds)
+    faults = _list_public_fault_cases(kinds)
     if layout.kind == "pairs":
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
     else:
         faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
     faults += [
-        _feature_fault_case(feature, _aliases(layout, feature)) for feature in layout.features
+        _feature_fault_sql(feature, _alias_sides(layout, feature)) for feature in layout.features
     ]
     values: dict[str, str] = {}
     for feature in layout.features:
-        values |= _ordered_feature_sql(feature, *_aliases(layout, feature))
+        values |= _ordered_feature_sql(feature, *_alias_sides(layout, feature))
     digest = canonical.item_digest_sql("ep", "least(ea, eb), greatest(ea, eb)")
     digest = _add_question_to_digest(digest, layout)
     return f"""
         encoded AS (
             SELECT *,
-                {canonical.encode("prompt", content)} AS ep,
-                {canonical.encode(a, content)} AS ea,
-                {canonical.encode(b, content)} AS eb,
+                {canonical.encode_sql("prompt", content)} AS ep,
+                {canonical.encode_sql(a, content)} AS ea,
+                {canonical.encode_sql(b, content)} AS eb,
                 {_select_side_words(layout, content, a, b)}
                 ({_label_value_sql(layout)})::UTINYINT AS said,
                 ({_label_with_tie_sql(layout)})::UTINYINT AS given
@@ -141,10 +141,10 @@ def _pair_query(layout: Layout, content: Content) -> str:
         FROM encoded"""
 
 
-def _ranking_query(layout: Layout, content: Content) -> str:
+def _build_ranking_query(layout: Layout, content: Content) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
     lists = [
-        _aliases(layout, feature)[0] for feature in layout.features if feature.kind != "stratum"
+        _alias_sides(layout, feature)[0] for feature in layout.features if feature.kind != "stratum"
     ]
     ranked, label = _ranking_label_sql(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
@@ -152,23 +152,23 @@ def _ranking_query(layout: Layout, content: Content) -> str:
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
     values: dict[str, str] = {}
     for feature in layout.features:
-        alias = _aliases(layout, feature)[0]
+        alias = _alias_sides(layout, feature)[0]
         sides = (alias,) if feature.kind == "stratum" else (f"{alias}[o[p.i]]", f"{alias}[o[p.j]]")
         values |= _pair_feature_sql(feature, *sides)
     digest = canonical.item_digest_sql("ep", "array_to_string(list_sort(es), '')")
     return f"""
         encoded AS (
             SELECT *, row_number() OVER () - 1 AS source_row,
-                {canonical.encode("prompt", content)} AS ep,
+                {canonical.encode_sql("prompt", content)} AS ep,
                 list_transform(responses,
-                    lambda r: coalesce({canonical.encode("r", content)}, '')) AS es,
+                    lambda r: coalesce({canonical.encode_sql("r", content)}, '')) AS es,
                 {_select_side_words(layout, content)}
                 len(responses) AS k
             FROM named),
         ordered AS (
             SELECT *, list_grade_up({sorted_by}) AS o,
                 {_add_question_to_digest(digest, layout)} AS content,
-                (CASE {" ".join(_ranking_fault_cases(layout))} ELSE 0 END)::UTINYINT AS fault,
+                (CASE {" ".join(_list_ranking_fault_cases(layout))} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
         pairs AS (
@@ -193,13 +193,16 @@ def _ranking_query(layout: Layout, content: Content) -> str:
         FROM pairs"""
 
 
-def _ranking_fault_cases(layout: Layout) -> list[str]:
+def _list_ranking_fault_cases(layout: Layout) -> list[str]:
     """Return CASE branches for faults of a ranking."""
     return [
-        *_public_fault_cases(layout.types),
+        *_list_public_fault_cases(layout.types),
         f"WHEN k IS NULL OR k < 2 OR k > {_MAX_RANKED} THEN 7",
         "WHEN list_contains(es, '') THEN 6",
-        *(_list_fault_case(feature, _aliases(layout, feature)[0]) for feature in layout.features),
+        *(
+            _list_fault_sql(feature, _alias_sides(layout, feature)[0])
+            for feature in layout.features
+        ),
     ]
 
 
@@ -227,7 +230,7 @@ def _ranking_label_sql(layout: Layout) -> tuple[str, str]:
     return ranked, label
 
 
-def _aliases(layout: Layout, feature: FeatureColumn) -> tuple[str, ...]:
+def _alias_sides(layout: Layout, feature: FeatureColumn) -> tuple[str, ...]:
     """Return what the columns of a feature are called in between, one for each side."""
     place = list(layout.features).index(feature)
     return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[feature])))
@@ -267,7 +270,7 @@ def _pair_feature_sql(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     return dict(zip(feature.columns, values, strict=True))
 
 
-def _feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
+def _feature_fault_sql(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     """Return the CASE branch for what is carried and is not there."""
     if feature.kind == "number":
         return f"WHEN NOT coalesce(isfinite({' - '.join(sides)}), false) THEN 12"
@@ -275,10 +278,10 @@ def _feature_fault_case(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     return f"WHEN {missing} THEN {14 if feature.kind == 'source' else 15}"
 
 
-def _list_fault_case(feature: FeatureColumn, values: str) -> str:
+def _list_fault_sql(feature: FeatureColumn, values: str) -> str:
     """Return the same of what is carried as a list, one for each response."""
     if feature.kind == "stratum":
-        return _feature_fault_case(feature, (values,))
+        return _feature_fault_sql(feature, (values,))
     good = (
         "x IS NOT NULL AND isfinite(x)"
         if feature.kind == "number"
@@ -343,7 +346,7 @@ def _select_common_columns(layout: Layout) -> str:
     return "".join(f"{piece}, " for piece in pieces)
 
 
-def _public_fault_cases(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
+def _list_public_fault_cases(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     """Return CASE branches for faults of public columns."""
     faults = []
     if "labeler_id" in kinds:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
@@ -28,9 +27,10 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_LINE = 32 << 20
 MOST_COLUMNS = 4096
 
-_BATCH_BYTES = 48 << 20
+_BATCH_BYTES = 8 << 20  # larger ones are fresh pages each time, which the system must clear
 _MAX_BATCH_ROWS = 262_144
-_LEAST_READ, _MOST_READ = 2048, 32_768
+# Rows that are taken from DuckDB at once: few, as they may be wide.
+_ROWS_READ = 2048
 _LEAST_MEMORY = 1 << 30
 _CONTAINER_LIMITS = tuple(
     Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory/memory.limit_in_bytes")
@@ -68,12 +68,12 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def file_literal(path: Path) -> str:
+def quote_file_name(path: Path) -> str:
     """Return SQL of the name of one file, in which DuckDB would read *, ? and [ as a glob."""
     return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
 
-def nan_to_null(column: str, kind: DuckDBPyType) -> str:
+def nan_to_null_sql(column: str, kind: DuckDBPyType) -> str:
     """Return SQL of a column in which NaN is null, as pandas has it; the text `nan` stays text."""
     if kind.id not in ("float", "double"):
         return column
@@ -137,28 +137,28 @@ def read_rows(
 ) -> list[tuple[Any, ...]]:
     """Return the few rows of a query over the file, which is called `part` in it."""
     with translate_errors(file):
-        return _select(file, open_cursor(connection), query).fetchall()
+        return _open_query(file, open_cursor(connection), query).fetchall()
 
 
 def read_batches(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a query over the file in batches of about 48 MiB."""
+    """Yield the rows of a query over the file in batches of about 8 MiB."""
     with translate_errors(file):
-        most = _choose_batch_rows(file, connection, query)
-        relation = _select(file, open_cursor(connection), query)
+        relation = _open_query(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
-        for batch in relation.to_arrow_reader(most):
+        rows = size = 0
+        for batch in relation.to_arrow_reader(_ROWS_READ):
             waiting.append(batch)
-            count = sum(piece.num_rows for piece in waiting)
-            if count >= _MAX_BATCH_ROWS or sum(piece.nbytes for piece in waiting) >= _BATCH_BYTES:
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= _MAX_BATCH_ROWS or size >= _BATCH_BYTES:
                 yield pa.concat_batches(waiting)
-                waiting = []
+                waiting, rows, size = [], 0, 0
         if waiting:
             yield pa.concat_batches(waiting)
 
 
-def _select(
+def _open_query(
     file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str
 ) -> duckdb.DuckDBPyRelation:
     # By a view of its own: `relation.query` would bind the query twice as often.
@@ -166,17 +166,6 @@ def _select(
     relation = cursor.sql(query)
     assert relation is not None  # None is for statements without a result
     return relation
-
-
-def _choose_batch_rows(file: InputFile, connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    """Return how many rows to take from DuckDB at once, by the width of the first ones.
-
-    Of canonical ones, which are as wide whatever their labels say and however those are written.
-    """
-    first = f"SELECT * FROM ({query}) LIMIT 256"
-    head = _select(file, open_cursor(connection), first).to_arrow_table()
-    count = _BATCH_BYTES * max(head.num_rows, 1) / max(head.nbytes, 1)
-    return int(np.clip(count, _LEAST_READ, _MOST_READ))
 
 
 @contextlib.contextmanager

@@ -26,14 +26,14 @@ from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
     are_rows,
-    arrow_opener,
-    parquet_opener,
-    rows_opener,
-    table_opener,
+    build_arrow_opener,
+    build_parquet_opener,
+    build_rows_opener,
+    build_table_opener,
 )
-from labelguard.inputs.text_files import csv_opener, json_opener
+from labelguard.inputs.text_files import build_csv_opener, build_json_opener
 from labelguard.spelling import suggest
-from labelguard.storage.files import is_remote, matching_paths, show_path
+from labelguard.storage.files import find_matching_paths, is_remote, show_path
 
 # A path or glob (str, Path), objects of S3 (`s3://bucket/labels`, `s3://bucket/labels/*.parquet`),
 # `-` for standard input, a table (pyarrow, polars, pandas, datasets), splits by name, an
@@ -41,11 +41,11 @@ from labelguard.storage.files import is_remote, matching_paths, show_path
 Input: TypeAlias = Any
 
 _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
-    ".parquet": parquet_opener,
-    ".pq": parquet_opener,
-    ".arrow": arrow_opener,
-    ".csv": csv_opener,
-    ".tsv": csv_opener,
+    ".parquet": build_parquet_opener,
+    ".pq": build_parquet_opener,
+    ".arrow": build_arrow_opener,
+    ".csv": build_csv_opener,
+    ".tsv": build_csv_opener,
 }
 _JSON = (".jsonl", ".ndjson", ".json")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -74,7 +74,7 @@ class ByteLimit:
             return cls(float("inf"))
         return cls(_PLENTY + _EXPANSION * sum(size for size in sizes if size))
 
-    def take(self, name: str, count: int) -> None:
+    def subtract(self, name: str, count: int) -> None:
         """Raise `InvalidLabels` once more was read than is allowed."""
         self.left -= count
         if self.left < 0:
@@ -87,103 +87,101 @@ class ByteLimit:
 def resolve_input(
     source: Input,
     split: str | None = None,
-    named: Mapping[str, str] = _NOTHING,
+    roles: Mapping[str, str] = _NOTHING,
     spool: Path | None = None,
 ) -> list[InputFile]:
     """Return the files and tables of an input, in a fixed order, those of one split of several.
 
-    `named` is the column that was named for each role: in JSON, only what is compared has a type.
-    Standard input is kept in `spool`, or in TMPDIR until the process ends.
+    `roles` is the column that was named for each role: in JSON, only what is compared has a
+    type. Standard input is kept in `spool`, or in TMPDIR until the process ends.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
-    items = list(_flatten(source))
+    items = list(_flatten_input(source))
     if isinstance(source, list | tuple) and are_rows(items):
         _refuse_unused_split(split, has_splits=False)
-        return [InputFile(ROWS, rows_opener(items, named), sparse=True)]
+        return [InputFile(ROWS, build_rows_opener(items, roles), sparse=True)]
     files: list[InputFile] = []
     divided = False
     for number, item in enumerate(items, 1):
         if isinstance(item, InputFile):
             files.append(item)
         elif str(item) == "-" and isinstance(item, str | Path):
-            files.append(resolve_file(_spool_standard_input(spool), named, _STANDARD_INPUT))
+            files.append(resolve_file(_spool_standard_input(spool), roles, _STANDARD_INPUT))
         elif isinstance(item, str) and is_remote(item):
-            files += [_resolve_object(one, named, spool) for one in list_objects(item)]
+            files += [_resolve_object(one, roles, spool) for one in list_objects(item)]
         elif isinstance(item, str | Path):
-            for path in matching_paths(str(item)):
+            for path in find_matching_paths(str(item)):
                 if path.is_dir():
-                    paths, has_splits = _directory_files(path, split)
+                    paths, has_splits = _list_directory_files(path, split)
                     divided = divided or has_splits
                 else:
                     paths = [path]
-                files += [resolve_file(file, named) for file in paths]
+                files += [resolve_file(file, roles) for file in paths]
         else:
             name = "table" if len(items) == 1 else f"table {number}"
             tables = [item]
             if isinstance(item, Mapping):
                 divided = True
                 tables = _choose_split(item, split, name) if item else tables
-            files += [InputFile(name, table_opener(table, named, name)) for table in tables]
+            files += [InputFile(name, build_table_opener(table, roles, name)) for table in tables]
     if not files:
         raise InvalidLabels("no input: the list of files or tables is empty")
     _refuse_unused_split(split, has_splits=divided)
     return files
 
 
-def resolve_file(path: Path, named: Mapping[str, str] = _NOTHING, name: str = "") -> InputFile:
+def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = "") -> InputFile:
     """Return one file, which messages call `name`. Raises `InvalidLabels` for unknown types."""
     name = name or show_path(path)
-    suffix = _type_of(path)
+    suffix = _find_file_type(path)
     if suffix is None:
         raise InvalidLabels(f"{name}: unknown file type; expected {_SUPPORTED}")
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
-    keys = _partitions(path)
+    keys = _list_partition_names(path)
     if suffix in _JSON:
-        return InputFile(name, json_opener(path, name, named), keys, size, sparse=True, path=path)
+        return InputFile(
+            name, build_json_opener(path, name, roles), keys, size, sparse=True, path=path
+        )
     return InputFile(name, _FORMATS[suffix](path, name), keys, size, path=path)
 
 
 def _resolve_object(
-    remote: RemoteObject, named: Mapping[str, str], spool: Path | None
+    remote: RemoteObject, roles: Mapping[str, str], spool: Path | None
 ) -> InputFile:
     """Return an object of S3, which is downloaded when it is opened, or now if it is no Parquet.
 
     What other types hold can be told from all of their content alone.
     """
-    if spool is None:
-        _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
-        spool = Path(_directories[-1].name)
-    spool /= "objects"  # a bucket may be called as what else lies there
-    kind = _type_of(Path(remote.key))
-    if kind is None or _FORMATS.get(kind) is not parquet_opener:
-        return resolve_file(remote.fetch(spool), named, remote.uri)
-    directory = spool
+    # A bucket may be called as what else lies there.
+    directory = (spool or _create_private_directory()) / "objects"
+    if _FORMATS.get(_find_file_type(Path(remote.key)) or "") is not build_parquet_opener:
+        return resolve_file(remote.fetch(directory), roles, remote.uri)
 
     def open_remote(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         path = directory / remote.key
         if not path.exists():
             remote.fetch(directory)
-        return parquet_opener(path, remote.uri)(connection)
+        return build_parquet_opener(path, remote.uri)(connection)
 
-    keys = _partitions(Path(remote.key))
+    keys = _list_partition_names(Path(remote.key))
     return InputFile(remote.uri, open_remote, keys, remote.size, remote=remote)
 
 
-def _partitions(path: Path) -> frozenset[str]:
+def _list_partition_names(path: Path) -> frozenset[str]:
     """Return the names of the directories of a path that name a value (`labeler_id=7`)."""
     folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
     return frozenset(folder.partition("=")[0] for folder in folders)
 
 
-def command_arguments(source: Input) -> list[str]:
+def format_command_arguments(source: Input) -> list[str]:
     """Return an input as it is typed in a command: paths as they are, INPUT for what is in memory.
 
     What is in memory is never written out: it holds labels.
     """
-    items = list(_flatten(source))
+    items = list(_flatten_input(source))
     if items and all(isinstance(item, InputFile) for item in items):
         return list(dict.fromkeys(word for file in items for word in file.arguments))
     if items and all(isinstance(item, str | Path) for item in items):
@@ -191,20 +189,20 @@ def command_arguments(source: Input) -> list[str]:
     return ["INPUT"]
 
 
-def _flatten(source: Input) -> Iterator[Any]:
+def _flatten_input(source: Input) -> Iterator[Any]:
     if isinstance(source, list | tuple):
         for item in source:
-            yield from _flatten(item)
+            yield from _flatten_input(item)
     else:
         yield source
 
 
-def _type_of(path: Path) -> str | None:
+def _find_file_type(path: Path) -> str | None:
     """Return the suffix that says how to read a file, if there is one; text may be compressed."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     suffix = suffixes[-2 if compressed else -1] if len(suffixes) > compressed else ""
-    if suffix in _JSON or _FORMATS.get(suffix) is csv_opener:
+    if suffix in _JSON or _FORMATS.get(suffix) is build_csv_opener:
         return suffix
     return suffix if suffix in _FORMATS and not compressed else None
 
@@ -215,6 +213,12 @@ _COMPRESSED = ((b"\x1f\x8b", ".gz", "gzip"), (b"\x28\xb5\x2f\xfd", ".zst", "zstd
 _PEEK = 1 << 16
 _directories: list[tempfile.TemporaryDirectory[str]] = []
 _spooled: list[tuple[TextIO, Path]] = []
+
+
+def _create_private_directory() -> Path:
+    """Return a directory in TMPDIR that lasts until the process ends."""
+    _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
+    return Path(_directories[-1].name)
 
 
 def _spool_standard_input(directory: Path | None) -> Path:
@@ -230,13 +234,10 @@ def _spool_standard_input(directory: Path | None) -> Path:
         )
     path = next((path for stream, path in _spooled if stream is sys.stdin), None)
     if path is None:
-        if directory is None:
-            _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
-            directory = Path(_directories[-1].name)
-        plain = directory / "standard-input"
+        plain = (directory or _create_private_directory()) / "standard-input"
         with plain.open("xb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-        path = plain.rename(plain.with_name(f"{plain.name}{_suffix_of_content(plain)}"))
+        path = plain.rename(plain.with_name(f"{plain.name}{_find_suffix_of_content(plain)}"))
         _spooled.append((sys.stdin, path))
     if not path.exists():
         raise InvalidLabels(
@@ -245,7 +246,7 @@ def _spool_standard_input(directory: Path | None) -> Path:
     return path
 
 
-def _suffix_of_content(path: Path) -> str:
+def _find_suffix_of_content(path: Path) -> str:
     """Return the suffix of a file with these first bytes."""
     with path.open("rb") as file:
         begin = file.read(_PEEK)
@@ -271,13 +272,13 @@ _SPLIT_LIST = "dataset_dict.json"
 _METADATA = (_SPLIT_LIST, "dataset_info.json", "dataset_infos.json", "state.json")
 
 
-def _directory_files(directory: Path, split: str | None) -> tuple[list[Path], bool]:
+def _list_directory_files(directory: Path, split: str | None) -> tuple[list[Path], bool]:
     """Return the files of a directory, or of one split of it, and whether it has splits."""
     files = sorted(
         path
         for path in directory.rglob("*")
         if path.is_file()
-        and _type_of(path)
+        and _find_file_type(path)
         and not path.name.startswith((".", "_"))
         and path.name not in _METADATA
         and not (path.suffix == ".arrow" and _is_cache(path))
@@ -287,7 +288,7 @@ def _directory_files(directory: Path, split: str | None) -> tuple[list[Path], bo
     if not files:
         name = show_path(directory)
         raise InvalidLabels(f"{name}: no readable file in it; expected {_SUPPORTED}")
-    splits = _splits_of(directory, files)
+    splits = _find_splits(directory, files)
     if splits:
         files = _choose_split(splits, split, show_path(directory))[0]
     return files, bool(splits)
@@ -302,7 +303,7 @@ def _is_cache(path: Path) -> bool:
         return path.name.startswith("cache-")
 
 
-def _splits_of(directory: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
+def _find_splits(directory: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
     """Return the files of every split of a directory; none if not all look like splits.
 
     Splits are folders that `dataset_dict.json` lists; shards like `train-00000-of-00002.parquet`;
@@ -315,14 +316,14 @@ def _splits_of(directory: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
     listed = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
     splits: dict[str, list[Path]] = {}
     for file in files:
-        name = _split_of(file.relative_to(directory), listed)
+        name = _find_split(file.relative_to(directory), listed)
         if name is None:
             return {}
         splits.setdefault(name, []).append(file)
     return splits
 
 
-def _split_of(path: Path, listed: Sequence[str]) -> str | None:
+def _find_split(path: Path, listed: Sequence[str]) -> str | None:
     """Return the split of one file, by its path within the directory."""
     if listed:
         return path.parts[0] if len(path.parts) > 1 and path.parts[0] in listed else None

@@ -124,7 +124,7 @@ class Staged:
     def count_rows_per_unit(self) -> NDArray[np.int64]:
         """Return how many usable rows every unit gave, (units,); each lies whole in one bucket."""
         tables = (buckets.read_bucket(self.rows_directory, b) for b in range(self.buckets))
-        units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in tables if table)
+        units = (blocks.unique(buckets.read_blocks(table, "unit"))[1] for table in tables if table)
         return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 
     def refuse_bad_rows(self, faults: list[Fault], count: int) -> None:
@@ -180,15 +180,17 @@ class Received:
     directory: Path
     pieces: tuple[tuple[Path, int], ...] = ()
 
-    def read(self, what: str, bucket: int) -> pa.Table | None:
+    def read(self, view: str, bucket: int) -> pa.Table | None:
         """Return the rows or the texts of one bucket, numbered over all pieces."""
         if not self.pieces:
-            return buckets.read_bucket(self.directory / what, bucket)
+            return buckets.read_bucket(self.directory / view, bucket)
         tables = []
         for directory, before in self.pieces:
-            table = buckets.read_parts(directory / what, bucket)
+            table = buckets.read_parts(directory / view, bucket)
             if table is not None:
-                row = pa.array(buckets.column(table, "row").astype(np.uint64) + np.uint64(before))
+                row = pa.array(
+                    buckets.read_column(table, "row").astype(np.uint64) + np.uint64(before)
+                )
                 at = table.schema.get_field_index("row")
                 tables.append(table.set_column(at, "row", row))
         return pa.concat_tables(tables) if tables else None
@@ -222,13 +224,13 @@ def sort_bucket(task: Received, bucket: int) -> Sorted:
         buckets.write_bucket(task.staged / _ROWS, bucket, None)
         return Sorted(0, texts)
     received = table.num_rows
-    table = table.take(pa.array(canonical_order(table)))
+    table = table.take(pa.array(compute_canonical_order(table)))
     if _SUBMISSION in table.column_names:  # It tells the order of the input.
         table = table.drop_columns([_SUBMISSION])
     removed, skips = 0, None
     skipped = np.zeros(table.num_rows, bool)
     if _SKIP in table.column_names:
-        skipped = buckets.column(table, _SKIP) == 1
+        skipped = buckets.read_column(table, _SKIP) == 1
         table = table.drop_columns([_SKIP])
     if skipped.any():
         names = [name for name in _LABEL if name in table.column_names]
@@ -248,21 +250,21 @@ def _find_run_ends(table: pa.Table) -> NDArray[np.bool_]:
     ends = np.zeros(table.num_rows, bool)
     ends[-1:] = True
     for name in table.column_names:
-        values = buckets.column(table, name)
+        values = buckets.read_column(table, name)
         ends[:-1] |= values[1:] != values[:-1]
     return ends
 
 
-def canonical_order(table: pa.Table) -> NDArray[np.intp]:
+def compute_canonical_order(table: pa.Table) -> NDArray[np.intp]:
     """Return the permutation that sorts staged rows canonically, shape (n,)."""
     present = [name for name in _KEYS if name in table.column_names]
-    first = [buckets.column(table, name) for name in present[:2]]
+    first = [buckets.read_column(table, name) for name in present[:2]]
     unit = np.unique(first[0], return_inverse=True)[1]
     order = blocks.order_within(unit, first[1].astype(np.uint64, copy=False))
     # Two keyed digests decide nearly always.
     if not np.logical_and.reduce([np.diff(values[order]) == 0 for values in first]).any():
         return order
-    keys = {name: buckets.column(table, name) for name in present}
+    keys = {name: buckets.read_column(table, name) for name in present}
     if _SUBMISSION in table.column_names:
         keys |= _find_submission_sort_keys(table, keys)
     order = np.lexsort([keys[name] for name in reversed(present)])
@@ -277,21 +279,21 @@ def _find_submission_sort_keys(
     What is public of all its pairs decides first, then all its labels (as numbers, each with its
     pair, mixed by splitmix64 and summed).
     """
-    _, of_row = np.unique(buckets.column(table, _SUBMISSION), return_inverse=True)
+    _, of_row = np.unique(buckets.read_column(table, _SUBMISSION), return_inverse=True)
 
-    def whole(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    def sum_over_list(values: NDArray[np.generic]) -> NDArray[np.generic]:
         total = np.zeros(of_row.max() + 1, np.uint64)
         np.add.at(total, of_row, values.astype(np.uint64))
         return total[of_row]
 
     pair = keys["pair"].astype(np.uint64) << np.uint64(8)
-    shared = {"label": whole(_splitmix(pair + keys["label"].astype(np.uint64)))}
+    shared = {"label": sum_over_list(_mix_bits(pair + keys["label"].astype(np.uint64)))}
     if "tiebreak" in keys:
-        shared["tiebreak"] = whole(keys["tiebreak"])
+        shared["tiebreak"] = sum_over_list(keys["tiebreak"])
     return shared
 
 
-def _splitmix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return values ^ (values >> np.uint64(31))

@@ -29,7 +29,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, over_buckets
+from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.text import LABEL_SKIP, LABEL_TIE
 
 # No file has more rows than these bits can count.
@@ -151,14 +151,14 @@ class Stager:
         content = _read_digests(batch, "content")
         items = _read_digests(batch, "given_id") if self.staged.given_ids else content
         labelers = self._read_labeler_keys(batch)
-        units = self._units(labelers, batch)
+        units = self._find_units(labelers, batch)
         # Skips have no number, no text and no digest: what they do is seen once rows are sorted.
         numbers = np.cumsum(~blank, dtype=np.uint64) + np.uint64(self.staged.rows) - np.uint64(1)
         self.staged.rows += int((~blank).sum())
         self.staged.received += batch.num_rows
 
         columns = _split_blocks("unit", units) | _split_blocks("item", items)
-        columns |= self._label_authors(labelers, batch)
+        columns |= self._read_label_authors(labelers, batch)
         for name in ("pair", "size"):  # of rankings
             if name in batch.schema.names:
                 columns[name] = batch[name].to_numpy()
@@ -181,10 +181,10 @@ class Stager:
         # Times and records only say which of a labeler's rows comes first. They are in no digest of
         # the input: numbers of rows that are sorted by label change with a label.
         public = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
-        digests = self._keys.digests(public | attached)
+        digests = self._keys.digest_rows(public | attached)
         self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
-            digests = self._keys.digests(public | attached | _record_columns(batch))
+            digests = self._keys.digest_rows(public | attached | _read_record_columns(batch))
         if self.staged.recorded or attached or "ranking" in batch.schema.names:
             # Rows may be equal but for these.
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
@@ -194,7 +194,7 @@ class Stager:
             submission = batch["source_row"].to_numpy().astype(np.uint64)
             columns["submission"] = submission + np.uint64(self._file_number << _FILE_BITS)
         columns |= {"row": numbers, "label": label}
-        rows.append(pa.table(columns), buckets.bucket_of(units, self.options.buckets))
+        rows.append(pa.table(columns), buckets.assign_buckets(units, self.options.buckets))
 
         shown = {"row": numbers} | _split_blocks("item", items)
         names = ["prompt", "first", "second"]
@@ -211,9 +211,9 @@ class Stager:
         self.staged.content_type = table.schema.field("prompt").type
         if blank.any():
             table, items = table.filter(pa.array(~blank)), items[~blank]
-        texts.append(table, buckets.bucket_of(items, self.options.buckets))
+        texts.append(table, buckets.assign_buckets(items, self.options.buckets))
 
-    def public_digest(self) -> bytes:
+    def compute_public_digest(self) -> bytes:
         """Return a keyed digest of the multiset of rows, by public columns: no order enters it.
 
         The sum of pseudorandom numbers, one a row (MSet-Add-Hash of Clarke et al. 2003).
@@ -221,7 +221,7 @@ class Stager:
         count = np.array([self.staged.rows], np.uint64)
         return np.concatenate([count, self._digest]).astype(">u8").tobytes()
 
-    def piece(self, directory: Path, size: int) -> Piece:
+    def to_piece(self, directory: Path, size: int) -> Piece:
         """Return what another stager has to know of all that this one read: `size` bytes of it."""
         names, departed = list(self._labelers), self._departed.present
         return Piece(directory, self.staged, self._digest, names, self._answered, departed, size)
@@ -238,13 +238,13 @@ class Stager:
     def sort(self, received: Received, executor: Executor) -> None:
         """Sort the rows, and leave out answers whose labeler skipped the same later."""
         rows = texts = 0
-        for result in over_buckets(executor, sort_bucket, received, count=self.options.buckets):
+        for result in run_over_buckets(executor, sort_bucket, received, count=self.options.buckets):
             rows, texts = rows + result.rows, texts + result.texts
             self.staged.withdrawn += result.removed
             if result.skips is not None:
                 skips = {f"skip {name}": result.skips[name] for name in result.skips.column_names}
                 columns = {name: values.to_numpy() for name, values in skips.items()}
-                self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
+                self._digest += self._keys.digest_rows(columns).sum(axis=0, dtype=np.uint64)
         buckets.check_seen(self.staged.received, rows)
         if received.pieces:
             buckets.check_seen(self.staged.rows, texts)
@@ -265,8 +265,7 @@ class Stager:
             numbers = np.arange(start, start + batch.num_rows)
             counted = np.ones(batch.num_rows, dtype=bool)
         self._file_rows += batch.num_rows
-        refused = self._departed.match_rows(batch)
-        if refused.any():
+        if staged.labelers and (refused := self._departed.match_ids(batch["labeler"])).any():
             staged.refused_rows += int((refused & counted).sum())
             staged.refused_labelers = self._departed.count
             batch = batch.filter(pa.array(~refused))
@@ -285,11 +284,11 @@ class Stager:
         sound = fault == 0
         for index in np.flatnonzero(~sound)[: 3 if self.options.quarantine else 1].tolist():
             staged.faults.append(
-                self._fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
+                self._describe_fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
             )
         staged.fault_count += int((~sound).sum())
         for code, count in zip(*np.unique(fault[~sound], return_counts=True), strict=True):
-            example = self._fault(name, 0, PUBLIC_FAULTS[int(code)])
+            example = self._describe_fault(name, 0, PUBLIC_FAULTS[int(code)])
             staged.fault_reasons[f"column {example.column}: {example.reason}"] += int(count)
         if not self.options.quarantine:
             staged.refuse_bad_rows(staged.faults, staged.fault_count)
@@ -298,7 +297,7 @@ class Stager:
             staged.outside.setdefault(name, []).extend(numbers[invalid].tolist())
         elif invalid.any():
             index = int(np.argmax(invalid))
-            first = self._fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
+            first = self._describe_fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
             staged.label_fault = staged.label_fault or first
             staged.label_fault_count += int((invalid & counted).sum())
         usable = sound
@@ -321,7 +320,7 @@ class Stager:
         batch = batch.set_column(batch.schema.get_field_index("label"), "label", pa.array(label))
         return batch if usable.all() else batch.filter(pa.array(usable))
 
-    def _fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
+    def _describe_fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
         column = " or ".join(self._names.get(r, r) for r in role.split(" or "))
         reason = self._hint if self._hint and reason == NO_CONTENT else reason
@@ -345,18 +344,18 @@ class Stager:
         if new:
             for labeler in new:
                 self._labelers[labeler] = len(self._labelers)
-            fresh = self._keys.labeler_keys(self.options.namespace, new)
+            fresh = self._keys.hash_labelers(self.options.namespace, new)
             self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
             self._answered = np.concatenate([self._answered, np.zeros(len(new), bool)])
         return np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
 
-    def identities(self) -> Identities:
+    def collect_identities(self) -> Identities:
         """Return everybody who gave an answer."""
         names = list(compress(self._labelers, self._answered))  # in the order of their numbers
         keys = self._labeler_keys[self._answered]
         return Identities.of(self._keys, self.options.namespace, names, keys)
 
-    def _label_authors(
+    def _read_label_authors(
         self, labelers: Blocks, batch: pa.RecordBatch
     ) -> dict[str, NDArray[np.generic]]:
         """Return who gave each label, where that is not the unit: the labeler, else the record."""
@@ -365,15 +364,15 @@ class Stager:
         if self.staged.labelers:
             return _split_blocks("author", labelers)
         if self.staged.recorded:
-            return _split_blocks("author", self._keys.digests(_record_columns(batch)))
+            return _split_blocks("author", self._keys.digest_rows(_read_record_columns(batch)))
         return {}
 
-    def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
+    def _find_units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
         """Return the unit of every row, whose uses it takes, shape (n, 2)."""
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
-            return self._keys.content_unit_keys(
+            return self._keys.hash_contents(
                 canonical.compute_unit_digests(batch["sides"], self.connection)
             )
         return labelers
@@ -394,7 +393,7 @@ def _split_blocks(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
     }
 
 
-def _record_columns(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+def _read_record_columns(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
     return _split_blocks("record", _read_digests(batch, "record"))
 
 

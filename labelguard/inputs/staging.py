@@ -22,7 +22,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from labelguard.budget.label_values import declaring_names
+from labelguard.budget.label_values import list_declaring_names
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.canonical import Content
@@ -39,11 +39,11 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.spelling import suggest
 from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
-from labelguard.storage.executor import Executor, open_executor, over_buckets, read_ahead
+from labelguard.storage.executor import Executor, open_executor, read_ahead, run_over_buckets
 from labelguard.storage.files import fresh_directory
 from labelguard.text import describe_reason_counts
 
-__all__ = ["StagingOptions", "canonical_rows", "check_public_columns", "stage"]
+__all__ = ["StagingOptions", "check_public_columns", "read_canonical_rows", "stage"]
 
 # Called with the name of a file and how many rows were read of all so far.
 Rows = Callable[[str, int], None]
@@ -115,12 +115,12 @@ def stage(
         target.mkdir(mode=0o700, exist_ok=True)
     stager.sort(task, executor)
     shutil.rmtree(received)
-    staged.public_digest = stager.public_digest()
-    staged.columns = _columns_of_roles(formatted, layouts)
+    staged.public_digest = stager.compute_public_digest()
+    staged.columns = _map_roles(formatted, layouts)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
     staged.formats = {entry.format for entry in formatted}
     staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
-    staged.identities = stager.identities()
+    staged.identities = stager.collect_identities()
     return staged
 
 
@@ -136,11 +136,11 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
         if not missing:
             return
         types = readers.read_columns(file, connection)
-        answers = _columns_of_answers(entry, staged.layouts)
+        answers = _list_columns_of_answers(entry, staged.layouts)
         types |= readers.read_columns(entry.file, connection)
         schema = TableSchema(file.name, types, entry.reading, file.sparse)
         for column in {*types, *answers}:
-            for name in declaring_names(column):
+            for name in list_declaring_names(column):
                 if name in declared and column in answers:
                     raise schema.error(
                         f"column {column} tells labels, which are private: it cannot be declared "
@@ -148,17 +148,17 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
                     )
         shown = [column for column in schema.shown_columns if column not in answers]
         free |= dict.fromkeys(shown)
-        for name in {name for column in types for name in declaring_names(column)}:
+        for name in {name for column in types for name in list_declaring_names(column)}:
             missing.pop(name, None)
     for name in missing:
-        near = suggest(name, {name for column in free for name in declaring_names(column)})
+        near = suggest(name, {name for column in free for name in list_declaring_names(column)})
         raise InvalidLabels(
             f"{staged.files[0].name}: no column {name}{near} for --public-column; "
             f"found: {', '.join(free)}"
         )
 
 
-def _columns_of_answers(entry: FormattedFile, kinds: Collection[str]) -> set[str]:
+def _list_columns_of_answers(entry: FormattedFile, kinds: Collection[str]) -> set[str]:
     """Return the columns that labels are read from, by what the file calls them."""
     roles = {role for kind in kinds for role in LAYOUTS[kind] if role in ANSWERS}
     roles |= {"tie"} if not {*kinds} & {*LISTED} else set()
@@ -214,9 +214,9 @@ def _read_into_buckets(
 ) -> None:
     """Read one file, which was begun, into buckets."""
     file, staged, connection = entry.file, stager.staged, stager.connection
-    sql = query.canonical_query(layout, content)
+    sql = query.build_canonical_query(layout, content)
     for batch in read_ahead(readers.read_batches(file, connection, sql)):
-        limit.take(file.name, batch.nbytes)
+        limit.subtract(file.name, batch.nbytes)
         stager.append(file.name, batch, rows, texts)
         progress(file.name, staged.rows_read)
 
@@ -270,7 +270,7 @@ def stage_file(task: ReadingTask, number: int) -> Piece:
             stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None
         )
     shutil.rmtree(directory / "object", ignore_errors=True)
-    return stager.piece(directory, int(most - limit.left))
+    return stager.to_piece(directory, int(most - limit.left))
 
 
 def _read_by_workers(
@@ -278,16 +278,16 @@ def _read_by_workers(
 ) -> Received:
     """Have every file read by a worker, and count what they tell."""
     pieces: list[tuple[Path, int]] = []
-    read = over_buckets(executor, stage_file, task, count=len(task.files))
+    read = run_over_buckets(executor, stage_file, task, count=len(task.files))
     for (_, name), piece in zip(task.files, read, strict=True):
-        limit.take(name, piece.size)
+        limit.subtract(name, piece.size)
         pieces.append((piece.directory, stager.staged.rows))
         stager.add_piece(piece)
         progress(name, stager.staged.rows_read)
     return Received(stager.staged.directory, task.directory, tuple(pieces))
 
 
-def _columns_of_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[str, str]:
+def _map_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[str, str]:
     """Return the column of each role; with one question, what answers it is its own role."""
     columns = {}
     for file, layout in zip(formatted, layouts, strict=True):
@@ -298,14 +298,14 @@ def _columns_of_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> 
     return columns
 
 
-def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
+def read_canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
     """Yield batches as staging gets them, whatever is wrong with their labels.
 
     Raises `InvalidLabels` for a file that cannot be read so.
     """
-    (file,) = resolve_input(path, named=reading.columns)
+    (file,) = resolve_input(path, roles=reading.columns)
     with readers.connect(path.parent / "spill") as connection:
         formatted = apply_format(file, connection, reading)
         layout = formatted.find_layout(connection)
-        sql = query.canonical_query(layout, layout.content)
+        sql = query.build_canonical_query(layout, layout.content)
         yield from readers.read_batches(formatted.file, connection, sql)

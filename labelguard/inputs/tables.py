@@ -31,8 +31,8 @@ from labelguard.inputs.readers import (
     OURS,
     Opener,
     check_column_names,
-    file_literal,
     identifier,
+    quote_file_name,
 )
 from labelguard.inputs.text_files import JsonType, choose_json_types, select_typed
 
@@ -47,17 +47,17 @@ _EXPECTED = (
 )
 
 
-def table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
+def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opener:
     """Return what opens a table in memory (pyarrow, polars, pandas, datasets), checked here.
 
-    `named` are columns by role. Raises `InvalidLabels` for anything else, and for damaged data.
+    `roles` are columns by role. Raises `InvalidLabels` for anything else, and damaged data.
     """
     # By the names of its class: nothing is imported to look for it.
     library = type(table).__module__.partition(".")[0]
     if library == "datasets":
-        return _dataset_opener(table, name)
+        return _build_dataset_opener(table, name)
     if library == "pandas" and hasattr(table, "columns"):
-        opener = _frame_opener(table, named, name)
+        opener = _build_frame_opener(table, roles, name)
         if opener is not None:
             return opener
     # A stream could be read only once, but rows that are set aside are read a second time.
@@ -80,7 +80,7 @@ def table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
     return _make_arrow_opener(lambda: converted)
 
 
-def _dataset_opener(dataset: Any, name: str) -> Opener:
+def _build_dataset_opener(dataset: Any, name: str) -> Opener:
     """Return what opens a `datasets.Dataset` as a stream of its rows, in the order it shows.
 
     All of its columns, whatever its format shows. Raises `InvalidLabels` for a streamed dataset.
@@ -103,7 +103,7 @@ def _dataset_opener(dataset: Any, name: str) -> Opener:
     return _make_arrow_opener(lambda: _check_batches(schema, batches()))
 
 
-def arrow_opener(path: Path, name: str) -> Opener:
+def build_arrow_opener(path: Path, name: str) -> Opener:
     """Return what opens an Arrow file or stream, never a compressed one."""
 
     @cache
@@ -121,10 +121,10 @@ def arrow_opener(path: Path, name: str) -> Opener:
     return open_arrow
 
 
-def parquet_opener(path: Path, name: str) -> Opener:
+def build_parquet_opener(path: Path, name: str) -> Opener:
     """Return what opens a Parquet file."""
     query = (
-        f"FROM read_parquet({file_literal(path)}, hive_partitioning=true, "
+        f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=true, "
         "hive_types_autocast=false)"
     )
 
@@ -268,8 +268,8 @@ def _is_row(item: Any) -> bool:
     )
 
 
-def rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> Opener:
-    """Return what opens these rows; what a row lacks is null. `named` are columns by role.
+def build_rows_opener(rows: Sequence[Mapping[Any, Any]], roles: Mapping[str, str]) -> Opener:
+    """Return what opens these rows; what a row lacks is null. `roles` are columns by role.
 
     Raises `InvalidLabels` for names and values that JSON does not have.
     """
@@ -279,14 +279,14 @@ def rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> 
     # In the order of their names: which row has a key first may follow from the labels.
     columns = {name: [row.get(name) for row in rows] for name in sorted(names)}
     check_column_names(list(columns), ROWS)
-    return _json_opener(pa.table(_to_json(columns, named, ROWS)), list(columns), named)
+    return _build_values_opener(pa.table(_to_json(columns, roles, ROWS)), list(columns), roles)
 
 
-def _frame_opener(frame: Any, named: Mapping[str, str], name: str) -> Opener | None:
+def _build_frame_opener(frame: Any, roles: Mapping[str, str], name: str) -> Opener | None:
     """Return what opens a frame of pandas, or None if all of its columns are typed.
 
     Columns of objects, and those that Arrow has no type for, are read as rows are; others are as
-    their type says. Raises `InvalidLabels` as `rows_opener`; messages call the frame `name`.
+    their type says. Raises `InvalidLabels` as `build_rows_opener`; messages call the frame `name`.
     """
     if not frame.columns.is_unique or not all(isinstance(n, str) for n in frame.columns):
         return None
@@ -295,11 +295,11 @@ def _frame_opener(frame: Any, named: Mapping[str, str], name: str) -> Opener | N
     if not objects:
         return None
     typed = pa.table(frame.drop(columns=objects))  # with what the index holds
-    texts = _to_json({n: frame[n].tolist() for n in objects}, named, name)
+    texts = _to_json({n: frame[n].tolist() for n in objects}, roles, name)
     columns = dict(zip(typed.column_names, typed.columns, strict=True)) | texts
     order = dict.fromkeys([*frame.columns, *columns])
     check_column_names(list(order), name)
-    return _json_opener(pa.table({n: columns[n] for n in order}), objects, named)
+    return _build_values_opener(pa.table({n: columns[n] for n in order}), objects, roles)
 
 
 def _has_arrow_type(series: Any) -> bool:
@@ -313,7 +313,7 @@ def _has_arrow_type(series: Any) -> bool:
     return True
 
 
-def _json_opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]) -> Opener:
+def _build_values_opener(table: pa.Table, texts: Sequence[str], roles: Mapping[str, str]) -> Opener:
     """Return what opens a table whose columns `texts` are JSON."""
     types: dict[str, JsonType] = {}
 
@@ -321,18 +321,18 @@ def _json_opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]
         relation = connection.from_arrow(table)
         if not types:
             columns = (f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
-            types.update(choose_json_types(relation.project(", ".join(columns)), named))
+            types.update(choose_json_types(relation.project(", ".join(columns)), roles))
         return select_typed(relation, types)
 
     return open_rows
 
 
 def _to_json(
-    columns: Mapping[str, Iterable[Any]], named: Mapping[str, str], where: str
+    columns: Mapping[str, Iterable[Any]], roles: Mapping[str, str], where: str
 ) -> dict[str, pa.Array]:
     """Return the columns as JSON, one text a value."""
-    contents = find_content_role_columns(list(columns), named)
-    sides = find_side_columns(list(columns), named)
+    contents = find_content_role_columns(list(columns), roles)
+    sides = find_side_columns(list(columns), roles)
     arrays = {}
     # Contents first: whether another column is at fault, too, must not depend on their order.
     for name in sorted(columns, key=lambda column: column not in contents):
@@ -346,7 +346,7 @@ def _to_json(
             arrays[name] = pa.array(texts, pa.large_string())
         except (TypeError, ValueError, RecursionError):
             if name in contents:
-                raise canonical.content_error(where) from None
+                raise canonical.build_content_error(where) from None
             raise InvalidLabels(f"{where}: {_EXPECTED}") from None
     return arrays
 

@@ -41,9 +41,9 @@ from labelguard.inputs.readers import (
     MAX_LINE,
     Opener,
     check_column_names,
-    file_literal,
     identifier,
     literal,
+    quote_file_name,
 )
 
 _PIECE = 1 << 20
@@ -56,7 +56,7 @@ def open_stream(path: Path) -> pa.NativeFile:
     return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower()))
 
 
-def csv_opener(path: Path, name: str) -> Opener:
+def build_csv_opener(path: Path, name: str) -> Opener:
     """Return what opens comma-, tab- or semicolon-separated values with a header.
 
     Messages call the file `name`.
@@ -64,7 +64,7 @@ def csv_opener(path: Path, name: str) -> Opener:
 
     @cache
     def check(delimiter: str) -> None:
-        if problem := _csv_problem(path, delimiter):
+        if problem := _find_csv_problem(path, delimiter):
             raise InvalidLabels(f"{name}: {problem}")
 
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
@@ -74,7 +74,7 @@ def csv_opener(path: Path, name: str) -> Opener:
         columns = ", ".join(f"{literal(column)}: 'VARCHAR'" for column in names)
         texts = ", ".join(map(literal, names))
         return connection.sql(
-            f"FROM read_csv({file_literal(path)}, auto_detect=false, header=true, "
+            f"FROM read_csv({quote_file_name(path)}, auto_detect=false, header=true, "
             f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
             f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
             f"force_not_null=[{texts}], {_PARTITIONS})"
@@ -104,7 +104,7 @@ def _read_header(path: Path, name: str) -> tuple[list[str], str]:
     return names, delimiter
 
 
-def _csv_problem(path: Path, delimiter: str) -> str | None:
+def _find_csv_problem(path: Path, delimiter: str) -> str | None:
     """Return the fault of a file that DuckDB would read: a line that is too long, a quote inside a
     field, lines that end in several ways, or an empty one.
 
@@ -143,16 +143,16 @@ def _csv_problem(path: Path, delimiter: str) -> str | None:
     return problem
 
 
-def json_opener(path: Path, name: str, named: Mapping[str, str]) -> Opener:
+def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener:
     """Return what opens one object a line, or one array of objects; the first byte says which.
 
-    Messages call the file `name`; `named` says which column was named for a role.
+    Messages call the file `name`; `roles` says which column was named for a role.
     """
 
     @cache
     def options() -> str:
         return (
-            f"{file_literal(path)}, format='{_find_json_format(path)}', "
+            f"{quote_file_name(path)}, format='{_find_json_format(path)}', "
             f"maximum_object_size={MAX_LINE}, {_PARTITIONS}"
         )
 
@@ -160,7 +160,7 @@ def json_opener(path: Path, name: str, named: Mapping[str, str]) -> Opener:
 
     def open_json(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         if not types:
-            types.update(_json_types(connection, options(), named, name))
+            types.update(_choose_column_types(connection, options(), roles, name))
         return connection.sql(f"FROM read_json({options()}, columns={_column_types_sql(types)})")
 
     return open_json
@@ -178,8 +178,8 @@ def _find_json_format(path: Path) -> str:
     return "unstructured" if suffixes[-1:] == [".json"] else "newline_delimited"
 
 
-def _json_types(
-    connection: duckdb.DuckDBPyConnection, options: str, named: Mapping[str, str], where: str
+def _choose_column_types(
+    connection: duckdb.DuckDBPyConnection, options: str, roles: Mapping[str, str], where: str
 ) -> dict[str, str]:
     """Return the columns of a JSON file and the types to read them as."""
     # No deeper: members of an object may differ in upper and lower case, which DuckDB refuses.
@@ -187,7 +187,7 @@ def _json_types(
         f"FROM read_json({options}, sample_size=-1, maximum_depth=1, map_inference_threshold=-1, "
         "field_appearance_threshold=0)"
     )
-    check_column_names(_json_keys(connection, options, shallow.columns), where)
+    check_column_names(_read_json_keys(connection, options, shallow.columns), where)
     if shallow.columns[0] == "json":  # DuckDB's name for what is not an object.
         if shallow.limit(1).fetchall():
             raise InvalidLabels(
@@ -202,12 +202,12 @@ def _json_types(
         listed = _column_types_sql(dict.fromkeys(members, "JSON"))
         raw = connection.sql(f"FROM read_json({options}, columns={listed})")
         raw = raw.project(", ".join(map(identifier, members)))
-        types |= {name: column.sql for name, column in choose_json_types(raw, named).items()}
+        types |= {name: column.sql for name, column in choose_json_types(raw, roles).items()}
     # In the order of their names: which row has a key first may follow from the labels.
     return dict(sorted(types.items()))
 
 
-def _json_keys(
+def _read_json_keys(
     connection: duckdb.DuckDBPyConnection, options: str, columns: Sequence[str]
 ) -> Sequence[str]:
     """Return the names of columns as the objects have them.
@@ -250,22 +250,22 @@ _KINDS: Mapping[str, str] = {
 
 
 def choose_json_types(
-    raw: duckdb.DuckDBPyRelation, named: Mapping[str, str]
+    raw: duckdb.DuckDBPyRelation, roles: Mapping[str, str]
 ) -> dict[str, JsonType]:
-    """Return what to read every column (JSON) of `raw` as; `named` are columns by role."""
-    kinds = _kinds_of_values(raw)
-    strict = find_content_role_columns(raw.columns, named)
-    sides = find_side_columns(raw.columns, named)
+    """Return what to read every column (JSON) of `raw` as; `roles` are columns by role."""
+    kinds = _find_kinds_of_values(raw)
+    strict = find_content_role_columns(raw.columns, roles)
+    sides = find_side_columns(raw.columns, roles)
     types = {}
     for name, present in kinds.items():
         if "nested" in present or (name in strict and present - {"text"}):
             types[name] = _JSON
         elif name in sides:
-            types[name] = _side_type(present)
+            types[name] = _choose_side_type(present)
         else:
             types[name] = _TEXT if present else _NULL
-    chats = [n for n in find_possible_content_columns(raw.columns, named) if kinds[n] == {"nested"}]
-    return types | _chat_types(raw, chats)
+    chats = [n for n in find_possible_content_columns(raw.columns, roles) if kinds[n] == {"nested"}]
+    return types | _choose_chat_types(raw, chats)
 
 
 def select_typed(
@@ -290,7 +290,7 @@ def select_typed(
     return relation.project(", ".join(pieces))
 
 
-def _kinds_of_values(raw: duckdb.DuckDBPyRelation) -> dict[str, frozenset[str]]:
+def _find_kinds_of_values(raw: duckdb.DuckDBPyRelation) -> dict[str, frozenset[str]]:
     """Return which of `_KINDS` the values of each column are, nulls aside."""
     checks = (
         f"coalesce(bool_or(json_type({identifier(name)}) {condition}), false)"
@@ -301,7 +301,7 @@ def _kinds_of_values(raw: duckdb.DuckDBPyRelation) -> dict[str, frozenset[str]]:
     return {name: frozenset(kind for kind in _KINDS if next(results)) for name in raw.columns}
 
 
-def _side_type(kinds: frozenset[str]) -> JsonType:
+def _choose_side_type(kinds: frozenset[str]) -> JsonType:
     """Return what a column that tells of one side is read as: one kind of values, or JSON.
 
     As text, what is a number in it would be told from the numbers of the other side's column, and
@@ -318,17 +318,17 @@ def _side_type(kinds: frozenset[str]) -> JsonType:
     return JsonType("DOUBLE") if kinds <= {"whole", "fraction"} else _JSON
 
 
-def _chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, JsonType]:
+def _choose_chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, JsonType]:
     """Return what those of these columns are read as that hold chats, or lists of texts or chats.
 
     All chats have one type: one by one, the types of chosen and rejected would follow from labels.
     """
     contents: dict[str, tuple[Content, bool]] = {}
-    for name, structures in _structures(raw, names).items():
+    for name, structures in _find_structures(raw, names).items():
         if name.lower() in CONVERSATIONS:
             structures = [canonical.keep_chat_members(one) for one in structures]
         with contextlib.suppress(NotContent):
-            contents[name] = _content_of(structures)
+            contents[name] = _parse_structures(structures)
     try:
         chat = canonical.merge_content_types(
             content for content, _ in contents.values() if content.chat
@@ -338,21 +338,21 @@ def _chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str,
     types = {}
     for name, (content, is_list) in contents.items():
         shared = chat if content.chat else content
-        kind, structure = canonical.sql_type(shared), canonical.json_type(shared)
+        kind, structure = canonical.content_type_sql(shared), canonical.content_type_json(shared)
         types[name] = (
             JsonType(f"{kind}[]", f"[{structure}]") if is_list else JsonType(kind, structure)
         )
     return types
 
 
-def _content_of(structures: Sequence[Any]) -> tuple[Content, bool]:
+def _parse_structures(structures: Sequence[Any]) -> tuple[Content, bool]:
     """Return the content that has these structures (lists), and whether it is lists of contents."""
     inner = [child for structure in structures for child in structure if child != "NULL"]
     is_list = any(child == "VARCHAR" or isinstance(child, list) for child in inner)
-    return canonical.content_of_structures(inner if is_list else structures), is_list
+    return canonical.find_content_of_structures(inner if is_list else structures), is_list
 
 
-def _structures(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, list[Any]]:
+def _find_structures(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, list[Any]]:
     """Return the structures that DuckDB finds in the values of each column, without doubles."""
     structures: dict[str, list[Any]] = {name: [] for name in names}
     if not names:

@@ -12,15 +12,14 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import traceback
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from labelguard import clock, extras
+from labelguard.answers.connector import read_secret
 from labelguard.errors import LabelguardError
 from labelguard.jobs.gates import EVALUATION
 from labelguard.jobs.settings import Job, NotifySettings
@@ -32,7 +31,6 @@ from labelguard.project.project import Project
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.writer import read_card
 from labelguard.report import overview
-from labelguard.storage.files import read_mounted
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
 _RAW_LABEL_STEPS = ("pull", "release", "evaluate")
@@ -89,18 +87,18 @@ def make_history_entry(
     )
 
 
-def training_config(job: Job, step: Step) -> dict[str, Any]:
+def describe_training(job: Job, step: Step) -> dict[str, Any]:
     """Return by what a job trains and judges, as JSON."""
     gate = job.settings.gate.model_dump(mode="json")
     return {"step": step.name, "options": dict(step.identity()), "gate": gate}
 
 
-def training_key(job: Job, step: Step, release: str) -> str:
+def compute_training_key(job: Job, step: Step, release: str) -> str:
     """Return a digest of all that decides what is learned from a release, and how it is judged.
 
     Equal keys make no new model, and are not judged twice.
     """
-    content = {"release": release, **training_config(job, step)}
+    content = {"release": release, **describe_training(job, step)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -134,7 +132,7 @@ def record_and_notify(job: Job, home: Project, run: RunInProgress) -> list[str]:
 
 def end_failed_run(job: Job, home: Project, run: RunInProgress, why: str) -> None:
     """End a run that failed; its release stays, and the next run learns from it."""
-    run.end(make_history_entry(job, run, "failed", why))
+    run.record_end(make_history_entry(job, run, "failed", why))
     with contextlib.suppress(LabelguardError):  # the first error has to be raised
         record_and_notify(job, home, run)
 
@@ -154,7 +152,7 @@ def log_failure(run: RunInProgress, error: Exception) -> None:
     reads_labels = step in _RAW_LABEL_STEPS
     trace = _trace_without_labels(error) if reads_labels else traceback.format_exception(error)
     with contextlib.suppress(OSError):  # the first error has to be raised
-        path = run.state.log(f"run {run.number}, {step} failed\n{''.join(trace)}")
+        path = run.state.append_to_log(f"run {run.number}, {step} failed\n{''.join(trace)}")
         error.add_note(f"traceback: {path}")
 
 
@@ -177,7 +175,7 @@ def check_notification_settings(settings: NotifySettings | None) -> None:
     """Raise `MissingExtra`, or `LabelguardError` for a URL or a secret that cannot work."""
     if settings is None:
         return
-    extras.require("jobs", "notify")
+    extras.require_extra("jobs", "notify")
     url = urlsplit(settings.url)
     if url.scheme != "https" and not (url.scheme == "http" and url.hostname in _LOOPBACK):
         raise LabelguardError("notify.url: it must begin with https:// (http:// on this machine)")
@@ -192,16 +190,16 @@ def notify(
     """Queue the messages of a run and deliver the queue; return notes for the caller."""
     if settings is None:
         return []
-    queue = state.read(_QUEUE) or {"noted": 0, "below": [], "waiting": []}
+    queue = state.read_json(_QUEUE) or {"noted": 0, "below": [], "waiting": []}
     if queue["noted"] < run.run:
-        usage = overview.budget(home).allowances
+        usage = overview.read_budget(home).allowances
         # The share of each allowance that is left, over all labelers who gave labels.
         left = {use.event: round(use.left / use.allowed, 4) for use in usage if use.allowed}
         below = sorted(name for name, share in left.items() if share < settings.budget_below)
         crossed = sorted(set(below) - set(queue["below"]))
         waiting = [*queue["waiting"], *_compose_messages(run, left, crossed)][-_MAX_WAITING:]
         queue = {"noted": run.run, "below": below, "waiting": waiting}
-        state.write(_QUEUE, queue)
+        state.write_json(_QUEUE, queue)
     waiting = list(queue["waiting"])
     while waiting:
         try:
@@ -209,7 +207,7 @@ def notify(
         except LabelguardError as error:
             return [f"{error}; the next run tries again"]
         waiting.pop(0)
-        state.write(_QUEUE, queue | {"waiting": waiting})
+        state.write_json(_QUEUE, queue | {"waiting": waiting})
     return []
 
 
@@ -231,7 +229,7 @@ def _compose_messages(
 
 def _deliver(settings: NotifySettings, message: Facts) -> None:
     """Deliver one message. Raises `LabelguardError` if the receiver does not accept it."""
-    extras.require("jobs", "notify")
+    extras.require_extra("jobs", "notify")
     import httpx
 
     body, now = json.dumps(message["body"], sort_keys=True), datetime.now(UTC)
@@ -262,11 +260,7 @@ def _make_signer(settings: NotifySettings) -> Any:
     from standardwebhooks.webhooks import Webhook
 
     name = settings.secret_env
-    secret = os.environ.get(name, "").strip()
-    if not secret and (file := os.environ.get(f"{name}_FILE")):
-        data = read_mounted(Path(file), LabelguardError)
-        secret = data.decode(errors="replace").strip()
-    if not secret:
+    if not (secret := read_secret(name, LabelguardError)):
         raise LabelguardError(
             f"notify: no secret; put it into {name}, or into a file named by {name}_FILE"
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import releases
-from labelguard.jobs.releases import JobRelease, newest_release
+from labelguard.jobs.releases import JobRelease, find_newest_release
 from labelguard.jobs.settings import GateSettings, Job
 from labelguard.jobs.state import Facts, Models, RunInProgress
 from labelguard.jobs.steps import Step
@@ -33,18 +33,18 @@ from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
     PAIRS,
     check_pairs,
+    compute_item_keys,
+    compute_length_margins,
     hold_out,
-    item_keys,
-    length_margins,
     read_preference_pairs,
 )
-from labelguard.release.rows import escape_file_names, rows_path
+from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import read_card
 from labelguard.text import Progress
 
 EVALUATION = "evaluation"
 _REMEDY = (
-    "take another gate until there is one, or begin evaluations anew (labelguard privatize "
+    "use another gate until there is one, or restart evaluations (labelguard privatize "
     "--mechanism evaluation --again --head DIRECTORY)"
 )
 _READING_OPTIONS = (
@@ -58,7 +58,7 @@ _RANGE = {ACCURACY: (0.0, 1.0), LIKELIHOOD: (-math.inf, 0.0)}
 # How sure each end of an interval is; 95% lie between them.
 _SURE = 0.975
 _FREE = "nothing"
-_CHARGED = "one statistic release of the labelers who are held out"
+_CHARGED = "one statistic release of the held-out labelers"
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,21 @@ class Judgement:
     # in a sentence
     why: str
     # what the candidate reaches, within what is possible; null without a gate
-    candidate: float | None
+    candidate: float | None = None
     # where that lies with 95% confidence, or more if the gate asks for more
-    interval: tuple[float, float] | None
+    interval: tuple[float, float] | None = None
     # what the model in use reaches; null if there is none
-    current: float | None
+    current: float | None = None
     # candidate less current
-    difference: float | None
+    difference: float | None = None
     # of the difference; without a model in use, of the candidate
-    standard_error: float | None
+    standard_error: float | None = None
     # accuracy, or log-likelihood per label
-    measure: str
+    measure: str = ACCURACY
     # pairs, rows or weighted labels it was measured on
-    rows: int
+    rows: int = 0
     # what was charged for it
-    cost: str
+    cost: str = _FREE
     # what the same pairs say of longer_response, which needs no model
     baselines: Mapping[str, float] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ def check_gate(gate: GateSettings, step: Step, mechanism: str, models: Models, b
         _check_released_gate(step, mechanism, models)
     if gate.by != "none" and gate.by not in step.gates:
         raise LabelguardError(
-            f"gate.by: {gate.by} cannot judge {step.name}; take {' or '.join(step.gates)}"
+            f"gate.by: {gate.by} cannot judge {step.name}; use {' or '.join(step.gates)}"
         )
 
 
@@ -141,14 +141,14 @@ def _check_released_gate(step: Step, mechanism: str, models: Models) -> None:
     if mechanism != "rr":
         raise LabelguardError(
             f"gate.by: released needs labels with known flips, of mechanism rr, not {mechanism}; "
-            "take held-out or probes"
+            "use held-out or probes"
         )
     if not step.holdout:
-        raise LabelguardError("gate.by: released needs items to judge by: train.options.holdout")
+        raise LabelguardError("gate.by: released needs held-out items: set train.options.holdout")
     if not find_unlearned_item_share(step, models):
         raise LabelguardError(
             f"gate.by: released: the model in use ({models.in_use}) may have learned from all "
-            "items, and cannot be judged by their labels; take another gate until there is one "
+            "items and cannot be judged by their labels; use another gate until a model is in use "
             "that was learned by rr with a train.options.holdout"
         )
 
@@ -157,7 +157,7 @@ def find_coordinates_directory(home: Project, current: Path | None) -> Path | No
     """Return the directory with the coordinates of gate `held-out`: the newest evaluation of the
     project or, before there is one, the model in use.
     """
-    newest = newest_release(home, EVALUATION)
+    newest = find_newest_release(home, EVALUATION)
     return home.releases / newest if newest else current
 
 
@@ -170,26 +170,26 @@ def check_same_coordinates(mechanism: str, home: Project, current: Path | None) 
         return
     if current:
         _check_same_axes(directory, current, "the model in use")
-    newest = newest_release(home, mechanism)
+    newest = find_newest_release(home, mechanism)
     if newest and (home.releases / newest / FILE).exists():
         _check_same_axes(directory, home.releases / newest, f"release {newest}")
     elif mechanism == "statistic":
         raise LabelguardError(
-            "gate.by: held-out: a first statistic has coordinates of its own, and the gate judges "
+            "gate.by: held-out: a first statistic has its own coordinates, and the gate judges "
             f"in those of {directory.name}; {_REMEDY}"
         )
 
 
 def _check_same_axes(directory: Path, model: Path, name: str) -> None:
     if not (model / FILE).exists():
-        raise LabelguardError(f"gate.by: held-out judges heads, and {name} is none; {_REMEDY}")
+        raise LabelguardError(f"gate.by: held-out judges heads, and {name} is not one; {_REMEDY}")
     head, coordinates = Head.load(model), load_coordinates(directory)
     try:
         coordinates.convert_coefficients(head.identity, head.coefficients)
     except LabelguardError:
         raise LabelguardError(
-            f"gate.by: held-out: {name} has other coordinates than {directory.name}, in whose the "
-            f"gate judges; {_REMEDY}"
+            f"gate.by: held-out: {name} has other coordinates than {directory.name}, in which "
+            f"the gate judges; {_REMEDY}"
         ) from None
 
 
@@ -211,17 +211,18 @@ def make_evaluation(
         for model, name in ((candidate, "the candidate"), (current, "the model in use")):
             if model:
                 _check_same_axes(directory, model, name)
-    newest = newest_release(home, EVALUATION)
+    newest = find_newest_release(home, EVALUATION)
     options = {name: value for name, value in job.options.items() if name in _READING_OPTIONS}
+    options |= {"namespace": job.settings.source, "exhausted": "drop"}
     if newest is None:
         options["head"] = str(candidate)
-    request = JobRelease(EVALUATION, 1, job.source, job.settings.source, "drop", options)
+    request = JobRelease(EVALUATION, 1, job.source, options)
     outcome = releases.make_release(request, home, run, progress)
-    release = outcome.release or newest_release(home, EVALUATION)
+    release = outcome.release or find_newest_release(home, EVALUATION)
     if release is None:
         raise LabelguardError(
-            f"gate.by: held-out has nothing to judge by ({outcome.why}); wait for labels of those "
-            "who are held out, or take another gate"
+            f"gate.by: held-out has nothing to judge by ({outcome.why}); wait for labels of "
+            "held-out labelers, or use another gate"
         )
     facts = {"charged": outcome.charged, "exhausted": outcome.exhausted, "why": outcome.why}
     return {"release": release} | facts
@@ -247,9 +248,7 @@ def judge(
     """
     models = [candidate] if current is None else [candidate, current]
     if gate.by == "none":
-        return Judgement(
-            "none", True, "nothing judges it", None, None, None, None, None, ACCURACY, 0, _FREE
-        )
+        return Judgement("none", True, "no gate")
     if gate.by == "probes":
         pairs = read_preference_pairs(base / str(gate.probes))
         rows = np.arange(len(pairs))
@@ -259,20 +258,20 @@ def judge(
     else:
         assert evaluation is not None
         measured = _measure_by_held_out(gate, models, evaluation, charged)
-    return _decide(gate, measured)
+    return _build_judgement(gate, measured)
 
 
 def _measure_by_released(
     gate: GateSettings, step: Step, models: list[Path], release: Path, unlearned: float
 ) -> _Measurement:
-    file = rows_path(release)
-    items = item_keys(file)
+    file = find_rows_path(release)
+    items = compute_item_keys(file)
     rows = pl.read_parquet(escape_file_names(file), columns=[*PAIRS, "flip_probability"])
     is_out = hold_out(items, unlearned) & rows["flip_probability"].is_not_null().to_numpy()
     if not is_out.any():
         raise LabelguardError(
-            f"no released label is of an item that is held out ({unlearned:g} of all items); "
-            "take a larger train.options.holdout, or another gate"
+            f"no released label is of a held-out item ({unlearned:g} of all items); "
+            "use a larger train.options.holdout, or another gate"
         )
     rows = rows.filter(pl.Series(is_out))
     flips, pairs = rows["flip_probability"].to_numpy(), rows.select(PAIRS).to_arrow()
@@ -280,7 +279,7 @@ def _measure_by_released(
     measured = _measure_accuracy(gate, step, models, pairs, flips, items[is_out], blocks)
     if unlearned == step.holdout:
         return measured
-    note = f"; of the {unlearned:g} of items that are held out of both models"
+    note = f"; on the {unlearned:g} of items held out from both models"
     return replace(measured, note=note)
 
 
@@ -300,12 +299,12 @@ def _measure_accuracy(
     1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
     """
     wrong = [1 - vote(step.margins(model, pairs)) for model in models]
-    wrong.append(1 - vote(length_margins(pairs)))
+    wrong.append(1 - vote(compute_length_margins(pairs)))
     signal = 1 - 2 * flips
     information = float(signal @ signal)
     if not information:
         raise LabelguardError(
-            "the released labels are coins (γ = ½): no model can be judged by them"
+            "the released labels are pure noise (γ = ½): no model can be judged by them"
         )
     accuracy = [1 - float(signal @ (d - flips)) / information for d in wrong]
     baselines = {"longer_response": accuracy[-1]}
@@ -337,11 +336,11 @@ def _measure_by_held_out(
         half_width=evaluated.reach(heads[0], chance, max(gate.confidence, _SURE)),
         baselines={},
         measure=LIKELIHOOD,
-        cost=_CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was read again",
+        cost=_CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was reused",
     )
 
 
-def _decide(gate: GateSettings, measured: _Measurement) -> Judgement:
+def _build_judgement(gate: GateSettings, measured: _Measurement) -> Judgement:
     """Apply the rule to estimates as they are; show of them what is possible."""
     least, most = _RANGE[measured.measure]
 
@@ -355,7 +354,7 @@ def _decide(gate: GateSettings, measured: _Measurement) -> Judgement:
     beside = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in baselines.items()]
     interval = f"({low:.3f} to {high:.3f}{''.join(beside)})"
     value = f"{measured.measure} {possible(candidate):.3f} {interval}"
-    promote, why = _apply_rule(gate, measured, difference, value)
+    promote, why = _decide_promotion(gate, measured, difference, value)
     return Judgement(
         by=gate.by,
         promote=promote,
@@ -372,7 +371,7 @@ def _decide(gate: GateSettings, measured: _Measurement) -> Judgement:
     )
 
 
-def _apply_rule(
+def _decide_promotion(
     gate: GateSettings, measured: _Measurement, difference: float | None, value: str
 ) -> tuple[bool, str]:
     """Return whether the candidate is promoted, and why; `value` is the estimate as it is shown.
@@ -385,13 +384,13 @@ def _apply_rule(
         if measured.candidate - measured.half_width >= least:
             return True, f"{value}; there was no model before"
         return False, (
-            f"{value}: a first model needs an interval that begins at {least:.3f} or above; wait "
+            f"{value}; a first model's interval must begin at {least:.3f} or above: wait "
             "for more labels, or lower gate.at_least"
         )
     if gate.at_least is not None and measured.candidate < gate.at_least:
-        return False, f"{value} is below {gate.at_least:g}, which job.yaml asks for"
+        return False, f"{value} is below {gate.at_least:g}, which job.yaml requires"
     lowest = difference - measured.reach
-    shown = f"{value}, {difference:+.3f} ± {measured.standard_error:.3f} to the model in use"
+    shown = f"{value}, {difference:+.3f} ± {measured.standard_error:.3f} against the model in use"
     if lowest >= -gate.margin:
         return True, shown
     return False, f"{shown}: not enough (margin {gate.margin:g}, confidence {gate.confidence:g})"

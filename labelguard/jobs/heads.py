@@ -30,14 +30,14 @@ from labelguard.learning.features import (
     open_provider,
 )
 from labelguard.learning.learners import HeadLearner
-from labelguard.mechanisms.geometry import Basis, Shape, spectrum
-from labelguard.mechanisms.geometry import basis as fit_basis
+from labelguard.mechanisms.geometry import Basis, Shape, compute_spectrum
+from labelguard.mechanisms.geometry import choose_basis as fit_basis
 from labelguard.project.opening import OpenProject
-from labelguard.release.card import guarantee
+from labelguard.release.card import format_guarantee
 from labelguard.release.evaluation import load_coordinates
 from labelguard.release.head import FILE, Coordinates, Head, fit, load_windows_of_sum
-from labelguard.release.pairs_file import PAIRS, hold_out, item_keys
-from labelguard.release.rows import escape_file_names, rows_path
+from labelguard.release.pairs_file import PAIRS, compute_item_keys, hold_out
+from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.text import no_progress
@@ -98,13 +98,13 @@ class HeadStep:
             return
         if parse_feature_columns(self._features):
             raise LabelguardError(
-                f"train.options.features: {self._features}: rows that rr releases have texts, and "
-                "no such columns; take features of texts, or mechanism statistic"
+                f"train.options.features: {self._features}: rows released by rr have texts, not "
+                "these columns; use features of texts, or mechanism statistic"
             )
         if coordinates is None:
             open_provider(self._features)
         else:
-            self._load_gate_coordinates(coordinates).provider(no_progress)
+            self._load_gate_coordinates(coordinates).load_provider(no_progress)
 
     def train(self, task: TrainingTask) -> TrainedModel:
         """Write head.npz and a card. Raises `LabelguardError` for labels that teach no head."""
@@ -129,9 +129,9 @@ class HeadStep:
         return TrainedModel(facts)
 
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
-        """See `Head.margins`. Raises `LabelguardError` for features that changed since."""
+        """See `Head.predict_log_odds`. Raises `LabelguardError` for features that changed since."""
         head = Head.load(model)
-        return head.margins(head.provider(no_progress)(_put_chosen_first(pairs)))
+        return head.predict_log_odds(head.load_provider(no_progress)(_put_chosen_first(pairs)))
 
     def _take_released_head(
         self, task: TrainingTask, card: Mapping[str, Any]
@@ -160,9 +160,9 @@ class HeadStep:
 
     def _fit_flipped_labels(self, task: TrainingTask) -> tuple[Head, dict[str, Any]]:
         """Return a head learned from flipped labels, and its facts."""
-        file = rows_path(task.release)
+        file = find_rows_path(task.release)
         rows = pl.read_parquet(escape_file_names(file))
-        is_out = hold_out(item_keys(file), self.holdout)
+        is_out = hold_out(compute_item_keys(file), self.holdout)
         rows = rows.filter(pl.Series(~is_out) & pl.col("flip_probability").is_not_null())
         if not len(rows):
             raise LabelguardError(f"{file} has no row to learn a head from")
@@ -175,7 +175,7 @@ class HeadStep:
             scorer = HeadLearner(shape.ridge).fit(z, np.ones(len(z)), flips, None)
         except (ValueError, ArithmeticError) as error:
             raise LabelguardError(
-                f"the head cannot be fitted ({error}); take another train.options.ridge"
+                f"the head cannot be fitted ({error}); try another train.options.ridge"
             ) from None
         coefficients = basis.projection @ scorer.theta
         state = provider.state()
@@ -190,25 +190,14 @@ class HeadStep:
     def _choose_coordinates(
         self, pairs: pa.Table, task: TrainingTask
     ) -> tuple[PairFeatures, Basis, Shape]:
-        """Return features and principal axes: those of the gate, those of the model in use if it
-        has the same features, or axes fitted on these pairs.
-        """
-        shape = Shape(self.options.components, 0, ridge=self.options.ridge)
-        coordinates: Coordinates | None = None
+        """Return features and principal axes: those of the gate, or axes fitted on these pairs."""
         if task.coordinates:
             coordinates = self._load_gate_coordinates(task.coordinates)
-        elif task.previous and (task.previous / FILE).exists():
-            previous = Head.load(task.previous)
-            if (previous.features, replace(previous.shape, ridge=shape.ridge)) == (
-                self._features,
-                shape,
-            ):
-                coordinates = previous
-        if coordinates:
-            shape = replace(coordinates.shape, ridge=shape.ridge)
-            return coordinates.provider(task.progress), coordinates.basis, shape
+            shape = replace(coordinates.shape, ridge=self.options.ridge)
+            return coordinates.load_provider(task.progress), coordinates.basis, shape
+        shape = Shape(self.options.components, 0, ridge=self.options.ridge)
         provider = open_fitted(self._features, pairs, task.progress)
-        return provider, fit_basis(spectrum(provider(pairs)), shape), shape
+        return provider, fit_basis(compute_spectrum(provider(pairs)), shape), shape
 
     def _load_gate_coordinates(self, directory: Path) -> Coordinates:
         """Return the coordinates of a directory; raise where the options ask for others."""
@@ -218,7 +207,7 @@ class HeadStep:
             raise LabelguardError(
                 f"train.options: features {self._features} in {components} components, and the "
                 f"gate judges in the coordinates of {directory.name}, {names[0]} in "
-                f"{names[1]}: take these, or another gate, or begin evaluations anew "
+                f"{names[1]}: use these, use another gate, or restart evaluations "
                 "(labelguard privatize --mechanism evaluation --again --head DIRECTORY)"
             )
         return coordinates
@@ -237,7 +226,7 @@ def _format_head_card(card: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 A function of the release and of public pairs: it reveals no more than the release does.
 
-{guarantee(card)}
+{format_guarantee(card)}
 
 | | |
 |---|---|

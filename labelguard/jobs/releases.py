@@ -17,7 +17,6 @@ from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.jobs.state import RunInProgress
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.options import Exhausted
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, abandon
 from labelguard.project.policy_facts import PolicyDetails
@@ -32,20 +31,15 @@ from labelguard.text import Progress, pluralize
 
 @dataclass(frozen=True)
 class JobRelease:
-    """A release to make once it has at least `min_new_labels`."""
+    """A release to make once it has at least `min_new_labels`.
+
+    `options` are further keywords of `privatize`.
+    """
 
     mechanism: str
     min_new_labels: int
     source: Input | None
-    namespace: str | None
-    exhausted: Exhausted
     options: Mapping[str, Any]
-
-    def list_privatize_arguments(self, home: Project, progress: Progress) -> dict[str, Any]:
-        """Return the keywords of `privatize` and `plan`."""
-        shared = {"project": home, "namespace": self.namespace, "progress": progress}
-        own = {"mechanism": self.mechanism, "exhausted": self.exhausted}
-        return shared | own | dict(self.options)
 
 
 @dataclass(frozen=True)
@@ -65,8 +59,8 @@ class ReleaseOutcome:
     notes: tuple[str, ...] = ()
 
 
-NOTHING_NEW = "nothing is new since it was made"
-NO_ALLOWANCE = ReleaseOutcome(None, "labelers lack allowance for what is new", exhausted=True)
+NOTHING_NEW = "nothing new since it was made"
+NO_ALLOWANCE = ReleaseOutcome(None, "labelers lack allowance for the new labels", exhausted=True)
 
 
 class NotEnoughLabels(Exception):
@@ -91,10 +85,9 @@ def make_release(
             raise NotEnoughLabels(replace(outcome, notes=tuple(preview.notes)))
         run.record_intent(request.mechanism, request=preview.request)
 
+    options = {"mechanism": request.mechanism, "progress": progress, **request.options}
     try:
-        release = privatize(
-            request.source, review=review, **request.list_privatize_arguments(home, progress)
-        )
+        release = privatize(request.source, project=home, review=review, **options)
     except NotEnoughLabels as stop:
         return stop.outcome
     except BudgetExceeded:
@@ -117,11 +110,12 @@ def preview_release(
     """Return whether `make_release` would make a release, its outcome, and the allowances left."""
     ledger = OpenProject.open(home).ledger
     begun = find_begun_release(request, home, run)
-    finishes = "finishes the release that was begun, charges nothing more"
+    finishes = "finishes the release already begun, charges nothing more"
     if begun and begun.state == "committed":
         return True, ReleaseOutcome(begun.id, finishes, begun.drawn or 0), {}
     try:
-        preview = plan(request.source, **request.list_privatize_arguments(home, progress)).preview
+        options = {"mechanism": request.mechanism, "progress": progress, **request.options}
+        preview = plan(request.source, project=home, **options).preview
     except BudgetExceeded:
         return False, NO_ALLOWANCE, {}
     if begun and preview.request == _recorded_request(request, run):
@@ -137,7 +131,7 @@ def preview_release(
     return True, ReleaseOutcome(None, why, preview.new_labels, preview.charged), preview.left
 
 
-def newest_release(home: Project, mechanism: str, preferred: str | None = None) -> str | None:
+def find_newest_release(home: Project, mechanism: str, preferred: str | None = None) -> str | None:
     """Return `preferred`, or the newest committed release by a mechanism that is still on disk."""
     ids = [
         record.id
@@ -156,7 +150,7 @@ def find_begun_release(
 
 
 def _recorded_request(request: JobRelease, run: RunInProgress | None) -> str | None:
-    intent = run.intent(request.mechanism) if run else None
+    intent = run.read_intent(request.mechanism) if run else None
     return intent["request"] if intent else None
 
 
@@ -190,13 +184,15 @@ def _describe_reused_release(record: ReleaseRecord, min_new_labels: int) -> Rele
 def find_usage(mechanism: str, home: Project) -> Usage | None:
     """Return how far what a mechanism charges is used; None before it charged anybody."""
     event = str(open_mechanism(mechanism).priced)
-    used = (one for one in overview.budget(home).allowances if one.event == event and one.labelers)
+    used = (
+        one for one in overview.read_budget(home).allowances if one.event == event and one.labelers
+    )
     return next(used, None)
 
 
 def require_policy_in_force(home: Project) -> PolicyDetails:
     """Return the policy in force. Raises `PolicyError` where there is none."""
-    policy = overview.budget(home).policy
+    policy = overview.read_budget(home).policy
     if policy is not None:
         return policy
     drafts = [draft.name for draft in policies.listing(home) if draft.state == "draft"]

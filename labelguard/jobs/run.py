@@ -23,7 +23,7 @@ from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, NothingIngested, PolicyError, ProjectBusy
 from labelguard.jobs import finish, gates, releases
 from labelguard.jobs.releases import JobRelease, ReleaseOutcome, preview_release
-from labelguard.jobs.settings import Job, load_job, make_job
+from labelguard.jobs.settings import Job, load_job, parse_job
 from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
 from labelguard.project import ingestion
@@ -88,14 +88,14 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = no_progre
     state = JobState(home, job.name)
     with state.lock():
         notes: list[str] = []
-        begun = state.run_in_progress()
+        begun = state.read_run_in_progress()
         if begun:
             with OpenProject.hold_for_job(home):
                 pass  # removes what a killed run left of raw labels
         if begun and not begun.can_resume_for(job):
             notes = _end_earlier_run(begun, job, home, progress)
             begun = None
-        run = begun or state.begin(job)
+        run = begun or state.begin_run(job)
         return JobExecution(job, home, progress).run(run, resumed=begun is not None, notes=notes)
 
 
@@ -113,8 +113,8 @@ def _end_earlier_run(
         return finish.record_and_notify(job, home, begun)
     if begun.end_entry is None and "judge" not in begun.steps:
         finish.end_failed_run(job, home, begun, "job.yaml changed while it was under way")
-        return [f"job.yaml changed: run {begun.number} was given up, this one is new"]
-    before = make_job(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
+        return [f"job.yaml changed: run {begun.number} was abandoned, this one is new"]
+    before = parse_job(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
     JobExecution(before, home, progress).run(begun, resumed=True, notes=[])
     return [f"job.yaml changed: run {begun.number} was finished as it began, this one is new"]
 
@@ -134,20 +134,15 @@ class JobExecution:
     @cached_property
     def models(self) -> Models:
         """The directory of promoted models."""
-        return Models.of(self.job, self.home)
+        return Models.open_for_job(self.job, self.home)
 
     @property
     def release_request(self) -> JobRelease:
         """The release that the job asks for."""
-        release, source = self.settings.release, self.settings.source
-        return JobRelease(
-            release.mechanism,
-            release.min_new_labels,
-            self.job.source,
-            source,
-            release.exhausted,
-            self.job.options,
-        )
+        release = self.settings.release
+        options = {"namespace": self.settings.source, "exhausted": release.exhausted}
+        options |= self.job.options
+        return JobRelease(release.mechanism, release.min_new_labels, self.job.source, options)
 
     def run(self, run: RunInProgress, *, resumed: bool, notes: list[str]) -> Retrained:
         """Do all steps that are not done yet."""
@@ -155,7 +150,7 @@ class JobExecution:
             try:
                 self.check_writable()
                 with self.models.lock():
-                    run.end(self._run_steps(run))
+                    run.record_end(self._run_steps(run))
             except ProjectBusy:
                 raise  # it is in progress still
             except Exception as error:
@@ -184,15 +179,15 @@ class JobExecution:
         release, why = released["learn_from"], released["why"]
         if release is None:
             return finish.make_history_entry(self.job, run, "unchanged", why)
-        key = finish.training_key(self.job, self.step, release)
+        key = finish.compute_training_key(self.job, self.step, release)
         if "train" not in run.steps and self.state.was_judged(key, self.models.in_use):
-            why = f"release {release} was learned from before; {why}"
+            why = f"release {release} was already learned from; {why}"
             return finish.make_history_entry(self.job, run, "unchanged", why)
         candidate = self.models.prepare_candidate(key)
         run.do_step_once("train", lambda: self._train(release, candidate))
         run.do_step_once("evaluate", lambda: self._evaluate(run, candidate))
         judged = run.do_step_once("judge", lambda: self._judge(run, release, candidate))
-        config = finish.training_config(self.job, self.step)
+        config = finish.describe_training(self.job, self.step)
         if judged["promote"]:
             run.do_step_once("promote", lambda: self._promote(run, candidate, config))
         else:
@@ -209,8 +204,8 @@ class JobExecution:
         existing = next(path for path in parents if path.exists())
         if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
             raise LabelguardError(
-                f"promote.directory: {existing} cannot be written; open it to whoever runs the "
-                "job, or name another directory"
+                f"promote.directory: {existing} is not writable; make it writable for whoever runs "
+                "the job, or name another directory"
             )
 
     def check(self) -> Facts:
@@ -264,21 +259,20 @@ class JobExecution:
         """Return how many answers wait in the inbox for the step that pulls."""
         if self.job.source is not None or not self.home.connectors:
             return 0
-        return OpenProject.open(self.home).answers.count().waiting
+        return OpenProject.open(self.home).answers.count_stored().waiting
 
     def _release(self, run: RunInProgress) -> Facts:
         outcome = releases.make_release(self.release_request, self.home, run, self.progress)
-        return asdict(outcome) | {"learn_from": outcome.release or self.newest_release()}
+        return asdict(outcome) | {"learn_from": outcome.release or self.find_newest_release()}
 
-    def newest_release(self) -> str | None:
+    def find_newest_release(self) -> str | None:
         """Return the release to learn from where none is made."""
-        mechanism, last = self.settings.release.mechanism, self.state.last_release()
-        return releases.newest_release(self.home, mechanism, last)
+        mechanism, last = self.settings.release.mechanism, self.state.find_last_release()
+        return releases.find_newest_release(self.home, mechanism, last)
 
     def _train(self, release: str, candidate: Path) -> Facts:
-        directory, previous = self.home.releases / release, self.models.current
-        coordinates = self._gate_coordinates()
-        task = TrainingTask(directory, self.home, candidate, previous, self.progress, coordinates)
+        directory, coordinates = self.home.releases / release, self._gate_coordinates()
+        task = TrainingTask(directory, self.home, candidate, self.progress, coordinates)
         trained = self.step.train(task)
         return {"facts": dict(trained.facts), "curve": [dict(point) for point in trained.curve]}
 
@@ -306,7 +300,7 @@ class JobExecution:
         return asdict(judgement)
 
     def _promote(self, run: RunInProgress, candidate: Path, config: Mapping[str, Any]) -> Facts:
-        name = (run.intent("promote") or {"model": self.models.next_name})["model"]
+        name = (run.read_intent("promote") or {"model": self.models.next_name})["model"]
         run.record_intent("promote", model=name)
         facts = finish.make_registry_entry(self.home, run, config)
         self.models.promote(candidate, name, facts, self.settings.promote.keep)
@@ -320,9 +314,9 @@ _ENTRY_FIELDS = (
 
 
 _GATES = {
-    "released": "released labels of items that are kept apart; costs nothing",
+    "released": "released labels of held-out items; costs nothing",
     "probes": "public pairs; costs nothing",
-    "held-out": "one statistic release of labelers who are kept apart; charges each of them one",
+    "held-out": "one statistic release of held-out labelers; charges each of them one use",
     "none": "nothing: every model is put into use",
 }
 
@@ -371,7 +365,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     run = JobExecution(job, find_job_project(job, project), progress)
     run.check_writable()
     run.check()
-    begun = run.state.run_in_progress()
+    begun = run.state.read_run_in_progress()
     begun = begun if begun and begun.can_resume_for(job) else None
     done = begun.steps if begun else {}
     pulls = () if "pull" in done else job.settings.pull
@@ -381,7 +375,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     trains = "train" not in done and not has_ended and (makes or _has_unlearned_release(run, begun))
     judges = trains or ("train" in done and not has_ended)
     promotes = judges and done.get("judge", {}).get("promote", True) and "promote" not in done
-    intent = begun.intent("promote") if begun else None
+    intent = begun.read_intent("promote") if begun else None
     name = intent["model"] if intent else run.models.next_name
     gate = job.settings.gate.by
     return RunPreview(
@@ -390,7 +384,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
         pulls=pulls,
         ingests=ingests,
         releases=makes,
-        why=f"run {begun.number} would be taken up: {outcome.why}" if begun else outcome.why,
+        why=f"run {begun.number} would be resumed: {outcome.why}" if begun else outcome.why,
         mechanism=job.settings.release.mechanism,
         new_labels=outcome.new_labels,
         charged=outcome.charged,
@@ -413,15 +407,15 @@ def _preview_release_step(
     """
     if begun and "release" in begun.steps:
         exhausted = bool(begun.steps["release"]["exhausted"])
-        return False, ReleaseOutcome(None, "its release is made", exhausted=exhausted), {}
+        return False, ReleaseOutcome(None, "its release is already made", exhausted=exhausted), {}
     try:
         made, outcome, left = preview_release(run.release_request, run.home, begun, run.progress)
     except NothingIngested:
         if not more:
             raise
-        return False, ReleaseOutcome(None, "nothing was ingested so far"), {}
+        return False, ReleaseOutcome(None, "nothing has been ingested yet"), {}
     if more and outcome.why == releases.NOTHING_NEW:
-        outcome = replace(outcome, why="what was ingested before is released")
+        outcome = replace(outcome, why="everything ingested so far is released")
     return made, outcome, left
 
 
@@ -430,8 +424,8 @@ def _has_unlearned_release(run: JobExecution, begun: RunInProgress | None) -> bo
     if begun and "release" in begun.steps:
         release = begun.steps["release"]["learn_from"]
     else:
-        release = run.newest_release()
+        release = run.find_newest_release()
     if release is None:
         return False
-    key = finish.training_key(run.job, run.step, release)
+    key = finish.compute_training_key(run.job, run.step, release)
     return not run.state.was_judged(key, run.models.in_use)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,7 +14,13 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 
 from labelguard.budget.request import PolicyRequest
 from labelguard.configuration import loader
-from labelguard.configuration.loader import SettingsTable, Text, check_model, setting, validate
+from labelguard.configuration.loader import (
+    SettingsTable,
+    Text,
+    check_model,
+    setting,
+    validate_settings,
+)
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -30,12 +36,12 @@ from labelguard.storage.files import is_remote
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
-def check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def check_job_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `release.options` of a job; raise `InvalidSetting` for what is no such option.
 
     Options that the policy in force fixes, and those that agree to something, are none.
     """
-    check_model(options_model(), options)
+    check_model(build_options_model(), options)
     return options
 
 
@@ -47,7 +53,7 @@ class ReleaseSettings(SettingsTable):
     exhausted: Exhausted = setting(
         "leave out labels beyond their labeler's allowance, or release nothing", "drop"
     )
-    options: Annotated[Mapping[str, Any], AfterValidator(check_options)] = setting(
+    options: Annotated[Mapping[str, Any], AfterValidator(check_job_options)] = setting(
         "options of the mechanism, and of how input is read", {}
     )
 
@@ -162,29 +168,29 @@ def load_job(path: Path) -> Job:
 
     Raises `LabelguardError` with the file and the setting that is wrong.
     """
-    content = loader.read_file(path, hint="labelguard retrain --init writes one")
-    return make_job(content, path.name, path.absolute().parent, path.stem)
+    content = loader.read_settings_file(path, hint="labelguard retrain --init writes one")
+    return parse_job(content, path.name, path.absolute().parent, path.stem)
 
 
-def make_job(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
+def parse_job(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
     """Return the job with these settings; errors name `file`."""
-    settings = validate(JobSettings, content, file)
-    name = validate(JobSettings, {"name": settings.name or name}, file).name or name
+    settings = validate_settings(JobSettings, content, file)
+    name = validate_settings(JobSettings, {"name": settings.name or name}, file).name or name
     return Job(name, settings, base)
 
 
-def job_schema() -> dict[str, Any]:
+def build_job_schema() -> dict[str, Any]:
     """Return the JSON schema of job.yaml, with the options of mechanisms that are installed."""
     schema = JobSettings.model_json_schema(mode="validation")
-    options = options_model().model_json_schema(mode="validation")
+    options = build_options_model().model_json_schema(mode="validation")
     schema["$defs"]["ReleaseSettings"]["properties"]["options"] |= options
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
-def options_model() -> type[SettingsTable]:
+def build_options_model() -> type[SettingsTable]:
     """Return the model of `release.options`; `also` may be several files."""
     members: dict[str, Any] = {
-        name: (_option_type(option) | None, Field(None, description=option.text))
+        name: (_build_option_type(option) | None, Field(None, description=option.text))
         for name, option in _list_job_options().items()
     }
     if also := members.get("also"):
@@ -203,30 +209,16 @@ def _list_job_options() -> dict[str, Option]:
     return shared | special
 
 
-def _option_type(option: Option) -> Any:
+def _build_option_type(option: Option) -> Any:
     """Return the type of an option in the file."""
     text: Any = Text if option.kind is str else option.kind
     if option.choices:
-        choices = [option.kind(choice) for choice in option.choices]
-        listed = Field(json_schema_extra={"enum": choices})
-        return Annotated[option.kind, AfterValidator(_make_choice_check(choices)), listed]
+        return Literal[tuple(option.kind(choice) for choice in option.choices)]
     if option.table:
         return Mapping[str, Text]
     if option.many:
         return tuple[Text, ...]
     return text if option.least is None else Annotated[text, Field(ge=option.least)]
-
-
-def _make_choice_check(choices: list[Any]) -> Callable[[Any], Any]:
-    """Return a check for one of several values that are known only at run time."""
-
-    def check(value: Any) -> Any:
-        if value not in choices:
-            names = (f"{c:g}" if isinstance(c, float) else c for c in choices)
-            raise ValueError(f"expected one of {', '.join(names)}")
-        return value
-
-    return check
 
 
 def resolve_paths(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from labelguard.answers.connector import Settings as Connector
 from labelguard.answers.connector import read_all_settings
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.budget.policy import USUAL_EPSILON, Policy, usual_delta
+from labelguard.budget.policy import USUAL_EPSILON, Policy, choose_usual_delta
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.gates import ACCURACY, CHANCE, LIKELIHOOD
@@ -89,7 +89,7 @@ def write_job(path: Path, project: Where = None) -> JobFile:
 
 def _choose_policy(home: Project) -> tuple[Policy, str, bool]:
     """Return the policy in force, or a draft if there is none; its name; True if it is new."""
-    policy = overview.budget(home).policy
+    policy = overview.read_budget(home).policy
     if policy:
         return policy, policy.name, False
     if any(line.name == POLICY for line in policies.listing(home)):
@@ -97,7 +97,7 @@ def _choose_policy(home: Project) -> tuple[Policy, str, bool]:
     draft = policies.new(
         POLICY,
         epsilon=USUAL_EPSILON,
-        delta=usual_delta(1),
+        delta=choose_usual_delta(1),
         allow=[f"rr:uses={_LABELS},block=1", f"statistic:releases={_RELEASES}"],
         held_out=_HELD_OUT,
         project=home,

@@ -28,7 +28,7 @@ from labelguard.project.project import Project, file_lock, retry_until_free
 from labelguard.storage.files import (
     check_own_directory,
     fsync_path,
-    hashes_of,
+    hash_files,
     publish_directory,
     read_own_file,
     write_atomically,
@@ -59,7 +59,7 @@ class JobState:
         with hold_lock(self.directory / _LOCK, busy):
             yield
 
-    def ended_runs(self) -> list[JobRun]:
+    def read_ended_runs(self) -> list[JobRun]:
         """Return the runs that ended, oldest first."""
         return attempts.read_job_runs(self.history)
 
@@ -70,32 +70,32 @@ class JobState:
         """
         outcomes = ("promoted", "rejected") if in_use else ("rejected",)
         return any(
-            run.lesson == training_key for run in self.ended_runs() if run.outcome in outcomes
+            run.lesson == training_key for run in self.read_ended_runs() if run.outcome in outcomes
         )
 
-    def last_release(self) -> str | None:
+    def find_last_release(self) -> str | None:
         """Return the release that the job learned from last."""
-        return next((run.release for run in reversed(self.ended_runs()) if run.release), None)
+        return next((run.release for run in reversed(self.read_ended_runs()) if run.release), None)
 
-    def run_in_progress(self) -> RunInProgress | None:
+    def read_run_in_progress(self) -> RunInProgress | None:
         """Return the run that was begun and has not ended, if there is one."""
-        facts = self.read(_RUN)
+        facts = self.read_json(_RUN)
         if facts is None:
             return None
         if {name: type(facts.get(name)) for name in _TYPES} != _TYPES:
-            raise _unreadable(self.directory / _RUN)
+            raise _make_unreadable_error(self.directory / _RUN)
         return RunInProgress(self, facts)
 
-    def begin(self, job: Job) -> RunInProgress:
+    def begin_run(self, job: Job) -> RunInProgress:
         """Begin a new run."""
-        number = max((run.run for run in self.ended_runs()), default=0) + 1
+        number = max((run.run for run in self.read_ended_runs()), default=0) + 1
         facts = {"format": 1, "run": number, "started_at": clock.now(), "digest": job.digest}
         facts |= {"settings": job.settings.model_dump(mode="json"), "base": str(job.base)}
         run = RunInProgress(self, {**facts, "steps": {}, "intents": {}})
         run.write()
         return run
 
-    def read(self, name: str) -> Facts | None:
+    def read_json(self, name: str) -> Facts | None:
         """Return a file of JSON, None if there is none; raise `ProjectError` for anything else."""
         path = self.directory / name
         try:
@@ -103,17 +103,17 @@ class JobState:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise _unreadable(path) from None
+            raise _make_unreadable_error(path) from None
         if not isinstance(facts, dict):
-            raise _unreadable(path)
+            raise _make_unreadable_error(path)
         return facts
 
-    def write(self, name: str, facts: Mapping[str, Any]) -> None:
+    def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
         """Write a file of JSON, whole or not at all."""
         data = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
         write_atomically(self.directory / name, data, mode=0o600)
 
-    def log(self, text: str) -> str:
+    def append_to_log(self, text: str) -> str:
         """Append to the log of errors, which its owner alone can read; return its path."""
         path = self.directory / _LOG
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -158,14 +158,14 @@ class RunInProgress:
                 json.dumps(facts, allow_nan=False)
             except (TypeError, ValueError):
                 raise LabelguardError(
-                    f"{name}: its result has a number that is not finite, or is no JSON; see how "
-                    "the step diverged, or mend it"
+                    f"{name}: its result has a number that is not finite, or is not JSON; check "
+                    "whether training diverged"
                 ) from None
             self.steps[name] = facts
             self.write()
         return self.steps[name]
 
-    def intent(self, name: str) -> Facts | None:
+    def read_intent(self, name: str) -> Facts | None:
         """Return the facts recorded before an action that may have begun."""
         intent: Facts | None = self.facts["intents"].get(name)
         return intent
@@ -175,14 +175,14 @@ class RunInProgress:
         self.facts["intents"][name] = facts
         self.write()
 
-    def end(self, run: JobRun) -> None:
+    def record_end(self, run: JobRun) -> None:
         """Record how the run ended; its entry in the history follows, whatever crashes."""
         self.facts["ended"] = vars(run)
         self.write()
 
     def write(self) -> None:
         """Write all of it to disk."""
-        self.state.write(_RUN, self.facts)
+        self.state.write_json(_RUN, self.facts)
 
 
 @contextlib.contextmanager
@@ -194,8 +194,8 @@ def hold_lock(path: Path, busy: str) -> Iterator[None]:
         yield
 
 
-def _unreadable(path: Path) -> ProjectError:
-    return ProjectError(f"{path} cannot be read; remove it to begin anew")
+def _make_unreadable_error(path: Path) -> ProjectError:
+    return ProjectError(f"{path} cannot be read; remove it to start over")
 
 
 CURRENT, REGISTRY = "current", "registry.json"
@@ -214,7 +214,7 @@ class Models:
         self._check()
 
     @classmethod
-    def of(cls, job: Job, home: Project) -> Self:
+    def open_for_job(cls, job: Job, home: Project) -> Self:
         """Return the models of a job, apart from its project's state and keys despite any links."""
         # The fingerprint of the project key: it stays when a project moves or is restored.
         models = cls(job.models, job.name, KeyRing(home.keys).key_fingerprint())
@@ -239,21 +239,21 @@ class Models:
     def _check(self) -> None:
         if self.directory.is_symlink() or (self.directory.exists() and not self.directory.is_dir()):
             raise LabelguardError(
-                f"promote.directory: {self.directory} is a link or no directory; name a directory"
+                f"promote.directory: {self.directory} is a link or no directory; name another"
             )
         registry = self._read_registry()
         for owner in ("project", "job"):
             if registry and registry[owner] != getattr(self, owner):
                 raise LabelguardError(
                     f"promote.directory: the models in {self.directory} are those of another "
-                    f"{owner}; let every job have a directory of its own"
+                    f"{owner}; give every job its own directory"
                 )
         names = self._names
         for path in self.directory.glob("[0-9]*"):
             if _NUMBER.fullmatch(path.name) and path.name not in names:
                 raise LabelguardError(
-                    f"promote.directory: {REGISTRY} in {self.directory} does not know {path.name}; "
-                    "put the register back, or name another directory"
+                    f"promote.directory: {REGISTRY} in {self.directory} does not list {path.name}; "
+                    "restore the registry, or name another directory"
                 )
         _ = self.in_use
 
@@ -269,7 +269,7 @@ class Models:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AssertionError):
-            raise LabelguardError(f"{path} is not a register of models") from None
+            raise LabelguardError(f"{path} is not a registry of models") from None
         return dict(registry)
 
     @property
@@ -290,13 +290,13 @@ class Models:
         link = self.directory / CURRENT
         if not link.is_symlink():
             if link.exists():
-                raise LabelguardError(f"{link} is no link; a job would replace it: move it away")
+                raise LabelguardError(f"{link} is not a link; a job would replace it: move it away")
             return None
         target = str(link.readlink())
         path = self.directory / target
         if target not in self._names or path.is_symlink() or not path.is_dir():
             raise LabelguardError(
-                f"{link} leads to no model of {REGISTRY}; let it lead to one, or remove it"
+                f"{link} does not point to a model of {REGISTRY}; point it to one, or remove it"
             )
         return target
 
@@ -320,7 +320,7 @@ class Models:
         """Remove models that were trained and not promoted, but for the one to `keep`."""
         for path in self.directory.glob(f"{_CANDIDATE}*"):
             if keep is None or not path.name.startswith(keep):
-                _remove(path)
+                _remove_file_or_directory(path)
 
     def promote(self, candidate: Path, name: str, facts: Mapping[str, Any], keep: int) -> None:
         """Make `candidate` the model `name` and the one in use; finish what is not done yet.
@@ -329,10 +329,10 @@ class Models:
         """
         final = self.directory / name
         if name not in self._names:
-            self._add_to_registry({"model": name, **facts}, hashes_of(candidate))
+            self._add_to_registry({"model": name, **facts}, hash_files(candidate))
         if not final.is_dir():
             if not candidate.is_dir():
-                raise LabelguardError(f"{candidate} is gone; run the job again to learn it anew")
+                raise LabelguardError(f"{candidate} is missing; run the job again to train it anew")
             publish_directory(candidate, final)
         if self.in_use != name:
             self._point_current_to(name)
@@ -356,10 +356,10 @@ class Models:
         present = [name for name in sorted(self._names) if (self.directory / name).exists()]
         for name in present[:-keep]:
             if name != self.in_use:
-                _remove(self.directory / name)
+                _remove_file_or_directory(self.directory / name)
 
 
-def _remove(path: Path) -> None:
+def _remove_file_or_directory(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard import plugins
-from labelguard.configuration.loader import validate
+from labelguard.configuration.loader import validate_settings
 from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
 from labelguard.text import Progress
@@ -32,14 +32,13 @@ class TrainingTask:
     """A release to learn a model from, and nothing that holds a raw label.
 
     `output` appears whole; a call that was killed is repeated, and goes on or begins anew.
-    `previous` is the directory of the model in use. `coordinates` is the directory of the head or
-    evaluation in whose coordinates the model must be for its gate; None if any will do.
+    `coordinates` is the directory of the head or evaluation in whose coordinates the model must be
+    for its gate; None if any will do.
     """
 
     release: Path
     project: Project
     output: Path
-    previous: Path | None
     progress: Progress
     coordinates: Path | None = None
 
@@ -97,9 +96,9 @@ def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
     """Return the step of that name. Raises `LabelguardError` for one that is not installed, and
     for options that it refuses.
     """
-    entry_point = plugins.find(GROUP, name)
+    entry_point = plugins.find_entry_point(GROUP, name)
     if entry_point is None:
-        available = ", ".join(plugins.available(GROUP)) or "none"
+        available = ", ".join(plugins.list_entry_points(GROUP)) or "none"
         raise LabelguardError(f"train.step: there is no {name!r}; available: {available}")
     step: Step = entry_point.load()(options, base)
     return step
@@ -107,4 +106,4 @@ def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
 
 def parse_options(kind: type[T], options: Mapping[str, Any]) -> T:
     """Return the options of a step as its model; raise for the first that does not fit."""
-    return validate(kind, dict(options), at=("train", "options"))
+    return validate_settings(kind, dict(options), at=("train", "options"))

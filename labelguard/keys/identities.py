@@ -45,19 +45,19 @@ class Identities:
     @classmethod
     def of(cls, keys: KeyRing, namespace: str, names: Sequence[str], labelers: Blocks) -> Self:
         """Return those of distinct ids in one source, whose keys are `labelers`, (n, 2)."""
-        order = blocks.order(labelers)  # not that of the input: an error must not depend on it
+        order = blocks.sort_order(labelers)  # not that of the input: an error must not depend on it
         labelers, names = labelers[order], [names[row] for row in order.tolist()]
         forms = labelers.copy()
         other = np.flatnonzero(~are_plainly_normal(names))
         written = [normalize_id(names[row]) for row in other.tolist()]
-        forms[other] = keys.labeler_keys(namespace, written)
+        forms[other] = keys.hash_labelers(namespace, written)
         return cls(labelers, forms, names)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Return the inverse of `to_bytes`, also of several joined."""
         rows = np.frombuffer(data, ">u8").reshape(-1, 4).astype(np.uint64)
-        order = blocks.order(rows[:, :2])
+        order = blocks.sort_order(rows[:, :2])
         return cls(rows[order, :2], rows[order, 2:])
 
     def to_bytes(self) -> bytes:
@@ -66,7 +66,7 @@ class Identities:
 
     def without(self, known: Self) -> Self:
         """Return those who are not among the known; without names."""
-        rest = blocks.positions(known.labelers, self.labelers) < 0
+        rest = blocks.find_positions(known.labelers, self.labelers) < 0
         return type(self)(self.labelers[rest], self.forms[rest])
 
     def add_unnamed_labelers(self, labelers: Blocks) -> Self:
@@ -76,7 +76,7 @@ class Identities:
         """
         unmet = type(self)(*(blocks.unique(labelers)[0],) * 2).without(self)
         together = np.concatenate([self.labelers, unmet.labelers])
-        order = blocks.order(together)
+        order = blocks.sort_order(together)
         return type(self)(together[order], np.concatenate([self.forms, unmet.forms])[order])
 
 
@@ -84,9 +84,11 @@ def are_plainly_normal(names: Sequence[str]) -> NDArray[np.bool_]:
     """Return a mask of ids that are plainly in normal form, shape (n,): nearly all of most
     inputs.
     """
-    import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    mask: NDArray[np.bool_] = pl.Series(names, dtype=pl.String).str.contains(_PLAIN).to_numpy()
+    texts = pa.array(names, pa.large_string())
+    mask: NDArray[np.bool_] = pc.match_substring_regex(texts, _PLAIN).to_numpy(zero_copy_only=False)
     return mask
 
 

@@ -56,7 +56,7 @@ class KeyRing:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._secret = _project_key(directory)
+        self._secret = _read_project_key(directory)
 
     def __repr__(self) -> str:
         return "KeyRing(…)"
@@ -130,17 +130,17 @@ class KeyRing:
         """Return the splits by which a share of units is held out, for as long as the key lives."""
         return Splits(Prf(derive_key(self._secret, "held-out"), 1), held_out)
 
-    def record_keys(self, connector: str, records: Iterable[str]) -> Blocks:
+    def hash_records(self, connector: str, records: Iterable[str]) -> Blocks:
         """Return names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n,
         2).
         """
         return self._hash_ids("record", connector, records)
 
-    def content_unit_keys(self, digests: Blocks) -> Blocks:
+    def hash_contents(self, digests: Blocks) -> Blocks:
         """Return pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""
         return Prf(derive_key(self._secret, "unit"), 1)(digests)
 
-    def digests(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
+    def digest_rows(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
         """Return a keyed digest of every row of named columns of at most 8 bytes; shape (n, 2)."""
         names = sorted(columns)
         values = [_to_uint64(columns[name]) for name in names]
@@ -148,11 +148,11 @@ class KeyRing:
         message = [np.stack(pair, axis=1) for pair in zip(values[::2], values[1::2], strict=True)]
         return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(message))(*message)
 
-    def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
+    def hash_labelers(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
         """Return pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
         return self._hash_ids("labeler-id", namespace, labeler_ids)
 
-    def group_keys(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
+    def hash_groups(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
         """Return pseudonyms of groups, of another domain than those of labelers, shape (n, 2)."""
         return self._hash_ids("group-id", namespace, group_ids)
 
@@ -180,7 +180,7 @@ def _length_prefixed(text: str) -> bytes:
     return len(data).to_bytes(8, "big") + data
 
 
-def _project_key(directory: Path) -> bytes:
+def _read_project_key(directory: Path) -> bytes:
     """Return the 32 bytes of the project key: of its file or, if there is none, from the
     environment.
     """
@@ -196,7 +196,7 @@ def _project_key(directory: Path) -> bytes:
             f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
             "without it nothing can be released"
         ) from None
-    where = str(path) if mounted is None else f"the key from {key_variable()}"
+    where = str(path) if mounted is None else f"the key from {find_key_variable()}"
     if not data.startswith(_KEY_HEADER):
         raise KeyProblem(f"{where} is not a labelguard key file, or is damaged")
     if len(secret := data.removeprefix(_KEY_HEADER)) != 32:
@@ -204,13 +204,13 @@ def _project_key(directory: Path) -> bytes:
     return secret
 
 
-def keys_directory(state: Path) -> Path:
+def find_keys_directory(state: Path) -> Path:
     """Return the directory of the keys of the project at `state`."""
     override = os.environ.get("LABELGUARD_KEYS")
     return Path(override) if override else state / "keys"
 
 
-def key_variable() -> str | None:
+def find_key_variable() -> str | None:
     """Return the environment variable that says where the project key comes from, if one does."""
     names = [name for name in (FILE, COMMAND) if os.environ.get(name)]
     if len(names) > 1:
@@ -224,7 +224,7 @@ def _read_from_environment() -> bytes | None:
     Raises `KeyProblem` for a file that somebody else could have replaced, and for a command that
     fails, takes longer than a minute, or cannot be run; what it printed is in no message.
     """
-    name = key_variable()
+    name = find_key_variable()
     if name == FILE:
         return read_mounted(Path(os.environ[FILE]), KeyProblem)
     return _run_key_command(os.environ[COMMAND]) if name else None

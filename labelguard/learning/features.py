@@ -110,7 +110,7 @@ def default_features() -> str:
 
     A project without a specification takes them at its first release and keeps them.
     """
-    return "length+style+text" if extras.missing_packages("encoders") else DEFAULT_FEATURES
+    return "length+style+text" if extras.list_missing_packages("encoders") else DEFAULT_FEATURES
 
 
 def check_features(spec: str) -> None:
@@ -121,7 +121,7 @@ def check_features(spec: str) -> None:
     for part in spec.split("+"):
         name = part.strip().partition(":")[0]
         if extra := getattr(_factory(name), "extra", None):
-            extras.require(extra, f"features {name}")
+            extras.require_extra(extra, f"features {name}")
 
 
 def open_provider(spec: str, state: State | None = None) -> PairFeatures:
@@ -419,9 +419,9 @@ def open_part(part: str, state: State | None = None) -> FeatureProvider:
 
 
 def _factory(name: str) -> Any:
-    door = plugins.find(GROUP, name)
+    door = plugins.find_entry_point(GROUP, name)
     if door is None:
-        known = plugins.available(GROUP)
+        known = plugins.list_entry_points(GROUP)
         raise LabelguardError(
             f"there are no features {name!r}{suggest(name, known)}; "
             f"available: {', '.join(known) or 'none'}"

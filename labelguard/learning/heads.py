@@ -57,10 +57,10 @@ def fit_statistic(
     ridge <= 0; ArithmeticError if no minimum is reached.
     """
     x = _check_matrix(x)
-    weights = _check_column(weight, len(x), "weight", "pair")
-    linear = _check_column(statistic, x.shape[1], "statistic", "component")
+    weights = check_column(weight, len(x), "weight", "pair")
+    linear = check_column(statistic, x.shape[1], "statistic", "component")
     objective = Objective(
-        x, _EvenLoss(weights), linear, _check_column(ridge, x.shape[1], "ridge", "component")
+        x, _EvenLoss(weights), linear, check_column(ridge, x.shape[1], "ridge", "component")
     )
     bound = sampled_curvature(x, weights) if curvature is None else curvature
     return minimise(objective, Preconditioner(objective.ridge, bound), None)
@@ -94,11 +94,11 @@ def fit_flipped(
     """
     x = _check_matrix(x)
     pairs, components = x.shape
-    weights = _check_column(1.0 if weight is None else weight, pairs, "weight", "pair")
-    labels = _check_column(label, pairs, "label", "pair")
-    flips = _check_column(flip_probability, pairs, "flip_probability", "pair")
-    penalty = _check_column(ridge, components, "ridge", "component")
-    center = _check_column(0.0 if toward is None else toward, components, "toward", "component")
+    weights = check_column(1.0 if weight is None else weight, pairs, "weight", "pair")
+    labels = check_column(label, pairs, "label", "pair")
+    flips = check_column(flip_probability, pairs, "flip_probability", "pair")
+    penalty = check_column(ridge, components, "ridge", "component")
+    center = check_column(0.0 if toward is None else toward, components, "toward", "component")
     signal = 1 - 2 * flips
     if loss == "robust":
         statistic = label_statistic(x, labels, weights * signal)
@@ -116,8 +116,8 @@ def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Flo
     Raises ValueError as `fit_statistic`, and for a label outside [0, 1].
     """
     x = _check_matrix(x)
-    coefficient = _check_column(weight, len(x), "weight", "pair") * (
-        _check_column(label, len(x), "label", "pair") - 0.5
+    coefficient = check_column(weight, len(x), "weight", "pair") * (
+        check_column(label, len(x), "label", "pair") - 0.5
     )
     total = np.zeros(x.shape[1])
     for rows, block in blocks(x):
@@ -229,11 +229,16 @@ _RANGES: Mapping[str, tuple[float, float, str]] = {
 }
 
 
-def _check_column(values: ArrayLike, size: int, name: str, of: str) -> Floats:
+def check_column(values: ArrayLike, size: int, name: str, counted: str) -> Floats:
+    """Return a scalar or `size` values, one for each of what is `counted`, as (size,).
+
+    Raises ValueError for other shapes, and for values that are not finite or not in the range of
+    this `name`.
+    """
     column = np.asarray(values, np.float64)
     if column.shape not in ((), (size,)):
         raise ValueError(
-            f"{name} must have one value per {of}, shape ({size},), found {column.shape}"
+            f"{name} must have one value per {counted}, shape ({size},), found {column.shape}"
         )
     if not np.isfinite(column).all():
         raise ValueError(f"{name} must be finite, found NaN or infinite values")

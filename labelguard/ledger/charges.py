@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
-from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard import clock
 from labelguard.errors import LedgerError
@@ -25,7 +24,7 @@ UNFINISHED = ("computing", "drawn")
 LIVE = ("reserved", *UNFINISHED, "committed")
 
 
-def reserve(
+def reserve_release(
     connection: sa.Connection,
     policy_id: int,
     allowance_id: int,
@@ -61,10 +60,10 @@ def reserve(
     digest = add_charges(connection, number, allowance_id, charge)
     body = {"release": record["id"], "mechanism": charge.mechanism}
     body |= {"policy": policy_id, "event": charge.event}
-    body |= {"request": request_digest(charge.idempotency_key, settings)}
+    body |= {"request": digest_request(charge.idempotency_key, settings)}
     body |= {"labels": record["charged"], "labelers": int((charge.charged > 0).sum())}
     body |= {"charges": digest, "prices": dict(prices)}
-    journal.append(connection, "charged", body, at)
+    journal.append_entry(connection, "charged", body, at)
     return str(record["id"])
 
 
@@ -74,43 +73,42 @@ def add_charges(connection: sa.Connection, number: int, allowance_id: int, charg
     The table's own constraint refuses a labeler more than they are allowed.
     """
     who = np.flatnonzero(charge.charged)
-    who = who[blocks.order(charge.labelers[who])]
+    who = who[blocks.sort_order(charge.labelers[who])]
     labelers, capacity, labels = charge.labelers[who], charge.capacity[who], charge.charged[who]
     columns = {"labeler": labelers, "capacity": capacity, "labels": labels}
-    database.insert(connection, schema.charges, {"release": number, **columns})
+    database.insert_columns(connection, schema.charges, {"release": number, **columns})
     own, c = schema.charges.c, schema.counters.c
     charged = sa.select(
         sa.literal(allowance_id, sa.Integer), own.labeler, own.capacity, own.labels
     ).where(own.release == number)
-    dialect = connection.dialect.name
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     names = ["allowance_id", "labeler", "capacity", "used"]
-    insert = make(schema.counters).from_select(names, charged)
+    insert = database.build_resolving_insert(connection, schema.counters)
+    insert = insert.from_select(names, charged)
     connection.execute(
         insert.on_conflict_do_update(
             index_elements=[c.allowance_id, c.labeler], set_={"used": c.used + insert.excluded.used}
         )
     )
-    return charges_digest(labelers, capacity, labels)
+    return digest_charges(labelers, capacity, labels)
 
 
-def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
+def digest_charges(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
     """Return the SHA-256 of who was charged how many uses, of which capacity: 32-byte rows."""
     rows = np.column_stack([labelers, capacity.astype(np.uint64), labels.astype(np.uint64)])
     return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
 
 
-def stored_charges_digest(connection: sa.Connection, number: int) -> str:
-    """Return the `charges_digest` of a release from the tables."""
+def digest_stored_charges(connection: sa.Connection, number: int) -> str:
+    """Return the `digest_charges` of a release from the tables."""
     own = schema.charges.c
     query = sa.select(own.labeler, own.capacity, own.labels).where(own.release == number)
     labelers, (capacity, labels) = database.read_pseudonym_rows(
         connection, query.order_by(own.labeler)
     )
-    return charges_digest(labelers, capacity, labels)
+    return digest_charges(labelers, capacity, labels)
 
 
-def request_digest(idempotency_key: str, settings: str) -> str:
+def digest_request(idempotency_key: str, settings: str) -> str:
     """Return the SHA-256 of a release's request, as its row has it."""
     return hashlib.sha256(f"{idempotency_key} {settings}".encode()).hexdigest()
 
@@ -123,7 +121,7 @@ def read_charges(connection: sa.Connection, number: int) -> tuple[Blocks, NDArra
     return who, labels
 
 
-def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
+def refund_release(connection: sa.Connection, record: ReleaseRecord) -> None:
     """Give back what a reserved release was charged."""
     row = sa.select(schema.releases.c.allowance_id).where(schema.releases.c.id == record.id)
     allowance_id = connection.execute(row).scalar_one()
@@ -207,7 +205,7 @@ def change_state(
         raise LedgerError(
             f"release {release_id} is not {' or '.join(expected)}; the ledger has moved on"
         )
-    journal.append(connection, state, {"release": release_id, **(facts or {})})
+    journal.append_entry(connection, state, {"release": release_id, **(facts or {})})
 
 
 def replace_map_digests(connection: sa.Connection, maps: Mapping[str, str]) -> None:
@@ -215,7 +213,7 @@ def replace_map_digests(connection: sa.Connection, maps: Mapping[str, str]) -> N
     own = schema.releases
     for release, digest in maps.items():
         connection.execute(sa.update(own).where(own.c.id == release).values(map=digest))
-    journal.append(connection, "rewritten", {"maps": dict(maps)})
+    journal.append_entry(connection, "rewritten", {"maps": dict(maps)})
 
 
 def read_heavy_users(
@@ -255,17 +253,17 @@ def read_labelers(
     labelers, (capacity, used) = database.read_pseudonym_rows(connection, query)
     if active and excluding and (excluding.policy_id, excluding.event) == (active.id, event):
         who, labels = read_charges(connection, excluding.number)
-        used[blocks.positions(labelers, who)] -= labels
+        used[blocks.find_positions(labelers, who)] -= labels
     return LabelerTable(labelers, capacity, used)
 
 
-def charged_units(connection: sa.Connection) -> Blocks:
+def read_charged_units(connection: sa.Connection) -> Blocks:
     """Return the pseudonyms of all units that were ever charged, sorted, shape (n, 2)."""
     own = schema.counters.c.labeler
     return database.read_pseudonym_rows(connection, sa.select(own).distinct().order_by(own))[0]
 
 
-def uses_by_release(connection: sa.Connection, units: Blocks) -> dict[int, int]:
+def count_uses_by_release(connection: sa.Connection, units: Blocks) -> dict[int, int]:
     """Return how many uses each release, by its number, charged to any of these units, (n, 2)."""
     own, releases = schema.charges.c, schema.releases.c
     query = (
@@ -279,14 +277,16 @@ def uses_by_release(connection: sa.Connection, units: Blocks) -> dict[int, int]:
     return {int(row.release): int(row.uses) for row in connection.execute(query)}
 
 
-def find_release(connection: sa.Connection, idempotency_key: str) -> ReleaseRecord | None:
+def find_release_of_request(
+    connection: sa.Connection, idempotency_key: str
+) -> ReleaseRecord | None:
     """Return the release (not given back or abandoned) that this very request made before."""
     own = schema.releases.c
     condition = sa.and_(own.idempotency_key == idempotency_key, own.state.in_(LIVE))
     return next(iter(read_releases(connection, condition)), None)
 
 
-def get_release(connection: sa.Connection, release_id: str) -> ReleaseRecord | None:
+def find_release_by_id(connection: sa.Connection, release_id: str) -> ReleaseRecord | None:
     """Return one release by its id."""
     return next(iter(read_releases(connection, schema.releases.c.id == release_id)), None)
 
@@ -295,14 +295,14 @@ class ReleaseRepository(Repository):
     """The releases of a ledger, and who was charged for them."""
 
     all = in_snapshot(read_releases)
-    get = in_snapshot(get_release)
-    find = in_snapshot(find_release)
+    get = in_snapshot(find_release_by_id)
+    find = in_snapshot(find_release_of_request)
     charges = in_snapshot(read_charges)
     labelers = in_snapshot(read_labelers)
     usage = in_snapshot(read_usage)
     heavy_users = in_snapshot(read_heavy_users)
-    charged_units = in_snapshot(charged_units)
-    uses_by_release = in_snapshot(uses_by_release)
+    charged_units = in_snapshot(read_charged_units)
+    count_uses_by_release = in_snapshot(count_uses_by_release)
     replace_map_digests = in_transaction(replace_map_digests)
 
     def list_committed(self) -> list[ReleaseRecord]:

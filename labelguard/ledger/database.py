@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -103,7 +104,7 @@ def connect_existing(url: str) -> sa.Engine:
     engine = connect(url)
     path = engine.url.database
     if engine.dialect.name == "sqlite" and path and not Path(path).exists():
-        raise missing_ledger_error(address(engine.url))
+        raise build_missing_ledger_error(format_address(engine.url))
     return engine
 
 
@@ -124,7 +125,7 @@ def enable_write_ahead_log(connection: Any, seconds: float) -> None:
             time.sleep(0.01)
 
 
-def missing_ledger_error(address: str) -> LedgerError:
+def build_missing_ledger_error(address: str) -> LedgerError:
     """Return the error where there is no ledger."""
     return LedgerError(
         f"no ledger at {address}: a project without one has lost it; if it is elsewhere, set "
@@ -132,7 +133,7 @@ def missing_ledger_error(address: str) -> LedgerError:
     )
 
 
-def address(url: sa.URL) -> str:
+def format_address(url: sa.URL) -> str:
     """Return a ledger's URL without what may be secret: its password and its options."""
     return url.set(password=None, query={}).render_as_string()
 
@@ -150,7 +151,9 @@ def translate_errors(engine: sa.Engine) -> Iterator[None]:
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         for secret in (engine.url.password, *engine.url.query.values()):
             cause = cause.replace(str(secret), "***") if secret else cause
-        raise LedgerError(f"the ledger at {address(engine.url)} cannot be used: {cause}") from None
+        raise LedgerError(
+            f"the ledger at {format_address(engine.url)} cannot be used: {cause}"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -169,7 +172,7 @@ def check_pages(connection: sa.Connection, address: str) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(engine: sa.Engine, name: str) -> Iterator[None]:
+def hold_exclusively(engine: sa.Engine, name: str) -> Iterator[None]:
     """Hold a PostgreSQL ledger against jobs on other machines; a second one is `ProjectBusy`.
 
     The lock ends with its connection. A job that lost it may go on until its next transaction,
@@ -187,7 +190,7 @@ def exclusive(engine: sa.Engine, name: str) -> Iterator[None]:
             connection.commit()
         if not locked:
             raise ProjectBusy(
-                f"another labelguard job works with {address(engine.url)}; "
+                f"another labelguard job works with {format_address(engine.url)}; "
                 "run this again when it is done"
             )
         try:
@@ -201,7 +204,9 @@ def exclusive(engine: sa.Engine, name: str) -> Iterator[None]:
         connection.close()
 
 
-def insert(connection: sa.Connection, table: sa.Table, columns: Mapping[str, Column]) -> None:
+def insert_columns(
+    connection: sa.Connection, table: sa.Table, columns: Mapping[str, Column]
+) -> None:
     """Insert rows given by column: pseudonyms (n, 2), integers (n,), or one integer for all.
 
     In the order given; by key is fastest.
@@ -216,6 +221,12 @@ def insert(connection: sa.Connection, table: sa.Table, columns: Mapping[str, Col
         for column in columns.values()
     )
     insert_rows(connection, table, tuple(columns), list(zip(*values, strict=True)))
+
+
+def build_resolving_insert(engine: sa.Engine | sa.Connection, table: sa.Table) -> Any:
+    """Return an INSERT that may say what to do where there is such a row already."""
+    # The package for PostgreSQL is not loaded for SQLite.
+    return import_module(f"sqlalchemy.dialects.{engine.dialect.name}").insert(table)
 
 
 def insert_rows(

@@ -54,16 +54,16 @@ class Entry:
     mac: str
 
 
-def entry(
+def build_entry(
     number: int, at: str, kind: str, body: Mapping[str, Any], previous: str, mac: Mac
 ) -> Entry:
     """Return the entry that follows the one with digest `previous`."""
     text = json.dumps(body, sort_keys=True)
-    digest = _digest(number, at, kind, text, previous)
+    digest = _digest_entry(number, at, kind, text, previous)
     return Entry(number, at, kind, text, previous, digest, mac(digest))
 
 
-def first_fault(entries: Iterable[Entry]) -> str | None:
+def find_first_fault(entries: Iterable[Entry]) -> str | None:
     """Return what is wrong with the first entry that does not continue the chain, or None."""
     previous, number = GENESIS, 1
     for item in entries:
@@ -77,7 +77,7 @@ def first_fault(entries: Iterable[Entry]) -> str | None:
     return None
 
 
-def first_forged(entries: Iterable[Entry], mac: Mac) -> str | None:
+def find_first_forgery(entries: Iterable[Entry], mac: Mac) -> str | None:
     """Return what is wrong with the first entry that this project did not write, or None."""
     for item in entries:
         if not (_is_unaltered(item) and hmac.compare_digest(item.mac, mac(item.digest))):
@@ -86,35 +86,35 @@ def first_forged(entries: Iterable[Entry], mac: Mac) -> str | None:
 
 
 def _is_unaltered(item: Entry) -> bool:
-    return item.digest == _digest(item.number, item.at, item.kind, item.body, item.previous)
+    return item.digest == _digest_entry(item.number, item.at, item.kind, item.body, item.previous)
 
 
-def _digest(number: int, at: str, kind: str, body: str, previous: str) -> str:
+def _digest_entry(number: int, at: str, kind: str, body: str, previous: str) -> str:
     text = json.dumps([number, at, kind, body, previous])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def entries(connection: sa.Connection) -> list[Entry]:
+def read_entries(connection: sa.Connection) -> list[Entry]:
     """Return the journal, oldest entry first."""
     rows = connection.execute(sa.select(schema.journal).order_by(schema.journal.c.number))
     return [Entry(*row) for row in rows]
 
 
-def head(connection: sa.Connection) -> tuple[int, str]:
+def read_head(connection: sa.Connection) -> tuple[int, str]:
     """Return number and digest of the journal's newest entry."""
     query = sa.select(schema.journal.c.number, schema.journal.c.digest)
     last = connection.execute(query.order_by(schema.journal.c.number.desc()).limit(1)).one_or_none()
     return (last.number, last.digest) if last else (0, GENESIS)
 
 
-def digest_of(connection: sa.Connection, number: int) -> str | None:
+def read_digest(connection: sa.Connection, number: int) -> str | None:
     """Return the digest of one journal entry, or None if there is no such entry."""
     query = sa.select(schema.journal.c.digest).where(schema.journal.c.number == number)
     return connection.scalar(query)
 
 
 def add_signer(engine: sa.Engine, keys: KeyRing) -> sa.Engine:
-    """Return the engine of a ledger, whose connections can sign entries (see `mac`)."""
+    """Return the engine of a ledger, whose connections can sign entries (see `find_signer`)."""
 
     def sign(digest: str) -> str:
         return keys.mac("journal", digest.encode()).hex()
@@ -122,18 +122,20 @@ def add_signer(engine: sa.Engine, keys: KeyRing) -> sa.Engine:
     return engine.execution_options(journal_mac=sign)
 
 
-def mac(connection: sa.Connection) -> Mac:
+def find_signer(connection: sa.Connection) -> Mac:
     """Return the HMAC of journal entries, which the ledger gives to its connections."""
     sign: Mac = connection.get_execution_options()["journal_mac"]
     return sign
 
 
-def append(
+def append_entry(
     connection: sa.Connection, kind: str, body: Mapping[str, Any], at: str | None = None
 ) -> None:
     """Add an entry to the journal's chain, dated now, or `at` the date of the row that it tells."""
-    number, previous = head(connection)
-    written = entry(number + 1, at or clock.now(), kind, body, previous, mac(connection))
+    number, previous = read_head(connection)
+    written = build_entry(
+        number + 1, at or clock.now(), kind, body, previous, find_signer(connection)
+    )
     connection.execute(sa.insert(schema.journal).values(vars(written)))
 
 
@@ -142,7 +144,9 @@ def check_head(connection: sa.Connection, address: str) -> None:
     own = schema.journal
     rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))
     newest = [Entry(*row) for row in rows]
-    fault = first_forged(newest, mac(connection)) if newest else "the journal is empty"
+    fault = (
+        find_first_forgery(newest, find_signer(connection)) if newest else "the journal is empty"
+    )
     if fault:
         raise LedgerError(f"the ledger at {address} does not hold: {fault}; put a true copy back")
 
@@ -203,7 +207,7 @@ class Witness:
         places = [(path, _read_witness(path)) for path in self._paths]
         for path, seen in [*places, (self._remote and self._remote.place, self._known)]:
             if seen and seen[0] not in digests:
-                digests[seen[0]] = digest_of(connection, seen[0])
+                digests[seen[0]] = read_digest(connection, seen[0])
             if seen and digests[seen[0]] != seen[1]:
                 raise LedgerError(
                     f"the ledger at {address} is not what this project last saw (journal entry "

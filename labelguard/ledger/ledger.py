@@ -88,7 +88,7 @@ class Ledger:
         self.releases = ReleaseRepository(self.snapshot, self.transaction)
         self.people = PeopleRepository(self.snapshot, self.transaction)
         with self.snapshot() as connection:
-            schema.check(connection, keys, self.address)
+            schema.check_tables(connection, keys, self.address)
             self._check_unforged(connection)
 
     @classmethod
@@ -101,17 +101,17 @@ class Ledger:
     ) -> Ledger:
         """Make the tables, unless they exist, and the witnesses."""
         with database.begin_writing(journal.add_signer(database.connect(url), keys)) as connection:
-            if schema.create(connection, keys):
+            if schema.create_tables(connection, keys):
                 # A name that only this project has: anchors of two never agree.
                 name = keys.mac("journal", b"project").hex()[:32]
                 body = ceiling.to_journal() | {"schema": schema.VERSION, "project": name}
-                journal.append(connection, "created", body)
+                journal.append_entry(connection, "created", body)
         try:
-            number, digest = cls(url, keys).head()
+            number, digest = cls(url, keys).read_head()
         except KeyProblem:
             raise LedgerError(
-                f"{database.address(sa.make_url(url))} holds the ledger of another project; a new "
-                "one needs a database of its own: check LABELGUARD_LEDGER_URL"
+                f"{database.format_address(sa.make_url(url))} holds the ledger of another project; "
+                "a new one needs a database of its own: check LABELGUARD_LEDGER_URL"
             ) from None
         if number == 1:  # nothing was charged: an earlier attempt may have crashed here
             Witness(witnesses).advance(number, digest)
@@ -138,33 +138,33 @@ class Ledger:
         """
         engine = journal.add_signer(database.connect_existing(url), keys)
         witness = Witness(witnesses, remote)
-        address = database.address(engine.url)
-        with database.exclusive(engine, _JOB), database.begin_writing(engine) as connection:
-            before = schema.upgrade(connection, keys, address)
+        address = database.format_address(engine.url)
+        with database.hold_exclusively(engine, _JOB), database.begin_writing(engine) as connection:
+            before = schema.upgrade_tables(connection, keys, address)
             journal.check_head(connection, address)
             witness.check(connection, address)
             if before != schema.VERSION:
-                schema.next_epoch(connection)
+                schema.begin_epoch(connection)
                 body = {"schema": schema.VERSION, "before": before}
-                journal.append(connection, "upgraded", body)
-            head = journal.head(connection)
+                journal.append_entry(connection, "upgraded", body)
+            head = journal.read_head(connection)
         witness.advance(*head)
         return before
 
     @property
     def address(self) -> str:
         """The ledger's URL without a password."""
-        return database.address(self._engine.url)
+        return database.format_address(self._engine.url)
 
     def begin_job(self) -> int:
         """Begin a new epoch: a job of an older one can no longer charge or commit."""
         with self.transaction() as connection:
             database.check_pages(connection, self.address)
-            return schema.next_epoch(connection)
+            return schema.begin_epoch(connection)
 
-    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+    def hold_exclusively(self) -> contextlib.AbstractContextManager[None]:
         """Hold the ledger for one job, on whichever machine it runs; else `ProjectBusy`."""
-        return database.exclusive(self._engine, _JOB)
+        return database.hold_exclusively(self._engine, _JOB)
 
     def charge(
         self, charge: Charge, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
@@ -176,7 +176,7 @@ class Ledger:
         if resumed:
             return self._grant_unfinished(charge, epoch, resumed)
         with self.transaction(epoch) as connection:
-            active = policies.find_active(connection) or policies.add(
+            active = policies.find_active(connection) or policies.add_policy(
                 connection, IMPLICIT, policy, "active"
             )
             if active.policy != policy:
@@ -185,7 +185,7 @@ class Ledger:
             self._check_policies_unforged(connection)
             allowance = active.allowance_ids[charge.event]
             prices = policies.store_prices(connection, allowance, charge.prices)
-            release_id = charges.reserve(connection, active.id, allowance, charge, prices)
+            release_id = charges.reserve_release(connection, active.id, allowance, charge, prices)
         return self._grant(release_id, self.policies.prices(charge.event))
 
     def mark_reading(self, grant: Grant, epoch: int, reads: Admission | None = None) -> None:
@@ -230,22 +230,22 @@ class Ledger:
         reserved = [record for record in self.releases.all() if record.state == "reserved"]
         refunded = [record for record in reserved if record.id != resumed]
         for record in refunded:
-            self.write(epoch, charges.refund, record)
+            self.write(epoch, charges.refund_release, record)
         return [record.id for record in refunded]
 
-    def journal(self) -> list[journal.Entry]:
+    def read_journal(self) -> list[journal.Entry]:
         """Return all journal entries, oldest first."""
-        return self.read(journal.entries)
+        return self.read(journal.read_entries)
 
-    def head(self) -> tuple[int, str]:
+    def read_head(self) -> tuple[int, str]:
         """Return number and digest of the newest journal entry."""
-        return self.read(journal.head)
+        return self.read(journal.read_head)
 
-    def fault(self) -> str | None:
+    def find_fault(self) -> str | None:
         """Return the first thing in the ledger that does not hold, or None."""
         with self.snapshot() as connection:
             database.check_pages(connection, self.address)
-            return verification.first_fault(connection, journal.entries(connection))
+            return verification.find_fault(connection, journal.read_entries(connection))
 
     def _grant(self, release_id: str, prices: Mapping[int, Price]) -> Grant:
         record = self.releases.get(release_id)
@@ -265,7 +265,7 @@ class Ledger:
             raise LedgerError(f"release {crashed.id} is not one that this command can resume")
         who, labels = self.releases.charges(record.number)
         new = np.flatnonzero(charge.charged)
-        at = blocks.positions(who, charge.labelers[new])
+        at = blocks.find_positions(who, charge.labelers[new])
         if (at < 0).any() or (charge.charged[new] > labels[at]).any():
             raise LedgerError(
                 f"release {record.id} cannot be resumed: it would need more than it was charged"
@@ -274,7 +274,7 @@ class Ledger:
 
     def _check_policies_unforged(self, connection: sa.Connection) -> None:
         """Refuse to charge by policies or prices that others wrote."""
-        broken = verification.terms_fault(connection, journal.entries(connection))
+        broken = verification.find_terms_fault(connection, journal.read_entries(connection))
         if broken:
             raise LedgerError(
                 f"the ledger at {self.address} does not hold: {broken}; nothing was charged; put a "
@@ -296,7 +296,7 @@ class Ledger:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
             self._check_unforged(connection)
             yield connection
-            head = journal.head(connection)
+            head = journal.read_head(connection)
         self._witness.advance(*head)
 
     def read(

@@ -47,10 +47,10 @@ def add_members(connection: sa.Connection, added: UnitGroups, met: Identities) -
     labelers, units = added.labelers, added.units
     known, groups = read_members(connection)
     refuse_incomplete_restore(connection)
-    at = blocks.positions(known, labelers)
+    at = blocks.find_positions(known, labelers)
     present = at >= 0
     moved = (groups[at[present]] != units[present]).any(axis=1) if len(known) else np.zeros(0, bool)
-    alone = blocks.positions(charges.charged_units(connection), labelers) >= 0
+    alone = blocks.find_positions(charges.read_charged_units(connection), labelers) >= 0
     if moved.any() or alone.any():
         raise PolicyError(
             f"{pluralize(int(moved.sum()), 'labeler')} would leave their group, "
@@ -58,21 +58,23 @@ def add_members(connection: sa.Connection, added: UnitGroups, met: Identities) -
             "a labeler's group never changes: nothing was written"
         )
     new = np.flatnonzero(~present)
-    new = new[blocks.order(labelers[new])]
-    database.insert(connection, schema.members, {"labeler": labelers[new], "unit": units[new]})
+    new = new[blocks.sort_order(labelers[new])]
+    database.insert_columns(
+        connection, schema.members, {"labeler": labelers[new], "unit": units[new]}
+    )
     if len(new):
-        body = {"labelers": len(new), "members": members_digest(connection)}
+        body = {"labelers": len(new), "members": digest_members(connection)}
         own = schema.identities.c.release
         first = connection.scalar(sa.select(sa.func.min(own))) or 0
         # Lists of groups are numbered downwards from -1, beside the releases.
         body |= add_identities(
             connection, min(first, 0) - 1, met.without(read_identities(connection))
         )
-        journal.append(connection, "grouped", body)
+        journal.append_entry(connection, "grouped", body)
     return len(new)
 
 
-def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
+def link_labelers(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
     """Record that each labeler is one person with `same_as` in their row, both (n, 2).
 
     Returns how many labelers are new among those who share a unit.
@@ -83,7 +85,7 @@ def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
     """
     everybody, row = blocks.unique(np.concatenate([labelers, same_as]))
     refuse_incomplete_restore(connection)
-    if (blocks.positions(read_tombstones(connection), everybody) >= 0).any():
+    if (blocks.find_positions(read_tombstones(connection), everybody) >= 0).any():
         raise PolicyError(
             "one of these labelers has left, and who is one person with them has left as well: "
             "retire or erase the other id too; nothing was written"
@@ -91,9 +93,11 @@ def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
     known, groups = read_members(connection)
     before = UnitGroups(known, groups).unit_of(everybody)
     units, unit = blocks.unique(before)
-    person = _components(len(units), unit[row[: len(labelers)]], unit[row[len(labelers) :]])
-    settled = blocks.positions(blocks.unique(groups)[0], units) >= 0
-    settled |= blocks.positions(charges.charged_units(connection), units) >= 0
+    person = _find_smallest_connected(
+        len(units), unit[row[: len(labelers)]], unit[row[len(labelers) :]]
+    )
+    settled = blocks.find_positions(blocks.unique(groups)[0], units) >= 0
+    settled |= blocks.find_positions(charges.read_charged_units(connection), units) >= 0
     taken = np.bincount(person[settled], minlength=len(units))
     if (taken > 1).any():
         raise PolicyError(
@@ -104,16 +108,20 @@ def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
     unit_of[person[settled]] = np.flatnonzero(settled)
     now = units[unit_of[person[unit]]]
     _refuse_distinct(connection, UnitGroups(everybody, now))
-    new = blocks.positions(known, everybody) < 0
+    new = blocks.find_positions(known, everybody) < 0
     # Whose key names the unit is a member as well: by that a person is told from a group.
-    database.insert(connection, schema.members, {"labeler": everybody[new], "unit": now[new]})
+    database.insert_columns(
+        connection, schema.members, {"labeler": everybody[new], "unit": now[new]}
+    )
     if new.any():
-        body = {"labelers": int(new.sum()), "members": members_digest(connection)}
-        journal.append(connection, "linked", body)
+        body = {"labelers": int(new.sum()), "members": digest_members(connection)}
+        journal.append_entry(connection, "linked", body)
     return int(new.sum())
 
 
-def _components(count: int, left: NDArray[np.intp], right: NDArray[np.intp]) -> NDArray[np.intp]:
+def _find_smallest_connected(
+    count: int, left: NDArray[np.intp], right: NDArray[np.intp]
+) -> NDArray[np.intp]:
     """Return the smallest of `count` nodes that each is connected with by edges left–right."""
     import scipy.sparse as sp
     from scipy.sparse.csgraph import connected_components
@@ -147,7 +155,7 @@ def set_distinct(connection: sa.Connection, pair: Blocks) -> bool:
     if connection.scalar(sa.select(own.labeler).where(same)):
         return False
     connection.execute(sa.insert(schema.distinct).values(labeler=labeler, other=other))
-    journal.append(connection, "distinct", {"distinct": distinct_digest(connection)})
+    journal.append_entry(connection, "distinct", {"distinct": digest_distinct(connection)})
     return True
 
 
@@ -159,17 +167,17 @@ def read_distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     )
 
 
-def members_digest(connection: sa.Connection) -> str:
+def digest_members(connection: sa.Connection) -> str:
     """Return the SHA-256 of the table of members."""
-    return _digest(read_members(connection))
+    return _digest_pairs(read_members(connection))
 
 
-def distinct_digest(connection: sa.Connection) -> str:
+def digest_distinct(connection: sa.Connection) -> str:
     """Return the SHA-256 of the pairs who are two people."""
-    return _digest(read_distinct(connection))
+    return _digest_pairs(read_distinct(connection))
 
 
-def _digest(pairs: tuple[Blocks, Blocks]) -> str:
+def _digest_pairs(pairs: tuple[Blocks, Blocks]) -> str:
     return hashlib.sha256(np.column_stack(pairs).astype(">u8").tobytes()).hexdigest()
 
 
@@ -192,7 +200,7 @@ def add_identities(connection: sa.Connection, release: int, met: Identities) -> 
     return {"identities": {str(release): hashlib.sha256(data).hexdigest()}}
 
 
-def identities_digests(connection: sa.Connection) -> dict[str, str]:
+def digest_identities(connection: sa.Connection) -> dict[str, str]:
     """Return the SHA-256 of those whom each release, by its number, was the first to meet."""
     own = schema.identities.c
     rows = connection.execute(sa.select(own.release, own.met).order_by(own.release))
@@ -216,7 +224,7 @@ def read_tombstones(connection: sa.Connection) -> Blocks:
     return database.read_pseudonym_rows(connection, sa.select(own).order_by(own))[0]
 
 
-def tombstones_digest(connection: sa.Connection) -> str:
+def digest_tombstones(connection: sa.Connection) -> str:
     """Return the SHA-256 of the table of tombstones."""
     own = schema.tombstones.c
     digest = hashlib.sha256()
@@ -236,8 +244,8 @@ def add_tombstone(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> 
     at = clock.now()
     values = {"labeler": key, "kind": kind, "at": at}
     connection.execute(sa.insert(schema.tombstones).values(values))
-    body = {"labeler": key.hex(), "tombstones": tombstones_digest(connection)}
-    journal.append(connection, kind, body, at)
+    body = {"labeler": key.hex(), "tombstones": digest_tombstones(connection)}
+    journal.append_entry(connection, kind, body, at)
 
 
 @dataclass(frozen=True)
@@ -273,10 +281,10 @@ def read_policies_of(connection: sa.Connection, units: Blocks) -> list[Policy]:
     Every policy that was or is in force. But once all of them have left, no label of theirs is
     read: of later policies only those that charged the unit. The journal's order decides, no clock.
     """
-    records = [one for one in policies.read(connection) if one.state != "draft"]
+    records = [one for one in policies.read_policies(connection) if one.state != "draft"]
     labelers, groups = read_members(connection)
     unit_of = UnitGroups(labelers, groups)
-    theirs = labelers[blocks.positions(units, groups) >= 0]
+    theirs = labelers[blocks.find_positions(units, groups) >= 0]
     alone = [unit for unit in units if not unit_of.is_group(unit[np.newaxis])]
     everybody = {blocks.to_hex(one) for one in (*alone, *theirs)}
     gone: dict[str, int] = {}
@@ -319,7 +327,7 @@ class PeopleRepository(Repository):
 
     members = in_snapshot(read_members)
     add_members = in_transaction(add_members)
-    link = in_transaction(link)
+    link = in_transaction(link_labelers)
     distinct = in_snapshot(read_distinct)
     set_distinct = in_transaction(set_distinct)
     identities = in_snapshot(read_identities)
@@ -328,5 +336,5 @@ class PeopleRepository(Repository):
     departures = in_snapshot(read_departures)
     policies_of = in_snapshot(read_policies_of)
     add_tombstone = in_transaction(add_tombstone)
-    add_source = in_transaction(sources.add)
-    sources = in_snapshot(sources.read)
+    add_source = in_transaction(sources.add_source)
+    sources = in_snapshot(sources.read_sources)

@@ -27,7 +27,7 @@ from labelguard.budget.pricing import Prices, Total
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.database import Repository, in_snapshot, in_transaction
-from labelguard.text import format_budget
+from labelguard.text import format_budget, format_number
 
 # Name of the policy that the first `privatize` writes where none was made before.
 IMPLICIT = "first"
@@ -64,7 +64,7 @@ class Ceiling:
         if total.epsilon <= self.epsilon and total.delta <= self.delta:
             return
         needed = (max(total.epsilon, self.epsilon), max(total.delta, self.delta))
-        numbers = ",".join(repr(float(value)).removesuffix(".0") for value in needed)
+        numbers = ",".join(map(format_number, needed))
         raise PolicyError(
             f"the policies of this project would cost {format_budget(asdict(total))} over its "
             f"life, above its ceiling, {self}; nothing was charged; if it may cost that much: "
@@ -89,14 +89,16 @@ class PolicyRecord:
     prices: Prices
 
 
-def add(connection: sa.Connection, name: str, policy: Policy, state: str = "draft") -> PolicyRecord:
+def add_policy(
+    connection: sa.Connection, name: str, policy: Policy, state: str = "draft"
+) -> PolicyRecord:
     """Store a new policy with its quote and prices; `PolicyError` if the name is taken."""
-    if any(record.name == name for record in read(connection)):
+    if any(record.name == name for record in read_policies(connection)):
         raise PolicyError(
             f"there is a policy {name!r} already; policies never change: "
             "give the new one a name of its own"
         )
-    quote, prices = pricing.quote(policy)
+    quote, prices = pricing.compute_quote(policy)
     at = clock.now()
     number = 1 + (connection.scalar(sa.select(sa.func.max(schema.policies.c.id))) or 0)
     body = {"policy": number, "name": name, "settings": json.loads(policy.to_json())}
@@ -119,8 +121,8 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str = "draf
             connection, identity, prices.get(allowance.event, {})
         )
     body |= {"quote": quote, "prices": stored, "state": state}
-    journal.append(connection, "policy", body, at)
-    return next(record for record in read(connection) if record.id == number)
+    journal.append_entry(connection, "policy", body, at)
+    return next(record for record in read_policies(connection) if record.id == number)
 
 
 def store_prices(
@@ -139,7 +141,7 @@ def store_prices(
     return {str(k): price for k, price in new.items()}
 
 
-def activate(connection: sa.Connection, name: str) -> PolicyRecord:
+def activate_draft(connection: sa.Connection, name: str) -> PolicyRecord:
     """Put a draft into force; the policy in force before is closed.
 
     Raises `PolicyError` if there is no such draft, or the project's ceiling would be passed.
@@ -147,14 +149,14 @@ def activate(connection: sa.Connection, name: str) -> PolicyRecord:
     record = _find_draft(connection, name)
     before = find_active(connection)
     if before:
-        close(connection, before)
+        close_policy(connection, before)
     _update_policy(connection, record.id, state="active")
     check_ceiling(connection)
-    journal.append(connection, "activated", {"policy": record.id, "name": name})
-    return next(record for record in read(connection) if record.name == name)
+    journal.append_entry(connection, "activated", {"policy": record.id, "name": name})
+    return next(record for record in read_policies(connection) if record.name == name)
 
 
-def drop(connection: sa.Connection, name: str) -> None:
+def drop_draft(connection: sa.Connection, name: str) -> None:
     """Remove a draft. Raises `PolicyError` if there is none of that name."""
     record = _find_draft(connection, name)
     for table, column, value in (
@@ -163,30 +165,30 @@ def drop(connection: sa.Connection, name: str) -> None:
         (schema.policies, schema.policies.c.id, [record.id]),
     ):
         connection.execute(sa.delete(table).where(column.in_(value)))
-    journal.append(connection, "dropped", {"policy": record.id, "name": name})
+    journal.append_entry(connection, "dropped", {"policy": record.id, "name": name})
 
 
 def _find_draft(connection: sa.Connection, name: str) -> PolicyRecord:
-    for record in read(connection):
+    for record in read_policies(connection):
         if record.name == name and record.state == "draft":
             return record
     raise PolicyError(f"{name!r} is no draft of this project; see: labelguard policy list")
 
 
-def close(connection: sa.Connection, record: PolicyRecord) -> None:
+def close_policy(connection: sa.Connection, record: PolicyRecord) -> None:
     """Allow no more charges under a policy; it stays paid in full."""
     _update_policy(connection, record.id, state="closed")
-    journal.append(connection, "closed", {"policy": record.id, "name": record.name})
+    journal.append_entry(connection, "closed", {"policy": record.id, "name": record.name})
 
 
 def read_history(connection: sa.Connection) -> list[Policy]:
     """Return the policies that were or are in force, oldest first: each is paid in full."""
-    return [record.policy for record in read(connection) if record.state != "draft"]
+    return [record.policy for record in read_policies(connection) if record.state != "draft"]
 
 
 def check_ceiling(connection: sa.Connection) -> None:
     """Raise `PolicyError` if the policies that were or are in force pass the project's ceiling."""
-    read_ceiling(connection).check(pricing.total(read_history(connection)))
+    read_ceiling(connection).check(pricing.sum_budgets(read_history(connection)))
 
 
 def read_ceiling(connection: sa.Connection) -> Ceiling:
@@ -198,7 +200,7 @@ def read_ceiling(connection: sa.Connection) -> Ceiling:
     query = sa.select(own).where(own.c.kind.in_(CEILINGS))
     row = connection.execute(query.order_by(own.c.number.desc()).limit(1)).one()
     entry = journal.Entry(*row)
-    fault = journal.first_forged([entry], journal.mac(connection))
+    fault = journal.find_first_forgery([entry], journal.find_signer(connection))
     if fault:
         raise LedgerError(f"the project's ceiling is not known: {fault}; put a true copy back")
     return Ceiling.from_journal(json.loads(entry.body))
@@ -206,11 +208,11 @@ def read_ceiling(connection: sa.Connection) -> Ceiling:
 
 def raise_ceiling(connection: sa.Connection, raised: Ceiling) -> None:
     """Put a higher ceiling into force. Raises `PolicyError` if it is lower than the present one."""
-    check_raise(read_ceiling(connection), raised)
-    journal.append(connection, "ceiling", raised.to_journal())
+    check_is_higher(read_ceiling(connection), raised)
+    journal.append_entry(connection, "ceiling", raised.to_journal())
 
 
-def check_raise(present: Ceiling, raised: Ceiling) -> None:
+def check_is_higher(present: Ceiling, raised: Ceiling) -> None:
     """Raise `PolicyError` unless `raised` is above the present one in ε or δ, in neither below."""
     lower = raised.epsilon < present.epsilon or raised.delta < present.delta
     if lower or raised == present:
@@ -221,10 +223,10 @@ def check_raise(present: Ceiling, raised: Ceiling) -> None:
 
 def find_active(connection: sa.Connection) -> PolicyRecord | None:
     """Return the policy in force, if any."""
-    return next((record for record in read(connection) if record.state == "active"), None)
+    return next((record for record in read_policies(connection) if record.state == "active"), None)
 
 
-def read(connection: sa.Connection) -> list[PolicyRecord]:
+def read_policies(connection: sa.Connection) -> list[PolicyRecord]:
     """Return all policies, oldest first."""
     own, allowances, prices = schema.policies.c, schema.allowances.c, schema.prices.c
     query = (
@@ -235,10 +237,10 @@ def read(connection: sa.Connection) -> list[PolicyRecord]:
         .order_by(own.id, allowances.id, prices.k)
     )
     rows = groupby(connection.execute(query), lambda row: row.id)  # one for each price
-    return [_record(list(of_policy)) for _, of_policy in rows]
+    return [_build_record(list(of_policy)) for _, of_policy in rows]
 
 
-def _record(rows: Sequence[Any]) -> PolicyRecord:
+def _build_record(rows: Sequence[Any]) -> PolicyRecord:
     """Return a policy from its rows: one for each allowance and each price of it."""
     first = rows[0]
     allowance_ids = {row.event: row.allowance for row in rows if row.event is not None}
@@ -273,13 +275,13 @@ def read_prices(connection: sa.Connection, event: str) -> dict[int, Price]:
 class PolicyRepository(Repository):
     """The policies of a ledger, and their ceiling."""
 
-    all = in_snapshot(read)
+    all = in_snapshot(read_policies)
     active = in_snapshot(find_active)
     history = in_snapshot(read_history)
     prices = in_snapshot(read_prices)
     ceiling = in_snapshot(read_ceiling)
     raise_ceiling = in_transaction(raise_ceiling)
-    add = in_transaction(add)
-    activate = in_transaction(activate)
-    close = in_transaction(close)
-    drop = in_transaction(drop)
+    add = in_transaction(add_policy)
+    activate = in_transaction(activate_draft)
+    close = in_transaction(close_policy)
+    drop = in_transaction(drop_draft)

@@ -88,14 +88,14 @@ class UnitGroups:
         """Return the unit of each labeler, (m, 2): their group, or themselves without one."""
         if not len(self.labelers):
             return labelers
-        where = blocks.positions(self.labelers, labelers)
+        where = blocks.find_positions(self.labelers, labelers)
         return np.where((where >= 0)[:, None], self.units[where], labelers)
 
     def is_group(self, key: Blocks) -> bool:
         """Return whether this pseudonym, (1, 2), is a group's: a unit's, and no labeler's."""
         units = blocks.unique(self.units)[0]
-        labeler = blocks.positions(self.labelers, key)[0] >= 0
-        return not labeler and bool(blocks.positions(units, key)[0] >= 0)
+        labeler = blocks.find_positions(self.labelers, key)[0] >= 0
+        return not labeler and bool(blocks.find_positions(units, key)[0] >= 0)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class LabelerTable:
 
     def look_up(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return k and uses of some labelers, (n,) each; 0 for whom the ledger has not met."""
-        where = blocks.positions(self.labelers, labelers)
+        where = blocks.find_positions(self.labelers, labelers)
         met = where >= 0
         capacity, used = np.zeros((2, len(labelers)), np.int64)
         capacity[met], used[met] = self.capacity[where[met]], self.used[where[met]]

@@ -27,7 +27,7 @@ metadata = sa.MetaData()
 _KEY, _DIGEST, _TIME, _NUMBER = sa.LargeBinary(16), sa.String(64), sa.String(20), sa.BigInteger
 
 
-def _table(
+def _declare_table(
     name: str,
     keys: Mapping[str, Any],
     values: Mapping[str, Any],
@@ -46,8 +46,8 @@ def _table(
     return sa.Table(name, metadata, *columns, *constraints, **options)
 
 
-meta = _table("meta", {"name": sa.String(40)}, {"value": sa.String(200)})
-policies = _table(
+meta = _declare_table("meta", {"name": sa.String(40)}, {"value": sa.String(200)})
+policies = _declare_table(
     "policies",
     {"id": sa.Integer},
     {
@@ -60,35 +60,43 @@ policies = _table(
     },
     sa.UniqueConstraint("name"),
 )
-allowances = _table(
+allowances = _declare_table(
     "allowances",
     {"id": sa.Integer},
     {"policy_id": sa.ForeignKey("policies.id"), "event": sa.String(12)},
     sa.UniqueConstraint("policy_id", "event"),
 )
-prices = _table(
+prices = _declare_table(
     "prices",
     {"allowance_id": sa.ForeignKey("allowances.id"), "k": _NUMBER},
     # JSON: numbers by name, each as text, for thresholds reach 2^63 (`pricing.format_price`).
     {"price": sa.Text},
 )
 # Allowances and releases of the next two are not declared as such: a million checks take seconds.
-counters = _table(
+counters = _declare_table(
     "counters",
     {"allowance_id": sa.Integer, "labeler": _KEY},
     {"capacity": _NUMBER, "used": _NUMBER},
     sa.CheckConstraint("used >= 0 AND used <= capacity", name="allowance"),
     sqlite_with_rowid=False,
-    # Room for a new version of every row beside the old one: counting up touches no index.
-    postgresql_with={"fillfactor": 50},
 )
-charges = _table(
+
+
+@sa.event.listens_for(counters, "after_create")
+def _leave_room(table: sa.Table, connection: sa.Connection, **_: Any) -> None:
+    # For a new version of every row beside the old one: counting up touches no index. As an option
+    # of the table it would load the package for PostgreSQL in every command.
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} SET (fillfactor = 50)")
+
+
+charges = _declare_table(
     "charges",
     {"release": sa.Integer, "labeler": _KEY},
     {"capacity": _NUMBER, "labels": _NUMBER},
     sqlite_with_rowid=False,
 )
-releases = _table(
+releases = _declare_table(
     "releases",
     {"id": sa.String(40)},
     {
@@ -105,8 +113,8 @@ releases = _table(
     # From `drawn` on: `map` is a keyed digest of the private map, `drawn` how many labels it holds.
     optional={"rows": _NUMBER, "files": sa.Text, "map": _DIGEST, "drawn": _NUMBER},
 )
-members = _table("members", {"labeler": _KEY}, {"unit": _KEY})
-identities = _table(
+members = _declare_table("members", {"labeler": _KEY}, {"unit": _KEY})
+identities = _declare_table(
     "identities",
     {"release": sa.Integer},
     # Whom a release, or a list of groups (numbered below 0), was the first to name: for each the
@@ -115,20 +123,20 @@ identities = _table(
     {"labelers": _NUMBER, "met": sa.LargeBinary},
 )
 # Pairs of labelers who are two people, though their ids have one form; the smaller one first.
-distinct = _table("distinct_people", {"labeler": _KEY, "other": _KEY}, {})
-sources = _table(
+distinct = _declare_table("distinct_people", {"labeler": _KEY, "other": _KEY}, {})
+sources = _declare_table(
     "sources",
     {"name": sa.String(200)},
     # people: first, new, known; columns: role to column, as its releases read them
     {"people": sa.String(8), "columns": sa.Text, "at": _TIME},
 )
-tombstones = _table(
+tombstones = _declare_table(
     "tombstones",
     {"labeler": _KEY},
     {"kind": sa.String(8), "at": _TIME},  # kind: retired, erased
 )
 # Files of ingested answers that count (see `sources`).
-segments = _table(
+segments = _declare_table(
     "segments",
     {"number": sa.Integer},
     {
@@ -143,7 +151,7 @@ segments = _table(
     sa.UniqueConstraint("name"),
     optional={"cursor": sa.Text},
 )
-journal = _table(
+journal = _declare_table(
     "journal",
     {"number": sa.Integer},
     {
@@ -157,7 +165,7 @@ journal = _table(
 )
 
 
-def create(connection: sa.Connection, keys: KeyRing) -> bool:
+def create_tables(connection: sa.Connection, keys: KeyRing) -> bool:
     """Make the tables, unless they exist; return whether they are new."""
     if sa.inspect(connection).has_table(meta.name):
         return False
@@ -169,7 +177,7 @@ def create(connection: sa.Connection, keys: KeyRing) -> bool:
     return True
 
 
-def check(connection: sa.Connection, keys: KeyRing, address: str) -> None:
+def check_tables(connection: sa.Connection, keys: KeyRing, address: str) -> None:
     """Raise `LedgerError` unless there is a ledger with the tables of this version, `KeyProblem`
     unless these keys made it.
     """
@@ -182,7 +190,7 @@ def check(connection: sa.Connection, keys: KeyRing, address: str) -> None:
         )
 
 
-def upgrade(connection: sa.Connection, keys: KeyRing, address: str) -> int:
+def upgrade_tables(connection: sa.Connection, keys: KeyRing, address: str) -> int:
     """Bring the tables of an earlier version to this one's; return the number that they had.
 
     The caller's transaction holds all steps. Raises `LedgerError` for tables that no step begins
@@ -211,7 +219,7 @@ def _find_steps(settings: Mapping[str, str], address: str) -> list[Callable[[sa.
 def _read_settings(connection: sa.Connection, keys: KeyRing, address: str) -> dict[str, str]:
     """Return what `meta` says of a ledger that these keys made."""
     if not sa.inspect(connection).has_table(meta.name):
-        raise database.missing_ledger_error(address)
+        raise database.build_missing_ledger_error(address)
     settings = {row.name: row.value for row in connection.execute(sa.select(meta))}
     if settings["key_check"] != keys.key_fingerprint():
         raise KeyProblem(
@@ -227,7 +235,7 @@ def lock_epoch(connection: sa.Connection) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def next_epoch(connection: sa.Connection) -> int:
+def begin_epoch(connection: sa.Connection) -> int:
     """Begin a new epoch and return its number."""
     following = lock_epoch(connection) + 1
     change = sa.update(meta).where(meta.c.name == "epoch").values(value=str(following))

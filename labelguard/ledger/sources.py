@@ -42,7 +42,7 @@ class SourceRecord:
     at: str
 
 
-def read(connection: sa.Connection) -> list[SourceRecord]:
+def read_sources(connection: sa.Connection) -> list[SourceRecord]:
     """Return all sources, oldest first."""
     own = schema.sources.c
     query = sa.select(own.name, own.people, own.columns, own.at).order_by(own.at, own.name)
@@ -52,7 +52,7 @@ def read(connection: sa.Connection) -> list[SourceRecord]:
     ]
 
 
-def check(sources: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) -> None:
+def check_columns(sources: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) -> None:
     """Raise `PolicyError` if a source was not added, or is read by other columns than before."""
     if not sources:
         return
@@ -108,12 +108,12 @@ def _roles_of_column(columns: Mapping[str, str], column: str) -> set[str]:
     return {role.partition(" of ")[0] for role, name in columns.items() if name == column}
 
 
-def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:
+def add_source(connection: sa.Connection, name: str, people: str) -> SourceRecord:
     """Add a source. Raises `PolicyError` if it is one already."""
-    if any(source.name == name for source in read(connection)):
+    if any(source.name == name for source in read_sources(connection)):
         raise PolicyError(f"{name!r} is a source of this project already")
     record = SourceRecord(name, people, {}, clock.now())
-    journal.append(connection, "source", _write(connection, record))
+    journal.append_entry(connection, "source", _write_source(connection, record))
     return record
 
 
@@ -124,27 +124,27 @@ def record_source_use(
 
     Returns the facts for the journal's entry.
     """
-    present = next((source for source in read(connection) if source.name == name), None)
+    present = next((source for source in read_sources(connection) if source.name == name), None)
     before = present or SourceRecord(name, "first", {}, clock.now())
     together = {**columns, **before.columns}
     if present is not None and together == before.columns:
         return {"source": name}
-    return _write(connection, SourceRecord(name, before.people, together, before.at))
+    return _write_source(connection, SourceRecord(name, before.people, together, before.at))
 
 
-def digest(connection: sa.Connection) -> str:
+def digest_sources(connection: sa.Connection) -> str:
     """Return the SHA-256 of the table of sources."""
-    text = json.dumps([vars(record) for record in read(connection)], sort_keys=True)
+    text = json.dumps([vars(record) for record in read_sources(connection)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _write(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
+def _write_source(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
     """Write a source; return the facts for the journal's entry."""
     columns = json.dumps(dict(record.columns), sort_keys=True)
     connection.execute(sa.delete(schema.sources).where(schema.sources.c.name == record.name))
     connection.execute(sa.insert(schema.sources).values(vars(record) | {"columns": columns}))
     body = {"source": record.name, "people": record.people, "columns": dict(record.columns)}
-    return body | {"sources": digest(connection)}
+    return body | {"sources": digest_sources(connection)}
 
 
 _DELETING, _PRUNED = "withdrawn", "pruned"
@@ -156,7 +156,7 @@ class Segment:
 
     `connector` told its answers, whose labelers' ids are of `source`. `pulled`: it holds what the
     tool listed, not what it announced. `rows` is how many it has, deletions among them, and
-    `digest` that of its file. After a pull, `cursor` is from where the next one goes on.
+    `digest_sources` that of its file. After a pull, `cursor` is from where the next one goes on.
     """
 
     number: int
@@ -181,8 +181,8 @@ def add_segment(connection: sa.Connection, segment: Segment, deleted: int) -> No
     values = vars(segment) | {"at": clock.now()}
     connection.execute(sa.insert(schema.segments).values(values))
     entry = {name: values[name] for name in ("name", "connector", "source", "rows")}
-    entry |= {"deleted": deleted, "segments": segments_digest(connection)}
-    journal.append(connection, _DELETING if deleted else "ingested", entry)
+    entry |= {"deleted": deleted, "segments": digest_segments(connection)}
+    journal.append_entry(connection, _DELETING if deleted else "ingested", entry)
 
 
 def has_unpruned_deletions(connection: sa.Connection) -> bool:
@@ -202,7 +202,7 @@ def record_rewritten_segments(
     for name, (new, rows) in changed.items():
         own = sa.update(schema.segments).where(schema.segments.c.name == name)
         connection.execute(own.values(digest=new, rows=rows))
-    journal.append(connection, _PRUNED, {"segments": segments_digest(connection)})
+    journal.append_entry(connection, _PRUNED, {"segments": digest_segments(connection)})
     return read_segments(connection)
 
 
@@ -210,10 +210,10 @@ def record_pull_cursor(connection: sa.Connection, name: str, cursor: str) -> Non
     """Record at a connector's segment that a pull came as far as `cursor`, with nothing new."""
     own = sa.update(schema.segments).where(schema.segments.c.name == name)
     connection.execute(own.values(cursor=cursor))
-    journal.append(connection, "pulled", {"segments": segments_digest(connection)})
+    journal.append_entry(connection, "pulled", {"segments": digest_segments(connection)})
 
 
-def segments_digest(connection: sa.Connection) -> str:
+def digest_segments(connection: sa.Connection) -> str:
     """SHA-256 of the table of segments."""
     text = json.dumps([vars(segment) for segment in read_segments(connection)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -25,35 +25,37 @@ _POLICY_FACTS = ("name", "settings", "quote", "state")
 _Entries = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
+def find_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
     """Return the first thing in the ledger that does not hold, or None."""
-    broken = terms_fault(connection, entries)
+    broken = find_terms_fault(connection, entries)
     if broken:
         return broken
     read = _parse_entries(entries)
     return (
-        _sum_fault(connection)
-        or _release_fault(connection, read)
-        or _people_fault(connection, read)
-        or _date_fault(connection, entries)
+        _find_sum_fault(connection)
+        or _find_release_fault(connection, read)
+        or _find_people_fault(connection, read)
+        or _find_date_fault(connection, entries)
     )
 
 
-def terms_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
+def find_terms_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
     """Return what does not hold of the journal, the policies or the prices, or None.
 
     Whoever edits a stored price would take the noise from every release that follows.
     """
-    broken = journal.first_fault(entries) or journal.first_forged(entries, journal.mac(connection))
+    broken = journal.find_first_fault(entries) or journal.find_first_forgery(
+        entries, journal.find_signer(connection)
+    )
     read = [] if broken else _parse_entries(entries)
-    return broken or _policy_fault(connection, read) or _price_fault(connection, read)
+    return broken or _find_policy_fault(connection, read) or _find_price_fault(connection, read)
 
 
 def _parse_entries(entries: Sequence[journal.Entry]) -> _Entries:
     return [(entry.kind, json.loads(entry.body)) for entry in entries]
 
 
-def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
+def _find_policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Return the first policy that differs from the journal, or None."""
     story: dict[int, dict[str, Any]] = {}
     for kind, body in entries:
@@ -74,7 +76,7 @@ def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     return None
 
 
-def _price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
+def _find_price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     prices: dict[tuple[int, str], dict[str, Any]] = defaultdict(dict)
     for kind, body in entries:
         if kind == "policy":
@@ -95,7 +97,7 @@ def _price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     return None
 
 
-def _sum_fault(connection: sa.Connection) -> str | None:
+def _find_sum_fault(connection: sa.Connection) -> str | None:
     """Return a labeler whose uses are not the sum of their charges, or charges of no release."""
     charged, releases, counters = schema.charges.c, schema.releases.c, schema.counters.c
     sums = (
@@ -123,7 +125,7 @@ def _sum_fault(connection: sa.Connection) -> str | None:
     return None
 
 
-def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
+def _find_release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Return the first release that differs from the journal, in the journal's order, or None."""
     stories: dict[str, dict[str, Any]] = defaultdict(dict)
     for kind, body in entries:
@@ -142,7 +144,7 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
             return f"release {release} is not in the journal"
         refunded = story["state"] == "refunded"
         facts = (record.state, record.rows, json.loads(record.files or "null"), record.charged)
-        request = charges.request_digest(record.idempotency_key, record.settings)
+        request = charges.digest_request(record.idempotency_key, record.settings)
         if (*facts, record.map, record.drawn, request) != (
             story["state"],
             story.get("rows"),
@@ -153,21 +155,21 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
             story["request"],
         ):
             return f"release {release} is not what the journal says of it"
-        if not refunded and charges.stored_charges_digest(connection, record.number) != story.get(
+        if not refunded and charges.digest_stored_charges(connection, record.number) != story.get(
             "charges"
         ):
             return f"release {release}: its charges are not those in the journal"
     return None
 
 
-def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
+def _find_people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Return which table of people, sources or segments differs from the journal, or None."""
     for name, table, digest in (
-        ("members", schema.members, people.members_digest),
-        ("tombstones", schema.tombstones, people.tombstones_digest),
-        ("distinct", schema.distinct, people.distinct_digest),
-        ("sources", schema.sources, sources.digest),
-        ("segments", schema.segments, sources.segments_digest),
+        ("members", schema.members, people.digest_members),
+        ("tombstones", schema.tombstones, people.digest_tombstones),
+        ("distinct", schema.distinct, people.digest_distinct),
+        ("sources", schema.sources, sources.digest_sources),
+        ("segments", schema.segments, sources.digest_segments),
     ):
         digests = [body[name] for _, body in entries if name in body]
         rows = connection.scalar(sa.select(sa.func.count()).select_from(table))
@@ -179,12 +181,12 @@ def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     own = schema.identities.c
     # The digests are of whom a release met; beside them stands how many, 32 bytes each.
     miscounted = sa.select(own.release).where(own.labelers * 32 != sa.func.length(own.met))
-    if people.identities_digests(connection) != met or connection.scalar(miscounted.limit(1)):
+    if people.digest_identities(connection) != met or connection.scalar(miscounted.limit(1)):
         return "the identities are not those in the journal"
     return None
 
 
-def _date_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
+def _find_date_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
     """Return what is dated otherwise than the entry of the journal that tells of it, or None."""
     dates = {
         (what, str(json.loads(entry.body)[what])): entry.at

@@ -48,7 +48,7 @@ class AgreementEstimate:
     items: int
 
 
-def between_labelers(
+def estimate_between_labelers(
     item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike, blocks: BlockLaws = ()
 ) -> AgreementEstimate | None:
     """Estimate how often two labels of one item agree; None if no item has two that say anything.
@@ -92,7 +92,7 @@ def between_labelers(
     )
 
 
-def within_items(
+def estimate_within_items(
     item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike, blocks: BlockLaws = ()
 ) -> AgreementEstimate | None:
     """Estimate the same where an item is the unit: its labels are one block; None as above.
@@ -124,7 +124,7 @@ def within_items(
     )
 
 
-def with_gold(
+def estimate_with_gold(
     item: ArrayLike,
     x: ArrayLike,
     gold: ArrayLike,

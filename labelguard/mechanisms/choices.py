@@ -20,44 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelguard.errors import InvalidLabels
+from labelguard.learning.heads import check_column
 from labelguard.learning.newton import Point, Preconditioner, minimise
 
 _CHUNK = 1 << 15
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Public: who chose among what.
-
-    Choice j is among the rows offsets[j] to offsets[j+1] of a matrix of responses, at least two;
-    `offsets` has shape (choices + 1,). `unit` (choices,) indexes the labelers (or households,
-    teams: the unit of protection), of whom there are `units`.
-
-    Raises `InvalidLabels` unless offsets start at 0 and rise by at least 2.
-    """
-
-    offsets: NDArray[np.intp]
-    unit: NDArray[np.intp]
-    units: int
-
-    def __post_init__(self) -> None:
-        if self.offsets.shape != (len(self.unit) + 1,) or self.offsets[0] != 0:
-            raise InvalidLabels(
-                f"expected {len(self.unit) + 1} offsets from 0 for {len(self.unit)} choices, "
-                f"found shape {self.offsets.shape}"
-            )
-        if (self.size < 2).any():
-            raise InvalidLabels("expected at least 2 responses in every choice; drop the others")
-
-    def __len__(self) -> int:
-        return len(self.unit)
-
-    @property
-    def size(self) -> NDArray[np.intp]:
-        """Number of responses each choice is among, shape (choices,)."""
-        return np.diff(self.offsets)
 
 
 def recover_responses(
@@ -77,7 +45,7 @@ def recover_responses(
     sizes = np.zeros(sets, np.intp)
     sizes[group] = size
     offsets = np.append(0, np.cumsum(sizes))
-    one, other = pair_positions(number, size)
+    one, other = locate_pairs(number, size)
     part = z.astype(np.float64) / size[:, None]
     responses = np.zeros((int(offsets[-1]), z.shape[1]))
     np.add.at(responses, offsets[group] + one, part)
@@ -85,7 +53,7 @@ def recover_responses(
     return responses.astype(np.float32), offsets.astype(np.intp)
 
 
-def pair_positions(
+def locate_pairs(
     number: NDArray[np.int64], size: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """i and j, from 0, of the pairs with these numbers among K responses: the inverse of
@@ -97,43 +65,46 @@ def pair_positions(
     return one, number - one * (twice - one) // 2 + one + 1
 
 
-def fit(
+def fit_choices(
     features: NDArray[np.float32],
-    choices: Choices,
+    sizes: NDArray[np.int64],
     weight: ArrayLike,
     statistic: ArrayLike,
     ridge: ArrayLike,
 ) -> Floats:
     """θ, shape (components,), of a conditional logit from a (noisy) statistic.
 
-    Minimises Σ_j w_j log Σ_k exp(φ_k·θ) − θ·(S + Σ_j w_j mean of Φ_j) + ½ Σ ridge θ² by Newton's
-    method, to a relative gradient of 1e-8. `weight`, a scalar or (choices,), is at least 0;
-    `statistic` is S, (components,); `ridge`, a scalar or (components,), is above 0.
-    Post-processing of the statistic: nothing is charged.
+    `features` (responses, components) are those of one choice after the other, and `sizes`
+    (choices,) how many each is among. Minimises
+    Σ_j w_j log Σ_k exp(φ_k·θ) − θ·(S + Σ_j w_j mean of Φ_j) + ½ Σ ridge θ² by Newton's method, to a
+    relative gradient of 1e-8. `weight`, a scalar or (choices,), is at least 0; `statistic` is S,
+    (components,); `ridge`, a scalar or (components,), is above 0. Post-processing of the
+    statistic: nothing is charged.
 
     Raises ValueError for values that are not finite, shapes that do not match, weight < 0 or
-    ridge <= 0; ArithmeticError if no minimum is reached.
+    ridge <= 0; ArithmeticError if no minimum is reached; `InvalidLabels` for choices among less
+    than 2.
     """
+    if (sizes < 2).any() or len(features) != sizes.sum():
+        raise InvalidLabels("expected the features of at least 2 responses in every choice")
     components = features.shape[1]
     objective = _ChoiceObjective(
-        _center(features, choices),
-        choices,
-        _check_and_broadcast("weight", weight, len(choices)),
-        _check_and_broadcast("statistic", statistic, components),
-        _check_and_broadcast("ridge", ridge, components),
+        _center(features, sizes),
+        sizes,
+        check_column(weight, len(sizes), "weight", "choice"),
+        check_column(statistic, components, "statistic", "component"),
+        check_column(ridge, components, "ridge", "component"),
     )
-    if (objective.weight < 0).any() or (objective.ridge <= 0).any():
-        raise ValueError("weight must be >= 0 and ridge > 0, found values outside")
     bend = objective.at(np.zeros(components)).curvature - np.diag(objective.ridge)
     return minimise(objective, Preconditioner(objective.ridge, bend), None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _ChoiceObjective:
-    """The function that `fit` minimises; the `curvature` of a point is the Hessian there."""
+    """The function that `fit_choices` minimises; `curvature` of a point is the Hessian there."""
 
     z: NDArray[np.float32]
-    choices: Choices
+    sizes: NDArray[np.int64]
     weight: Floats
     linear: Floats
     ridge: Floats
@@ -142,9 +113,9 @@ class _ChoiceObjective:
         """Value, gradient and Hessian in one pass over the responses."""
         value = 0.0
         gradient, hessian = self.ridge * theta - self.linear, np.diag(self.ridge)
-        for sets, responses in _iterate_chunks(self.choices):
+        for sets, responses, starts in _iterate_chunks(self.sizes):
             part, weight = self.z[responses].astype(np.float64), self.weight[sets]
-            size, starts = self.choices.size[sets], _starts(self.choices, sets)
+            size = self.sizes[sets]
             score = part @ theta
             top = np.maximum.reduceat(score, starts)
             chance = np.exp(score - np.repeat(top, size))
@@ -164,44 +135,26 @@ class _ChoiceObjective:
         return np.asarray(point.curvature @ direction)
 
 
-def _center(features: NDArray[np.float32], choices: Choices) -> NDArray[np.float32]:
-    """Features less their mean over the responses of each choice, shape (responses, components).
-
-    Sums, bounds and fits all start from these rounded numbers, so that what they have in common is
-    exact however large the mean is.
-    """
-    if features.ndim != 2 or len(features) != choices.offsets[-1]:
-        raise InvalidLabels(
-            f"expected features of {choices.offsets[-1]} responses, found shape {features.shape}"
-        )
+def _center(features: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Features less their mean over the responses of each choice, shape (responses, components)."""
     z = np.empty(features.shape, np.float32)
-    for sets, responses in _iterate_chunks(choices):
-        part = features[responses].astype(np.float64)
-        size = choices.size[sets]
-        mean = np.add.reduceat(part, _starts(choices, sets), axis=0) / size[:, None]
+    for sets, responses, starts in _iterate_chunks(sizes):
+        part, size = features[responses].astype(np.float64), sizes[sets]
+        mean = np.add.reduceat(part, starts, axis=0) / size[:, None]
         z[responses] = part - np.repeat(mean, size, axis=0)
     return z
 
 
-def _iterate_chunks(choices: Choices) -> Iterator[tuple[slice, slice]]:
-    """Consecutive choices and their responses, about _CHUNK responses at a time."""
-    first = 0
-    while first < len(choices):
-        full = np.searchsorted(choices.offsets, choices.offsets[first] + _CHUNK, side="right")
+def _iterate_chunks(
+    sizes: NDArray[np.int64],
+) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
+    """Consecutive choices, their responses, and where each begins in these: about _CHUNK responses
+    at a time.
+    """
+    offsets, first = np.append(0, np.cumsum(sizes)), 0
+    while first < len(sizes):
+        full = np.searchsorted(offsets, offsets[first] + _CHUNK, side="right")
         last = max(first + 1, int(full) - 1)
-        yield slice(first, last), slice(int(choices.offsets[first]), int(choices.offsets[last]))
+        responses = slice(int(offsets[first]), int(offsets[last]))
+        yield slice(first, last), responses, offsets[first:last] - offsets[first]
         first = last
-
-
-def _starts(choices: Choices, sets: slice) -> NDArray[np.intp]:
-    """Return where each choice of a block begins in it."""
-    return np.asarray(choices.offsets[sets] - choices.offsets[sets.start])
-
-
-def _check_and_broadcast(name: str, values: ArrayLike, size: int) -> Floats:
-    column = np.asarray(values, np.float64)
-    if column.shape not in ((), (size,)) or not np.isfinite(column).all():
-        raise ValueError(
-            f"{name} must be a finite number or {size} of them, found shape {column.shape}"
-        )
-    return np.ascontiguousarray(np.broadcast_to(column, (size,)))

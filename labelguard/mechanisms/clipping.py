@@ -24,7 +24,7 @@ _LEAST_EXPONENT = -1021  # 2 to its opposite is a double
 _HALF_BITS = 31  # squares are added in two halves, which do not overflow
 
 
-def norm_bounds(vectors: NDArray[np.floating]) -> Floats:
+def bound_norms(vectors: NDArray[np.floating]) -> Floats:
     """Return upper bounds of the ℓ2 norms of rows (n, d), shape (n,).
 
     Above the norm by (d + 6)·2^-52 of it at most, or by 2^-1074; infinite for a row that is not
@@ -49,9 +49,9 @@ def norm_bounds(vectors: NDArray[np.floating]) -> Floats:
 def clip_rows(vectors: NDArray[np.floating], clip: float) -> Floats:
     """Return rows (n, d), scaled to a norm of at most `clip` where they are longer.
 
-    A row of infinite `norm_bounds` counts for nothing: left in, it would undo the bound.
+    A row of infinite `bound_norms` counts for nothing: left in, it would undo the bound.
     """
-    length = norm_bounds(vectors)
+    length = bound_norms(vectors)
     finite = np.isfinite(length)
     rows = np.array(vectors, np.float64)
     rows[~finite] = 0

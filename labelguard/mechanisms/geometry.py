@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.learning.newton import blocks
 
 Floats = NDArray[np.float64]
-
-_CHUNK_BYTES = 4 << 20  # stays in cache
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,10 @@ class Shape:
                 )
         if not 0 <= self.clip_quantile <= 1:
             raise PolicyError(f"clip-quantile must be in [0, 1], found {self.clip_quantile}")
+
+    def metric(self, values: Floats) -> Floats:
+        """Return the diagonal of A on principal axes; of H they have these values, descending."""
+        return np.asarray((values / values[0] + self.floor) ** -self.whitening)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Basis:
         return x @ self.projection.astype(np.float32)
 
 
-def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spectrum:
+def compute_spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spectrum:
     """Principal axes of x (pairs, d); `counts` (pairs,) says how many labels each pair has.
 
     The axes' signs are fixed, so that the same pairs give the same coordinates.
@@ -91,12 +94,10 @@ def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spec
     """
     d = x.shape[1]
     curvature = np.zeros((d, d))
-    for chunk in _chunks(x):
-        # Squares in single precision would hide, or make up, axes below 1e-7 of the largest.
-        rows = x[chunk].astype(np.float64)
-        if counts is not None:
-            rows *= np.sqrt(counts[chunk])[:, None]
-        curvature += rows.T @ rows
+    # Squares in single precision would hide, or make up, axes below 1e-7 of the largest.
+    for rows, block in blocks(x):
+        weighted = block if counts is None else block * np.sqrt(counts[rows])[:, None]
+        curvature += weighted.T @ weighted
     if not np.isfinite(curvature).all():
         raise InvalidLabels("expected finite features, found NaN or infinite values")
     values, axes = np.linalg.eigh(curvature / 4)
@@ -107,30 +108,16 @@ def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spec
     return Spectrum(values, axes * np.sign(axes[largest, np.arange(d)]))
 
 
-def basis(spectrum: Spectrum, shape: Shape) -> Basis:
+def choose_basis(spectrum: Spectrum, shape: Shape) -> Basis:
     """Return the coordinates of `shape`; at most as many components as pairs have directions."""
     components = min(shape.components, spectrum.rank)
-    metric = (spectrum.values[:components] / spectrum.values[0] + shape.floor) ** -shape.whitening
+    metric = shape.metric(spectrum.values[:components])
     return Basis(spectrum.axes[:, :components] * metric, metric)
 
 
-def squared_norms(z: NDArray[np.float32]) -> Floats:
+def compute_squared_norms(z: NDArray[np.float32]) -> Floats:
     """‖z_i‖² of each row, accumulated in double precision."""
     norms = np.empty(len(z))
-    for chunk in _chunks(z):
-        rows = z[chunk].astype(np.float64)
-        norms[chunk] = np.einsum("ij,ij->i", rows, rows)
+    for rows, block in blocks(z):
+        norms[rows] = np.einsum("ij,ij->i", block, block)
     return norms
-
-
-def weighted_squares(z: NDArray[np.float32], weight: Floats) -> Floats:
-    """Σ_i weight_i z_i² along each axis, in double precision; z (n, d), weight (n,)."""
-    total = np.zeros(z.shape[1])
-    for chunk in _chunks(z):
-        total += weight[chunk] @ np.square(z[chunk], dtype=np.float64)
-    return total
-
-
-def _chunks(x: NDArray[Any]) -> list[slice]:
-    rows = max(_CHUNK_BYTES // max(x.shape[1] * 8, 1), 1)
-    return [slice(start, start + rows) for start in range(0, len(x), rows)]

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from labelguard.mechanisms.clipping import clip_rows
 
@@ -85,7 +84,7 @@ class MomentEstimate:
     drift: Floats
 
 
-def estimate(
+def estimate_coefficients(
     comparisons: Sequence[Comparisons],
     metric: Floats,
     total: Floats,
@@ -208,6 +207,8 @@ class _Crowd:
 
     def _sums_by_labeler(self, values: Floats) -> Floats:
         """Σ values · z over the rows of each labeler, shape (units, components)."""
+        from scipy.sparse import csr_array
+
         cells = np.bincount(self._cell, values, len(self._pair))
         shape = (self._units, len(self._z))
         return np.asarray(csr_array((cells, self._pair, self._starts), shape=shape) @ self._z)

@@ -40,7 +40,6 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flint import arb, ctx
 from numpy.typing import NDArray
-from scipy.special import expit, gammaincinv, ndtr, ndtri
 
 NoiseKind = Literal["gaussian", "ball"]
 
@@ -120,7 +119,7 @@ class NoiseStream:
         ]
 
 
-def sample(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list[int]:
+def draw_noise(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list[int]:
     """⌊Y + ½⌋ in every one of `count` coordinates, for Y of this kind and scale in that dimension.
 
     Exactly that of Y as a function of the stream's uniforms, on every machine and in every version
@@ -154,7 +153,7 @@ def _round_noise(
     scale: int, count: int, directions: list[int], radii: list[int]
 ) -> list[int] | None:
     """Return the rounded noise, or None if this precision leaves a coordinate undecided."""
-    normals = list(_normals(directions))[:count]
+    normals = list(_yield_normals(directions))[:count]
     factor = arb(scale)
     if radii:
         norm = sum((x * x for x in normals), _ZERO).sqrt()
@@ -168,7 +167,7 @@ def _round_noise(
     return rounded
 
 
-def _normals(uniforms: list[int]) -> Iterator[arb]:
+def _yield_normals(uniforms: list[int]) -> Iterator[arb]:
     """Box and Muller: √(−2 ln U)·(cos 2πV, sin 2πV) of each two uniforms U, V."""
     for first, second in zip(uniforms[::2], uniforms[1::2], strict=True):
         radius = (_MINUS_TWO * (_UNIT * first).log()).sqrt()
@@ -211,7 +210,7 @@ class ReleasedNoise:
         return np.asarray((radius / np.sqrt(length))[:, None] * normal)
 
 
-def reach(
+def bound_quantile(
     probability: float,
     variance: float,
     noises: Sequence[ReleasedNoise],
@@ -225,6 +224,8 @@ def reach(
     Never too small: Σ s_i² G_i is rounded up to the end of a bin, which adds less than 1 % to t
     for a window, and about 1 % for each further one of another scale.
     """
+    from scipy.special import ndtr, ndtri
+
     if not 0 < probability <= 0.5:
         raise ValueError(f"expected a probability in (0, 1/2], found {probability}")
     normal = variance + sum((n.deviation * length) ** 2 for n in noises if n.kind == "gaussian")
@@ -254,6 +255,8 @@ def _gamma_sum_bins(parts: tuple[tuple[float, int], ...]) -> tuple[Floats, Float
 
     `parts` are (variance, dimensions + 1) of each noise, so that 2 s² = 2 · variance / (D + 1).
     """
+    from scipy.special import expit, gammaincinv
+
     total: tuple[Floats, Floats] | None = None
     for (variance, halves), several in groupby(parts):
         shape = halves * len(list(several)) / 2  # of equal scales the sum is a Gamma variable too
@@ -269,6 +272,8 @@ def _sum_in_bins(
     one: Floats, chance: Floats, other: Floats, other_chance: Floats
 ) -> tuple[Floats, Floats]:
     """Return the sum of two independent variables, rounded up to as many bins."""
+    from scipy.special import expit
+
     values, weights = np.add.outer(one, other).ravel(), np.outer(chance, other_chance).ravel()
     order = np.argsort(values, kind="stable")
     values, below = values[order], np.cumsum(weights[order])

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize_scalar
 
 from labelguard.learning.heads import forward_loss
 from labelguard.mechanisms.joint_flips import coin_variance
@@ -37,8 +38,6 @@ Floats = NDArray[np.float64]
 SMALLEST_ERROR_RATE = 1e-3
 
 _SCALES = np.concatenate([[0.0], np.geomspace(0.01, 10, 13)])
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_SEARCH_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class ErrorEstimate:
     rows: int
 
 
-def stage_of(units: Blocks, stages: int) -> NDArray[np.intp]:
+def assign_stages(units: Blocks, stages: int) -> NDArray[np.intp]:
     """Return the stage of each unit, shape (n,), from its key, shape (n, 2).
 
     A function of the unit alone: all its rows share a stage, the same on every machine. Stages are
@@ -67,8 +66,8 @@ def stage_of(units: Blocks, stages: int) -> NDArray[np.intp]:
     return (units[:, 1] % np.uint64(stages)).astype(np.intp)
 
 
-def fold_of(units: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
-    """Return the fold of each unit, shape (n,), independent of `stage_of` with as many stages."""
+def assign_folds(units: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
+    """Return the fold of each unit, shape (n,), independent of its stage of as many."""
     return (units[:, 1] // np.uint64(stages) % np.uint64(folds)).astype(np.intp)
 
 
@@ -181,29 +180,16 @@ def fit_scale(
 
 
 def _best_scale(labels: Floats, margins: Floats, flips: Floats) -> float:
-    """Return the penalised maximum likelihood scale: a coarse grid, then a golden section around
-    it.
-    """
+    """Return the penalised maximum likelihood scale: a grid, then a search around its best."""
 
     def cost(scale: float) -> float:
         return float(forward_loss(scale * margins, labels, flips).sum()) + scale
 
     best = int(np.argmin([cost(float(scale)) for scale in _SCALES]))
-    low, high = _SCALES[max(0, best - 1)], _SCALES[min(len(_SCALES) - 1, best + 1)]
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = cost(left), cost(right)
-    for _ in range(_SEARCH_STEPS):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = cost(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = cost(right)
-    middle = float(low + high) / 2
+    bounds = _SCALES[max(0, best - 1)], _SCALES[min(len(_SCALES) - 1, best + 1)]
+    nearby = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-4})
     # The search never reaches the ends of its interval, and 0 is one that matters.
-    return min((0.0, middle), key=cost)
+    return min((0.0, float(nearby.x)), key=cost)
 
 
 def _check_columns(

@@ -37,8 +37,8 @@ class ReleasedLabels:
     """Labels from randomized response, one a row; every column has shape (n,).
 
     `pair` numbers the row's pair among all, `unit` names who is protected, `stage` and `fold` are
-    `props.stage_of` and `props.fold_of` the unit, `released` is 0 or 1, `flip_probability` in
-    [0, ½] and `noise` as `props.estimate_error` takes it.
+    those that `props.assign_stages` and `props.assign_folds` give the unit, `released` is 0 or 1,
+    `flip_probability` in [0, ½] and `noise` as `props.estimate_error` takes it.
 
     Raises ValueError for columns of other shapes, negative stages or a unit in two stages.
     """
@@ -61,7 +61,7 @@ class ReleasedLabels:
             raise ValueError("pair and stage must be >= 0, found negative numbers")
         _, first, number = np.unique(self.unit, return_index=True, return_inverse=True)
         if (self.stage[first][number] != self.stage).any():
-            raise ValueError("all rows of a unit must be in one stage: use props.stage_of")
+            raise ValueError("all rows of a unit must be in one stage: use props.assign_stages")
 
     def rows_of(self, stage: int) -> NDArray[np.intp]:
         """Return the indices of a stage's rows, ascending."""
@@ -136,7 +136,7 @@ class StageResult:
         return cls(*columns, report, learner.restore(trained))
 
 
-def assemble(results: Sequence[StageResult]) -> tuple[Floats, Floats]:
+def join_stages(results: Sequence[StageResult]) -> tuple[Floats, Floats]:
     """`target` and `residual_flip_estimate` of all stages, in the order of the released labels.
 
     Rows of stage 0 keep the released label (`hard`), or have its posterior (`soft`).
@@ -210,7 +210,7 @@ def _run_stage(
     if before is None:
         combined = _keep_released(labels, rows, stage, combine)
     else:
-        margin = _margins(pairs, labels.pair[rows], before)
+        margin = _score_rows(pairs, labels.pair[rows], before)
         combination = _combine_hard if combine == "hard" else _combine_soft
         combined = combination(labels, rows, stage, margin)
     scorer = learner.fit(
@@ -260,7 +260,7 @@ def _combine_soft(
     return _Combined(target, nothing, released.astype(np.float64), flips, report)
 
 
-def _margins(pairs: NDArray[Any], pair: NDArray[np.intp], scorer: Scorer) -> Floats:
+def _score_rows(pairs: NDArray[Any], pair: NDArray[np.intp], scorer: Scorer) -> Floats:
     """Return a margin for each row; each distinct pair is scored once."""
     distinct, number = np.unique(pair, return_inverse=True)
     return scorer(pairs[distinct])[number]

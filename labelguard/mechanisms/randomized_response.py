@@ -17,9 +17,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import PAIR, block
+from labelguard.accounting.blocks import PAIR, find_block
 from labelguard.keys.coins import Coins, Purpose
-from labelguard.storage.blocks import Blocks, distinct_rows, first_rows, order_within
+from labelguard.storage.blocks import Blocks, distinct_rows, find_first_rows, order_within
 
 NAME = "rr"
 VERSION = 2
@@ -90,7 +90,7 @@ def _choose_changed(coins: Coins, row_keys: Blocks, blocks: LabelBlocks) -> NDAr
     order_keys = coins.draw(Purpose.ORDER, row_keys)
     order = order_within(blocks.of, order_keys[:, 0], order_keys[:, 1])
     start = np.cumsum(blocks.labels) - blocks.labels
-    changes = _count_changes(coins, row_keys[first_rows(blocks.of, len(start))], blocks)
+    changes = _count_changes(coins, row_keys[find_first_rows(blocks.of, len(start))], blocks)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     result: NDArray[np.bool_] = place - start[blocks.of] < changes[blocks.of]
@@ -104,7 +104,7 @@ def _count_changes(coins: Coins, block_keys: Blocks, blocks: LabelBlocks) -> NDA
     distinct, law = distinct_rows(blocks.threshold, blocks.labels, blocks.letters)
     changes = np.zeros(len(block_keys), np.int64)
     for number, (threshold, labels, letters) in enumerate(distinct.T.tolist()):
-        alike, limits = law == number, block(threshold, labels, letters).change_limits
+        alike, limits = law == number, find_block(threshold, labels, letters).change_limits
         drawn = coins.draw_bytes(Purpose.CHANGES, block_keys[alike], limits.itemsize)
         changes[alike] = np.searchsorted(limits, drawn, side="right")
     return changes
@@ -121,5 +121,5 @@ def flip_probabilities(
     Σ (φ(choice) − mean φ) (docs/guarantees.md).
     """
     distinct, law = distinct_rows(threshold, labels, letters)
-    gamma = [(1 - block(*each).first_moment) / 2 for each in distinct.T.tolist()]
+    gamma = [(1 - find_block(*each).first_moment) / 2 for each in distinct.T.tolist()]
     return np.array(gamma, np.float64)[law]

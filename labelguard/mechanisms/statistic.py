@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import clipping
-from labelguard.mechanisms.geometry import squared_norms, weighted_squares
+from labelguard.mechanisms.geometry import compute_squared_norms
 from labelguard.mechanisms.noise import (
     DIMENSION_LIMIT,
     SCALE_LIMIT,
     Noise,
     NoiseKind,
     NoiseStream,
-    sample,
+    draw_noise,
 )
 from labelguard.text import LABEL_A, LABEL_TIE
 
@@ -41,7 +42,7 @@ STEP_BITS = 30
 SLACK = 1 + 1e-9
 
 _MEDIAN = 0.5
-# Of `bounds_for_source_scores`: how far labels are from a coin's on average, by how much a typical
+# Of `compute_source_bounds`: how far labels are from a coin's on average, by how much a typical
 # labeler's norm may be exceeded, and the noise that is accepted, in units of the labels' scatter.
 _PREFERENCE, _ROOM, _NOISE_SHARE = 0.45, 1.2, 2.0
 _CHUNK = 1 << 10  # rows at a time: stays in cache
@@ -122,7 +123,7 @@ class Grid:
         return self.noise.deviation(self.components)
 
 
-def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
+def compute_bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
     """Weights, clip and sensitivity from the pairs' coordinates z (pairs, components).
 
     b_u = ½ √Σ_j ‖z_uj‖² is the norm of a labeler without signal; C is its quantile over labelers
@@ -131,17 +132,17 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
     no less, for those whose b_u is at least C.) Raises `InvalidLabels` if no labeler has a row that
     differs in any coordinate, or if a coordinate is not finite.
     """
-    clip, weight = clip_and_weights(norms_without_signal(z, rows), clip_quantile)
+    clip, weight = choose_clip_and_weights(compute_norms_without_signal(z, rows), clip_quantile)
     return Bounds(clip, weight, 2 * clip)
 
 
-def norms_without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
+def compute_norms_without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
     """b_u = ½ √Σ_j share² ‖z_uj‖², the norm of a labeler without signal, shape (units,)."""
-    norms = squared_norms(z)[rows.pair]
+    norms = compute_squared_norms(z)[rows.pair]
     return np.asarray(np.sqrt(_sum_by_unit(rows, rows.row_weights() ** 2 * norms)) / 2)
 
 
-def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
+def compute_unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
     """Weights under which no labels at all are clipped, so that the sum is unbiased.
 
     ‖v_u‖ is at most half of D_u, whatever the labels are: of the triangle bound, or the spectral
@@ -149,13 +150,13 @@ def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
     labelers with any, and w_u = min(1, 2C / D_u). The clip stays, and the guarantee rests on it
     alone; it is a hair wider than any part can be, so that rounding never meets it.
 
-    Raises as `bounds`.
+    Raises as `compute_bounds`.
     """
-    clip, weight = clip_and_weights(_largest_norms(z, rows), _MEDIAN)
+    clip, weight = choose_clip_and_weights(_largest_norms(z, rows), _MEDIAN)
     return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
 
 
-def bounds_for_source_scores(
+def compute_source_bounds(
     z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float
 ) -> Bounds:
     """Bounds for scores of sources: few labelers are clipped, as far as noise allows.
@@ -165,26 +166,26 @@ def bounds_for_source_scores(
     labels are `_PREFERENCE` from a coin's is about √(b_u² + (`_PREFERENCE` D_u/2)²). That, with
     some room, is the norm here, but no more than keeps the noise of a coordinate (of standard
     deviation `noise` in units of Δ) within `_NOISE_SHARE` of what labels scatter by. All of it is
-    public; Δ = 2C as in `bounds`, whose errors it raises.
+    public; Δ = 2C as in `compute_bounds`, whose errors it raises.
     """
-    least, most = norms_without_signal(z, rows), _largest_norms(z, rows)
+    least, most = compute_norms_without_signal(z, rows), _largest_norms(z, rows)
     usual = np.minimum(_ROOM * np.hypot(least, _PREFERENCE * most), most)
     labelers, components = np.count_nonzero(least), z.shape[1]
     room = max(_NOISE_SHARE * math.sqrt(labelers / components) / (2 * noise), 1.0)
-    clip, weight = clip_and_weights(np.clip(usual, least, room * least), clip_quantile)
+    clip, weight = choose_clip_and_weights(np.clip(usual, least, room * least), clip_quantile)
     return Bounds(clip, weight, 2 * clip)
 
 
 def _largest_norms(z: NDArray[np.float32], rows: Rows) -> Floats:
     """Return D_u / 2, what ‖v_u‖ can be at most, whatever the labels are: shape (units,)."""
-    triangle = _sum_by_unit(rows, rows.row_weights() * np.sqrt(squared_norms(z)[rows.pair]))
+    triangle = _sum_by_unit(rows, rows.row_weights() * np.sqrt(compute_squared_norms(z)[rows.pair]))
     ends = np.cumsum(np.bincount(rows.unit, minlength=rows.units))
     of_units = np.split(np.argsort(rows.unit, kind="stable"), ends[:-1])
     spectral = np.array([_spectral_norm_bound(z, rows, own) for own in of_units])
     return np.asarray(np.minimum(triangle, spectral) / 2)
 
 
-def clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float, Floats]:
+def choose_clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float, Floats]:
     """C and w_u = min(1, C / b_u), shape (units,), from the norms without signal b_u (units,).
 
     C is a quantile of those above 0. Raises `InvalidLabels` if there are none, or if one is not
@@ -206,14 +207,16 @@ def _spectral_norm_bound(z: NDArray[np.float32], rows: Rows, own: NDArray[np.int
     this is √(m λ_max(Σ z zᵀ)).
     """
     size = np.full(len(own), 2.0) if rows.size is None else rows.size[own].astype(np.float64)
-    largest = top_eigenvalue(z, rows.pair[own], 1 / np.sqrt(size))
+    largest = compute_top_eigenvalue(z, rows.pair[own], 1 / np.sqrt(size))
     if rows.ranking is not None:
         size = size[np.unique(rows.ranking[own], return_index=True)[1]]
     square = 1 - 1 / size if rows.choices else size * (size + 1) / (12 * (size - 1))
     return 2 * math.sqrt(largest * float(square.sum()))
 
 
-def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floats) -> float:
+def compute_top_eigenvalue(
+    z: NDArray[np.float32], index: NDArray[np.intp], factor: Floats
+) -> float:
     """λ_max(Σ_i factor_i² z_i z_iᵀ) over the rows `index` of z; `factor` has shape (len(index),).
 
     From the Gram matrix where there are fewer rows than components: it has the same eigenvalues.
@@ -230,7 +233,7 @@ def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floa
     return float(np.linalg.eigvalsh(product).max(initial=0.0))
 
 
-def grid(bounds: Bounds, components: int, noise: Noise) -> Grid:
+def choose_grid(bounds: Bounds, components: int, noise: Noise) -> Grid:
     """Return the grid, and the integer scale of the noise on it, rounded up.
 
     Rounding toward zero keeps a clipped part inside its ball and moves each coordinate by less
@@ -276,13 +279,13 @@ def clipped_sum(
     `half` (n,) is the centred label of each row, times its share.
     """
     total = np.zeros(z.shape[1], np.int64)
-    for units, part in contributions(z, rows, half):
+    for units, part in sum_by_labeler(z, rows, half):
         part *= bounds.weight[units, None]
         total += clipping.clip_to_grid(part, bounds.clip, step).sum(axis=0)
     return total
 
 
-def contributions(
+def sum_by_labeler(
     z: NDArray[np.float32], rows: Rows, half: Floats
 ) -> Iterator[tuple[NDArray[np.intp], Floats]]:
     """PRIVATE: Σ_j half_uj z_uj of every labeler, some labelers at a time: (indices, sums).
@@ -315,18 +318,18 @@ def add_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.
 
     Python's whole numbers, shape (components,): a sum with its noise may exceed 64 bits.
     """
-    drawn = sample(grid.kind, grid.scale, grid.noise.dimension(len(total)), NoiseStream(nonce))
+    drawn = draw_noise(grid.kind, grid.scale, grid.noise.dimension(len(total)), NoiseStream(nonce))
     noise = drawn[: len(total)]  # coordinates beyond those asked for are never seen
     return np.array([one + more for one, more in zip(total.tolist(), noise, strict=True)], object)
 
 
-def pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
+def sum_pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
     """Return what each pair weighs in the likelihood: Σ w_u share over its rows, shape (pairs,)."""
     shares = rows.row_weights() * bounds.weight[rows.unit]
     return np.bincount(rows.pair, shares, pairs).astype(np.float64)
 
 
-def sampling_bound(z: NDArray[np.float32], rows: Rows, bounds: Bounds) -> Floats:
+def bound_sampling_covariance(z: NDArray[np.float32], rows: Rows, bounds: Bounds) -> Floats:
     """M = Σ_u (m_u/4) Σ_j w_uj² z_uj z_ujᵀ, (components, components): public.
 
     Whatever a labeler's labels are, given which pairs they met, and however they hang together,
@@ -344,7 +347,7 @@ def sampling_bound(z: NDArray[np.float32], rows: Rows, bounds: Bounds) -> Floats
     return total
 
 
-def noise_aware_ridge(
+def compute_noise_aware_ridge(
     z: NDArray[np.float32], pair_weight: Floats, penalty: Floats, noise: float
 ) -> Floats:
     """Ridge per component that also answers for the noise: penalty · (1 + ν / h), (components,).
@@ -353,7 +356,7 @@ def noise_aware_ridge(
     prior β ~ N(0, 1 / penalty), the posterior mean is that of a ridge of this size. `noise` is the
     standard deviation of each coordinate's noise; post-processing, nothing is charged.
     """
-    information = weighted_squares(z, pair_weight) / 4
+    information = square_sums(z, pair_weight) / 4
     least = max(float(information.max()) * 1e-12, np.finfo(float).tiny)
     return penalty * (1 + noise**2 / np.maximum(information, least))
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from labelguard.budget.label_values import parse_public_columns, public_column_options
+from labelguard.budget.label_values import format_public_column_options, parse_public_columns
 from labelguard.budget.policy import USUAL_EPSILON
-from labelguard.planner.outcomes import Forecast, Sizing, learned_share
+from labelguard.notebook import group_facts, render_card
+from labelguard.planner.outcomes import Forecast, compute_learned_share
 from labelguard.text import AUTO_FORMAT, FORECAST_ASSUMPTION, pluralize, read_template
 
 # With fewer labelers than this nothing is recommended.
@@ -28,7 +29,7 @@ NAMES = {
     "props": "PROPS",
     "non-private": "no privacy",
 }
-NOUNS = {"labeler": "labelers", "item": "contents", "group": "groups"}
+NOUNS = {"labeler": "labeler", "item": "content", "group": "group"}
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,15 @@ def describe_worth(epsilon: float | None, units: int | None, unit: str) -> Worth
         "score, in 19 of 20 simulations"
     )
     if epsilon is None:
-        few = f"nor would one of {TIMES[-1]} times as many {NOUNS[unit]}"
+        few = f"nor would one of {TIMES[-1]} times as many {NOUNS[unit]}s"
         return Worth(None, None, f"no release of these labels would beat a coin, {few}")
     start = f"ε = {epsilon:g} on"
     if units is not None:
-        start = f"about {_count_units(units, unit)} like these on, at ε = {epsilon:g}"
+        start = f"about {pluralize(units, NOUNS[unit])} like these on, at ε = {epsilon:g}"
     return Worth(epsilon, units, f"a release beats a coin from {start}: {coin}")
 
 
-def sufficient_epsilon(
+def find_sufficient_epsilon(
     recommended: Sequence[Recommendation], values: Mapping[float, float]
 ) -> float | None:
     """Return the ε to choose: the least at which a larger one gains less than 1 of 100 answers.
@@ -100,33 +101,33 @@ def is_worth_it(forecast: Forecast, units: int) -> bool:
     return units >= FEWEST and forecast.accuracy.low > 0.5
 
 
-def recommend(
-    sizing: Sizing,
+def describe_recommendation(
+    forecast: Forecast,
+    periods: int,
     automatic: str,
     plain: Forecast | None,
     units: int,
     unit: str,
-    command: Callable[[Sizing], str],
+    command: Callable[[Forecast], str],
 ) -> Recommendation:
-    """Return what to say of the best mechanism at one ε.
+    """Return what to say of the best mechanism at one ε, for `periods` releases.
 
     `automatic` is what `--mechanism auto` takes, `plain` a head without privacy, or None where no
     head can learn, `units` how many of `unit` are protected, `command` what releases labels so.
     """
-    forecast = sizing.forecast
     refusal = explain_refusal(forecast if plain else None, units, unit)
     good = refusal is None
     words = refusal or _describe_expectation(forecast, plain, unit)
     return Recommendation(
         epsilon=forecast.epsilon or 0.0,
-        mechanism=sizing.mechanism if good else None,
+        mechanism=forecast.mechanism if good else None,
         automatic=automatic,
-        max_labels_per_labeler=sizing.max_labels_per_labeler,
-        releases=sizing.releases,
-        uses=sizing.uses,
-        block=sizing.block,
+        max_labels_per_labeler=forecast.max_labels_per_labeler,
+        releases=periods if forecast.mechanism in ("statistic", "uls") else None,
+        uses=forecast.uses,
+        block=forecast.block,
         words=f"ε = {forecast.epsilon:g}: {words}",
-        command=command(sizing) if good else None,
+        command=command(forecast) if good else None,
     )
 
 
@@ -144,17 +145,19 @@ def suggest_improvements(
         return ()
     if units < FEWEST:
         return (
-            f"{_count_units(units, unit)}: whatever is released, each is a large part of it, so "
-            f"that nothing is recommended at any ε; what would help: {FEWEST} {NOUNS[unit]} or "
+            f"{pluralize(units, NOUNS[unit])}: whatever is released, each is a large part of it, "
+            f"so that nothing is recommended at any ε; what would help: {FEWEST} {NOUNS[unit]}s or "
             "more, for example by putting several datasets into one project",
         )
     most = max(best)
     twice = best[most].twice_labelers
-    more = f"more {NOUNS[unit]}"
+    more = f"more {NOUNS[unit]}s"
     if twice:
-        more += f" (with twice as many a model is right about {_hundredths(twice)} fresh labels)"
+        more += (
+            f" (with twice as many a model is right about {_format_hundredths(twice)} fresh labels)"
+        )
     return (
-        f"too few {NOUNS[unit]} or labels for ε ≤ {most:g}; what would help: a larger ε, {more}, "
+        f"too few {NOUNS[unit]}s or labels for ε ≤ {most:g}; what would help: a larger ε, {more}, "
         "other features",
     )
 
@@ -162,42 +165,35 @@ def suggest_improvements(
 def _describe_expectation(forecast: Forecast, plain: Forecast | None, unit: str) -> str:
     words = NAMES[forecast.mechanism]
     if plain:
-        share = _percent(learned_share(forecast, plain))
+        share = _format_percent(compute_learned_share(forecast, plain))
         words += f"; keeps about {share} of the non-private improvement over chance"
-    differ = _hundredths(forecast.label_error.mean)
+    differ = _format_hundredths(forecast.label_error.mean)
     words += f"; about {differ} released labels differ from what labelers said"
     if forecast.released < 1:
-        bound = f"at most {forecast.max_labels_per_labeler} of each {_SINGULAR[unit]}"
-        words += f"; {_hundredths(forecast.released)} labels are released ({bound})"
+        bound = f"at most {forecast.max_labels_per_labeler} of each {NOUNS[unit]}"
+        words += f"; {_format_hundredths(forecast.released)} labels are released ({bound})"
     return words
-
-
-_SINGULAR = {"labeler": "labeler", "item": "content", "group": "group"}
 
 
 def explain_refusal(forecast: Forecast | None, units: int, unit: str) -> str | None:
     """Say why nothing is recommended, if so; without a forecast by the number of units alone."""
     if units < FEWEST:
-        return f"nothing is recommended for {_count_units(units, unit)}"
+        return f"nothing is recommended for {pluralize(units, NOUNS[unit])}"
     if forecast is None or is_worth_it(forecast, units):
         return None
     return (
         "nothing is recommended; at best a model is right about "
-        f"{_hundredths(forecast.accuracy.mean)} fresh labels, which may be chance: a coin is right "
-        "about 50 of 100"
+        f"{_format_hundredths(forecast.accuracy.mean)} fresh labels, which may be chance: a coin "
+        "is right about 50 of 100"
     )
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     """`87%`, or `less than 1%`."""
     return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
-def _count_units(units: int, unit: str) -> str:
-    return f"1 {_SINGULAR[unit]}" if units == 1 else f"{units:,} {NOUNS[unit]}"
-
-
-def _hundredths(share: float) -> str:
+def _format_hundredths(share: float) -> str:
     """`87 of 100`, or `less than 1 of 100`."""
     return "less than 1 of 100" if 0 < share < 0.005 else f"{share * 100:.0f} of 100"
 
@@ -213,7 +209,7 @@ def format_reading_options(
     names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
     words = ["--columns", names] if names else []
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
-    words += public_column_options(parse_public_columns(public_columns))
+    words += format_public_column_options(parse_public_columns(public_columns))
     words += [] if question is None else ["--question", question]
     return words + ([] if split is None else ["--split", split])
 
@@ -238,8 +234,8 @@ class PlanCounts:
     pairs: int
 
 
-@dataclass(frozen=True)
-class Planned:
+@dataclass(frozen=True, repr=False)
+class PlanResult:
     """Forecasts of every mechanism and ε, and what follows from them."""
 
     # which neighbours a guarantee is about
@@ -274,8 +270,31 @@ class Planned:
         """Return what is recommended at the ε to choose; None where nothing is."""
         return next((one for one in self.recommended if one.epsilon == self.epsilon), None)
 
+    def __repr__(self) -> str:
+        counts, units = self.counts, f"{NOUNS[self.unit]}s"
+        best = (f"ε = {one.epsilon:g}: {one.mechanism or 'nothing'}" for one in self.recommended)
+        size = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
+        return f"PlanResult({size}; δ = {self.delta:g}; {', '.join(best)})"
 
-def forecast_table_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
+    def __str__(self) -> str:
+        lines = [f"{describe_input(self)}; no label was read, nothing was charged"]
+        for cells, is_automatic in forecast_table_rows(self):
+            if is_automatic and self.features:
+                lines.append(f"ε = {cells[0]}: {cells[1]}, accuracy {cells[2]} ({cells[3]})")
+        return "\n".join([*lines, *summarize(self)])
+
+    def _repr_html_(self) -> str:
+        words = [one.words for one in self.recommended]
+        commands = [one.command for one in self.recommended if one.command]
+        facts = [("planned for", describe_input(self)), ("recommended", " ".join(summarize(self)))]
+        facts += group_facts("expect", words)
+        facts += [*group_facts("notes", self.notes), *group_facts("next", commands)]
+        title = "Forecast of a private release"
+        caption = "Accuracy against ε. " + "; ".join(words)
+        return render_card(title, facts, picture=draw_accuracy(self), caption=caption)
+
+
+def forecast_table_rows(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
     """Return rows under `HEADINGS`; true beside one that `--mechanism auto` takes at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
     best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
@@ -308,9 +327,9 @@ def forecast_table_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
     return rows
 
 
-def describe_input(plan: Planned) -> str:
+def describe_input(plan: PlanResult) -> str:
     """Return what was planned for: counts, δ, features, periods."""
-    counts, units = plan.counts, NOUNS[plan.unit]
+    counts, units = plan.counts, f"{NOUNS[plan.unit]}s"
     periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
     return (
         f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs; "
@@ -318,7 +337,7 @@ def describe_input(plan: Planned) -> str:
     )
 
 
-def summarize(plan: Planned) -> tuple[str, ...]:
+def summarize(plan: PlanResult) -> tuple[str, ...]:
     """Say one recommendation, from where on a release is worth it at all, and what is assumed."""
     choice = plan.choice
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
@@ -329,19 +348,23 @@ def summarize(plan: Planned) -> tuple[str, ...]:
         gain = f"about {pluralize(round(100 * more), 'percentage point')}"
         gain = gain if more > GAIN else "less than 1 percentage point"
         words += f"; ε = {last.epsilon:g} would add {gain} of accuracy"
-    assumed = (_sentence(FORECAST_ASSUMPTION),) if plan.features else ()
-    return _sentence(words), f"Worth it at all? {_sentence(plan.worth.words)}", *assumed
+    assumed = (_format_sentence(FORECAST_ASSUMPTION),) if plan.features else ()
+    return (
+        _format_sentence(words),
+        f"Worth it at all? {_format_sentence(plan.worth.words)}",
+        *assumed,
+    )
 
 
 def _forecast_key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:
     return one.epsilon, one.mechanism, one.max_labels_per_labeler
 
 
-def _sentence(words: str) -> str:
+def _format_sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def render_page(plan: Planned, png: bytes) -> str:
+def render_page(plan: PlanResult, png: bytes) -> str:
     """Return the page, with the picture inside; all text is escaped."""
     html = read_template(files(__package__) / "plan.html.j2", autoescape=True).render(
         plan=plan,
@@ -359,7 +382,7 @@ def _format_accuracy(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def draw_accuracy(plan: Planned) -> bytes:
+def draw_accuracy(plan: PlanResult) -> bytes:
     """Accuracy of every mechanism against ε; the same plan, the same bytes.
 
     What serves best lies above the others, with its 90% range.
@@ -400,7 +423,7 @@ def draw_accuracy(plan: Planned) -> bytes:
     return buffer.getvalue()
 
 
-def _best_forecasts(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
+def _best_forecasts(plan: PlanResult) -> Iterator[tuple[list[Forecast], str]]:
     """Yield the forecasts of each mechanism, with a color; randomized response under its best
     bounds.
     """
@@ -412,7 +435,7 @@ def _best_forecasts(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
             yield sorted(best.values(), key=lambda f: f.epsilon or 0.0), color
 
 
-def _unbounded_forecasts(plan: Planned) -> list[Forecast]:
+def _unbounded_forecasts(plan: PlanResult) -> list[Forecast]:
     """Randomized response with all labels, unless that is best everywhere."""
     forecasts = [f for f in plan.forecasts if f.mechanism == "rr"]
     first = {f.epsilon: f for f in reversed(forecasts)}  # the first at each ε

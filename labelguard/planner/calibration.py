@@ -20,19 +20,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.sparse import csr_array
 
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms.clipping import clip_rows
-from labelguard.mechanisms.geometry import Basis, Shape, spectrum
-from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
+from labelguard.mechanisms.geometry import Basis, Shape, compute_spectrum
+from labelguard.mechanisms.noise import NoiseKind, ReleasedNoise
+from labelguard.mechanisms.statistic import Bounds, Rows, compute_noise_aware_ridge
+from labelguard.planner import trials
 from labelguard.planner.prior import Draw, Population, Prior
-from labelguard.planner.trials import rows_of_labelers
 from labelguard.text import Progress, no_progress
 
 WORLDS = 45
@@ -70,7 +68,7 @@ def calibrate_head(
     shape: Shape,
     bounds: Bounds,
     noise: float,
-    kind: Literal["gaussian", "ball"] = "gaussian",
+    kind: NoiseKind = "gaussian",
     prior: Prior | None = None,
     *,
     windows: float = 1.0,
@@ -86,18 +84,18 @@ def calibrate_head(
     drawn at random, and the noise is scaled to them.
 
     The same for every order of rows. Choices are fitted as their pairs, which have the same
-    curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.spectrum`.
+    curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.compute_spectrum`.
     """
     prior = prior or Prior()
     release = _SimulatedRelease.of(x, rows, basis, shape, bounds, noise, windows)
     generator = np.random.default_rng([prior.seed, WORLDS])
-    shocks = _simulate_noise(kind, release.noise, worlds, len(basis.metric), generator)
+    shocks = ReleasedNoise(kind, release.noise).draws(len(basis.metric), generator, worlds)
     simulated = []
     for number, draw in enumerate(release.population(prior).draws(worlds, twins=True)):
         progress("simulating calibration", number / worlds)
         simulated.append(release.simulate_world(draw, shocks[number]))
     parts = ((getattr(one, name) for one in simulated) for name in ("margin", "gain", "strict"))
-    scale = best_scale(*(np.concatenate(list(part)) for part in parts))
+    scale = find_best_scale(*(np.concatenate(list(part)) for part in parts))
     effects = [release.estimate_design_effect(world, scale) for world in simulated]
     return Calibration(round(scale, 2), round(max(1.0, float(np.mean(effects))), 2))
 
@@ -151,13 +149,15 @@ class _SimulatedRelease:
         x, mine = x[used], replace(mine, pair=pair.astype(np.intp))
         counts = np.bincount(mine.pair)
         every = slice(None, None, -(-len(x) // _MOST_PAIRS))
-        principal = spectrum(x[every], counts[every])
+        principal = compute_spectrum(x[every], counts[every])
         size = min(AXES, principal.rank)
         z = basis.coordinates(x)
         weight = bounds.weight[units][mine.unit]
         likelihood = np.bincount(mine.pair, weight * 4 * mine.information()).astype(np.float64)
         # The sum, its noise and its ridge are all those of the whole, over `scale`.
-        ridge = noise_aware_ridge(z, likelihood * scale, shape.ridge * basis.metric**2, noise)
+        ridge = compute_noise_aware_ridge(
+            z, likelihood * scale, shape.ridge * basis.metric**2, noise
+        )
         return cls(
             z,
             x @ principal.axes[:, :size].astype(np.float32),
@@ -198,10 +198,8 @@ class _SimulatedRelease:
 
     def clipped_sum(self, half: Small) -> Floats:
         """Σ_u clip_C(w_u Σ_j share half z), shape (components,)."""
-        starts = np.searchsorted(self.rows.unit, np.arange(self.rows.units + 1))
-        factor = (half * self.rows.row_weights() * self.weight).astype(np.float32)
-        shape = (self.rows.units, len(self.z))
-        part = csr_array((factor, self.rows.pair, starts), shape=shape) @ self.z
+        factor = half * self.rows.row_weights() * self.weight
+        part = trials.sums_by_labeler(self.z, self.rows, factor)
         return np.asarray(clip_rows(part, self.clip).sum(axis=0))
 
     def simulate_world(self, draw: Draw, shock: Floats) -> _SimulatedWorld:
@@ -223,12 +221,14 @@ class _SimulatedRelease:
         return float(np.mean(world.difference**2 / np.maximum(variance, _TINY))) / 2
 
 
-def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
+def find_best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
     """Return the c at which the mean log loss of fresh labelers' strict labels is least.
 
     Of pairs of all worlds, each (pairs,): their margin, E[label − ½] and P(no tie), both times what
     a pair weighs. Σ strict · log 2cosh(c m/2) − gain · c m is convex in c.
     """
+    from scipy.optimize import brentq
+
     gained = float(gain @ margin)
     pull = strict * margin / 2
 
@@ -242,24 +242,9 @@ def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
     return float(brentq(slope, SMALLEST, LARGEST, xtol=_PRECISION))
 
 
-def _simulate_noise(
-    kind: str, noise: float, worlds: int, components: int, generator: np.random.Generator
-) -> Floats:
-    """Noise of standard deviation `noise` in each component, shape (worlds, components)."""
-    normal = generator.standard_normal((worlds, components))
-    if kind == "gaussian":
-        return noise * normal
-    radius = generator.gamma(components, noise / np.sqrt(components + 1), (worlds, 1))
-    return np.asarray(radius * normal / np.linalg.norm(normal, axis=1, keepdims=True))
-
-
 def sample_labelers(rows: Rows) -> tuple[Rows, NDArray[np.intp], float]:
     """Rows grouped by labeler, of all or of some; who these are; how many each stands for."""
     counts = np.bincount(rows.unit, minlength=rows.units)
-    units = np.flatnonzero(counts)
-    present = len(units)
-    if len(rows) > _MOST_ROWS:
-        order = np.random.default_rng(0).permutation(units)
-        within = int(np.searchsorted(np.cumsum(counts[order]), _MOST_ROWS, side="right"))
-        units = np.sort(order[: max(within, 1)])
-    return rows_of_labelers(rows, units, by_pair=True), units, present / len(units)
+    units = trials.sample_labelers(counts, np.random.default_rng(0), _MOST_ROWS)
+    mine = trials.select_rows_of_labelers(rows, units, by_pair=True)
+    return mine, units, np.count_nonzero(counts) / len(units)

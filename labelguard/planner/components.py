@@ -4,8 +4,8 @@ More components say more about what labelers prefer, and each brings noise. On p
 the pairs' features a head's coefficient has a prior variance v_j; the labels inform about it by
 h_j = ¼ Σ w x_j², and the noise of a release with k components, whitened, costs as much as sampling
 does r_k times. v_j shrinks with the standard deviation of the axis, and all axes together give
-margins the variance that the prior expects of such features (`margin_variance`). The expected gain
-of k components is then
+margins the variance that the prior expects of such features (`compute_margin_variance`). The
+expected gain of k components is then
 
     G(k) = Σ_{j≤k} e_j² / (e_j + 1 + r_k),    e_j = v_j h_j,    r_k = 4 k ν_k / n_eff,
 
@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from labelguard.accounting import ball, gaussian
 from labelguard.errors import InvalidLabels
 from labelguard.learning.features import Group, default_features
+from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Shape, spectrum
+from labelguard.mechanisms.geometry import Shape, compute_spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner.prior import explained_by, margin_variance
+from labelguard.planner.prior import compute_margin_variance, guess_explained_share
 from labelguard.text import pluralize
 
 # The numbers of components to choose from: never one direction alone where there are more, since
@@ -47,7 +48,6 @@ _POWER = 0.5
 
 _LEADING = 4  # components from which labelers' weights are taken
 _WORTH = 1.0005  # a larger number has to gain this much
-_CHUNK = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Directions:
         """
         if not len(rows):
             raise InvalidLabels("there is no labeled pair")
-        principal = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+        principal = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)))
         axes = min(principal.rank, COUNTS[-1])
         z = x @ principal.axes[:, :axes].astype(np.float32)
         return cls.of_coordinates(z, principal.values, rows)
@@ -82,19 +82,21 @@ class Directions:
         more of them.
         """
         shape, axes = Shape(), min(z.shape[1], COUNTS[-1])
-        leading = values[: min(axes, _LEADING)]
-        metric = (leading / values[0] + shape.floor) ** -shape.whitening
-        norms = statistic.norms_without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
-        clip, weight = statistic.clip_and_weights(norms, shape.clip_quantile)
-        of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z))
-        information = np.zeros(axes)
-        for start in range(0, len(z), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            information += of_pair[part] @ np.square(z[part, :axes], dtype=np.float64)
+        metric = shape.metric(values[: min(axes, _LEADING)])
+        norms = statistic.compute_norms_without_signal(
+            z[:, :_LEADING] * metric.astype(np.float32), rows
+        )
+        clip, weight = statistic.choose_clip_and_weights(norms, shape.clip_quantile)
+        of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z)).astype(
+            float
+        )
+        information = square_sums(z[:, :axes], of_pair)
         square = 4 * float(values.sum()) / len(rows)
         spread = (values[:axes] / values[0]) ** _POWER
         spread *= float(values[:axes].sum()) / float(spread @ values[:axes])
-        expected = information * spread * (margin_variance(explained_by(z)) / square)
+        expected = (
+            information * spread * (compute_margin_variance(guess_explained_share(z)) / square)
+        )
         rank = int((values > values[0] * 1e-9).sum())
         return cls(expected, float(weight @ norms**2) / clip**2, float(f"{square:.2g}"), rank)
 
@@ -174,17 +176,14 @@ def count_directions(x: NDArray[np.float32]) -> int:
     """Return how many directions differences of indicators have, (pairs, sources): as many as a
     release of them could have components.
     """
-    return spectrum(x).rank if x.any() else 0
+    return compute_spectrum(x).rank if x.any() else 0
 
 
 def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
-    fitting = [
-        f"{epsilon:g}" for epsilon, room in planned.items() if has_room_for_sources(count, room)
-    ]
-    other = [
-        f"{epsilon:g}" for epsilon, room in planned.items() if not has_room_for_sources(count, room)
-    ]
-    room = (
+    fitting, other = list[str](), list[str]()
+    for epsilon, room in planned.items():
+        (fitting if has_room_for_sources(count, room) else other).append(f"{epsilon:g}")
+    rooms = (
         f"{group.name} has {pluralize(count, 'direction')}; "
         "a release on sources alone has room for "
         f"{', '.join(f'{room} at ε = {epsilon:g}' for epsilon, room in planned.items())}"
@@ -195,4 +194,4 @@ def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
     if other:
         beside = f"{default_features()}+{group.name}"
         ways.append(f"sources beside others at ε = {', '.join(other)}: --features {beside}")
-    return f"{room}; best take {'; '.join(ways)}"
+    return f"{rooms}; best take {'; '.join(ways)}"

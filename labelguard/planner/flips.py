@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
 
 from labelguard.accounting import randomized_response
-from labelguard.accounting.blocks import MOST_LABELS, Block, block
+from labelguard.accounting.blocks import MOST_LABELS, Block, find_block
 from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
-from labelguard.planner.trials import FlippedLabels, Heads, PublicSide, Trial, Worlds
+from labelguard.planner.trials import FlippedLabels, Heads, Trial, Worlds
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,7 +32,7 @@ BOUNDS = (None, 1, 3)
 _QUANTILES = (1.0, 0.9, 0.5)
 
 
-def bounds_to_try(counts: Counts) -> tuple[int | None, ...]:
+def list_bounds_to_try(counts: Counts) -> tuple[int | None, ...]:
     """Return the bounds that are tried for labelers with so many labels each; the first is None."""
     most = int(counts.max(initial=0))
     return tuple(bound for bound in BOUNDS if bound is None or bound < most)
@@ -57,10 +56,12 @@ def choose_blocks(counts: Counts, periods: int, epsilon: float, delta: float) ->
     if periods > 1:
         enough = np.ceil(np.quantile(given, _QUANTILES)).astype(np.int64) * periods
         options += [(int(uses), 1) for uses in dict.fromkeys(enough.tolist())]
-    return max(options, key=lambda option: _information(given, periods, epsilon, delta, *option))
+    return max(
+        options, key=lambda option: _measure_information(given, periods, epsilon, delta, *option)
+    )
 
 
-def _information(
+def _measure_information(
     counts: Counts, periods: int, epsilon: float, delta: float, uses: int, most: int
 ) -> float:
     """Return how many labels without noise inform as much as those of one period."""
@@ -89,7 +90,7 @@ class _Laws:
         blocks = np.maximum(np.ceil(released / most), 1)
         size = np.ceil(released / blocks).astype(np.int64)
         sizes, which = np.unique(size, return_inverse=True)
-        laws: list[Block | None] = [block(threshold, int(m)) if m else None for m in sizes]
+        laws: list[Block | None] = [find_block(threshold, int(m)) if m else None for m in sizes]
         moments = [(law.first_moment, law.second_moment) if law else (0.0, 0.0) for law in laws]
         first, second = np.array(moments).T[:, which]
         return cls(released, size, first, second)
@@ -114,19 +115,22 @@ class Flips:
 
     @classmethod
     def of(
-        cls, public: PublicSide, epsilon: float, delta: float, bound: int | None, periods: int = 1
+        cls,
+        counts: Counts,
+        sampled: Counts,
+        epsilon: float,
+        delta: float,
+        bound: int | None,
+        periods: int = 1,
     ) -> Flips:
-        """Return what (ε, δ) makes of labels, of which a release takes `bound` of each labeler."""
-        most = math.inf if bound is None else bound
+        """Return what (ε, δ) makes of labels, of which a release takes `bound` of each labeler.
 
-        def apply_bound(counts: Counts) -> Counts:
-            return np.minimum(counts, most).astype(np.int64)
-
-        counts = apply_bound(public.counts)
-        uses, size = choose_blocks(counts, periods, epsilon, delta)
-        every = _Laws.of(counts, periods, epsilon, delta, uses, size)
-        given = np.bincount(public.rows.unit, minlength=public.rows.units)
-        some = _Laws.of(apply_bound(given), periods, epsilon, delta, uses, size)
+        `counts` are those of all labelers, and `sampled` those of the sampled ones.
+        """
+        taken, some = (np.minimum(each, bound or each) for each in (counts, sampled))
+        uses, size = choose_blocks(taken, periods, epsilon, delta)
+        every = _Laws.of(taken, periods, epsilon, delta, uses, size)
+        of_some = _Laws.of(some, periods, epsilon, delta, uses, size)
         return cls(
             bound,
             uses,
@@ -134,7 +138,9 @@ class Flips:
             (1 - every.signal) / 2,
             every.released,
             variance_factor(every.signal, every.second, every.size),
-            FlippedLabels.of(some.signal, some.second, some.size, some.released, given),
+            FlippedLabels.of(
+                *(of_some.signal, of_some.second, of_some.size, of_some.released), sampled
+            ),
         )
 
     @property
@@ -194,8 +200,19 @@ def choose_bound(tried: Sequence[TriedBound]) -> TriedBound:
 
 def forecast_rr(worlds: Worlds, epsilon: float, tried: TriedBound) -> Forecast:
     """Randomized response under one bound."""
-    flips = tried.flips
-    accuracy, _ = worlds.score_head(flips.heads, tried.best_head_index)
+    accuracy, _ = worlds.score_head(tried.flips.heads, tried.best_head_index)
+    return _forecast(tried.flips, worlds.public.counts, epsilon, accuracy)
+
+
+def forecast_labels(
+    counts: Counts, epsilon: float, delta: float, bound: int | None, periods: int
+) -> Forecast:
+    """Randomized response under one bound, of pairs that no head can tell apart: it is a coin."""
+    flips = Flips.of(counts, counts, epsilon, delta, bound, periods)
+    return _forecast(flips, counts, epsilon, Interval(0.5, 0.5, 0.5))
+
+
+def _forecast(flips: Flips, counts: Counts, epsilon: float, accuracy: Interval) -> Forecast:
     error = flips.mean(flips.every)
     return Forecast(
         "rr",
@@ -206,30 +223,7 @@ def forecast_rr(worlds: Worlds, epsilon: float, tried: TriedBound) -> Forecast:
         max_labels_per_labeler=flips.bound,
         uses=flips.uses,
         block=flips.block,
-        released=float(flips.released.sum() / worlds.public.counts.sum()),
-    )
-
-
-def forecast_labels(
-    counts: Counts, epsilon: float, delta: float, bound: int | None, periods: int
-) -> Forecast:
-    """Randomized response under one bound, of pairs that no head can tell apart: it is a coin."""
-    most = math.inf if bound is None else bound
-    taken = np.minimum(counts, most).astype(np.int64)
-    uses, size = choose_blocks(taken, periods, epsilon, delta)
-    laws = _Laws.of(taken, periods, epsilon, delta, uses, size)
-    flip = (1 - laws.signal) / 2
-    error = float(np.average(flip, weights=laws.released))
-    return Forecast(
-        "rr",
-        epsilon,
-        Interval(0.5, 0.5, 0.5),
-        Interval(error, error, error),
-        flip_probability=Interval(error, float(flip.min()), float(flip.max())),
-        max_labels_per_labeler=bound,
-        uses=uses,
-        block=size,
-        released=float(laws.released.sum() / counts.sum()),
+        released=float(flips.released.sum() / counts.sum()),
     )
 
 
@@ -240,6 +234,8 @@ def forecast_props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
     second model then learns what the first one knew; elsewhere it learns from all labels. Its
     accuracy is therefore between that of `rr` and that of half of its labels.
     """
+    from scipy.special import erf
+
     half, _ = worlds.score_best_head(flips.half_heads)
     signal = 1 - 2 * flips.every
     # Half of the labelers are in stage 2; the noise of d, where 1 marks a disagreement, is s/2.

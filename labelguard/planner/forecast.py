@@ -6,17 +6,16 @@ import bisect
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
+from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, choose_usual_delta
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs.columns import name_labelers
+from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_pairs
-from labelguard.inputs.sources import Input, command_arguments
+from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.learning.features import (
     PairFeatures,
     default_features,
@@ -25,20 +24,9 @@ from labelguard.learning.features import (
     open_usable,
 )
 from labelguard.mechanisms.statistic import Rows
-from labelguard.notebook import Picture, card, group_facts
 from labelguard.planner import advice, components, tuning
-from labelguard.planner.advice import (
-    NOUNS,
-    PlanCounts,
-    Planned,
-    Recommendation,
-    Worth,
-    describe_input,
-    draw_accuracy,
-    forecast_table_rows,
-    summarize,
-)
-from labelguard.planner.outcomes import Forecast, Sizing, best, best_including_training
+from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Worth
+from labelguard.planner.outcomes import Forecast, find_best, find_best_with_training
 from labelguard.planner.prior import Prior
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
@@ -48,33 +36,6 @@ V = TypeVar("V", int, float)
 # Among which the least is sought at which a release beats a coin.
 _EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
 _FEW_DRAWS = 6
-
-
-class PlanResult(Planned):
-    """Forecasts of every mechanism and ε, and what follows from them."""
-
-    def __repr__(self) -> str:
-        counts, units = self.counts, NOUNS[self.unit]
-        best = (f"ε = {one.epsilon:g}: {one.mechanism or 'nothing'}" for one in self.recommended)
-        size = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
-        return f"PlanResult({size}; δ = {self.delta:g}; {', '.join(best)})"
-
-    def __str__(self) -> str:
-        lines = [f"{describe_input(self)}; no label was read, nothing was charged"]
-        for cells, is_automatic in forecast_table_rows(self):
-            if is_automatic and self.features:
-                lines.append(f"ε = {cells[0]}: {cells[1]}, accuracy {cells[2]} ({cells[3]})")
-        return "\n".join([*lines, *summarize(self)])
-
-    def _repr_html_(self) -> str:
-        words = [one.words for one in self.recommended]
-        commands = [one.command for one in self.recommended if one.command]
-        facts = [("planned for", describe_input(self)), ("recommended", " ".join(summarize(self)))]
-        facts += group_facts("expect", words)
-        facts += [*group_facts("notes", self.notes), *group_facts("next", commands)]
-        title = "Forecast of a private release"
-        caption = "Accuracy against ε. " + "; ".join(words)
-        return card(title, facts, picture=Picture(draw_accuracy(self), caption))
 
 
 @suggest_misspelled_keywords
@@ -120,7 +81,7 @@ def plan(
         >>> lg.plan("labels.parquet", epsilons=[3], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
     """
-    columns, periods = name_labelers(columns, labeler_column), uses
+    columns, periods = add_labeler_column(columns, labeler_column), uses
     several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
@@ -151,40 +112,51 @@ def plan(
         raise InvalidLabels(_no_features_note(unusable, "no choice can be planned"))
     x = provider(pairs.table) if provider else np.zeros((len(pairs.table), 0), np.float32)
     units = len(np.unique(rows.unit))
-    delta = usual_delta(units) if delta is None else delta
+    delta = choose_usual_delta(units) if delta is None else delta
     bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None
-    setting = _Setting(x, rows, units, unit, delta, prior, bounds, periods)
-    forecasts = setting.forecast(budgets, growth=True, progress=progress)
-    good = {epsilon: best(forecasts, epsilon) for epsilon in budgets}
+    setting = partial(tuning.forecast, x, delta=delta, prior=prior, bounds=bounds, periods=periods)
+    forecasts = setting(rows, budgets, progress=progress)
+    good = {epsilon: find_best(forecasts, epsilon) for epsilon in budgets}
     # A first release makes no policy of several runs of training.
-    choose = best_including_training if periods == 1 else best
+    choose = find_best_with_training if periods == 1 else find_best
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
     read = advice.format_reading_options(columns, format, public_columns, question, split)
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 
-    def command(sizing: Sizing) -> str:
-        words = [
-            "labelguard",
-            "privatize",
-            *command_arguments(source),
-            *setting.options(sizing, features),
-        ]
+    def command(chosen: Forecast) -> str:
+        words = ["labelguard", "privatize", *format_command_arguments(source)]
+        words += ["--mechanism", chosen.mechanism]
+        words += ["--epsilon", f"{chosen.epsilon:g}", "--delta", f"{delta:g}"]
+        if chosen.mechanism != "rr":
+            words += ["--features", features]
+            words += [] if agreement is None else ["--agreement", f"{agreement:g}"]
+        if chosen.max_labels_per_labeler is not None:
+            words += ["--max-labels-per-labeler", str(chosen.max_labels_per_labeler)]
+        often = ["--uses", f"{periods}"] if periods > 1 else ["--once"]
+        words += ["--unit", "item"] if unit == "item" else often
         return shlex.join([*words, *read, "-o", "release"])
 
     recommended = tuple(
-        advice.recommend(
-            Sizing.of(serving[epsilon], periods),
+        advice.describe_recommendation(
+            serving[epsilon],
+            periods,
             forecast.mechanism if provider else "",
             forecasts[0] if provider else None,
-            *(units, unit, command),
+            units,
+            unit,
+            command,
         )
         for epsilon, forecast in good.items()
     )
     noises = {
         epsilon: components.make_noise_chooser(epsilon, delta, periods) for epsilon in budgets
     }
+    worth = _UNKNOWN_WORTH
+    if provider:
+        quickly = partial(setting, growth=False, draws=_FEW_DRAWS, progress=progress)
+        worth = _find_worth(rows, units, unit, recommended, quickly)
     left_out = [f"{pluralize(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     if provider is None:
         left_out.append(_no_features_note(unusable, "only randomized response is planned"))
@@ -195,8 +167,8 @@ def plan(
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
         recommended=recommended,
-        epsilon=advice.sufficient_epsilon(recommended, right),
-        worth=setting.worth(recommended, budgets, progress) if provider else _UNKNOWN_WORTH,
+        epsilon=advice.find_sufficient_epsilon(recommended, right),
+        worth=worth,
         notes=(
             *left_out,
             *(components.describe_sources(x, rows, provider.groups(), noises) if provider else ()),
@@ -232,92 +204,42 @@ def _check_options(unit: str, bound: int | None, bad_rows: str, periods: int) ->
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Setting:
-    """Public: features of pairs, who labels them, how many units there are, what to plan for.
+def _find_worth(
+    rows: Rows,
+    units: int,
+    unit: str,
+    recommended: Sequence[Recommendation],
+    forecast: Callable[[Rows, list[float]], tuple[Forecast, ...]],
+) -> Worth:
+    """Find from which ε on a release beats a coin; else from how many labelers on.
 
-    `bounds` are those that randomized response may choose from; None: the usual ones.
+    `units` are those that label the `rows`, and `forecast` is of others, at some ε, in few worlds.
     """
 
-    x: NDArray[np.float32]
-    rows: Rows
-    units: int
-    unit: str
-    delta: float
-    prior: Prior
-    bounds: tuple[int | None, ...] | None
-    periods: int
+    def beats_coin(epsilon: float, times: int) -> bool:
+        more = tuning.repeat_labelers(rows, times) if times > 1 else rows
+        forecasts = forecast(more, [epsilon])
+        return advice.is_worth_it(find_best(forecasts, epsilon), max(times * units, advice.FEWEST))
 
-    def forecast(
-        self,
-        epsilons: Sequence[float],
-        *,
-        growth: bool,
-        draws: int = tuning.DRAWS,
-        rows: Rows | None = None,
-        progress: Progress = no_progress,
-    ) -> tuple[Forecast, ...]:
-        """Forecasts at these ε, of other `rows` if there are any, all else as asked."""
-        return tuning.forecast(
-            *(self.x, rows or self.rows, epsilons, self.delta, self.prior),
-            draws=draws,
-            bounds=self.bounds,
-            periods=self.periods,
-            growth=growth,
-            progress=progress,
-        )
+    least = min((one.epsilon for one in recommended if one.mechanism), default=None)
+    if units >= advice.FEWEST:
+        below = math.inf if least is None else least
+        poor = (one.epsilon for one in recommended if not one.mechanism)
+        above = max((epsilon for epsilon in poor if epsilon < below), default=0.0)
+        between = [epsilon for epsilon in _EPSILONS if above < epsilon < below]
+        least_good = _first_that_holds(between, lambda epsilon: beats_coin(epsilon, 1)) or least
+        if least_good is not None:
+            return advice.describe_worth(least_good, None, unit)
+    epsilon = min((one.epsilon for one in recommended), key=lambda e: abs(e - USUAL_EPSILON))
+    few = -(-advice.FEWEST // units)
+    more = sorted({1, *(few * times for times in advice.TIMES)})
+    times = _first_that_holds(more, lambda times: beats_coin(epsilon, times))
+    if times is None:
+        return advice.describe_worth(None, None, unit)
+    return advice.describe_worth(epsilon, max(advice.FEWEST, times * units), unit)
 
-    def options(self, sizing: Sizing, features: str) -> list[str]:
-        """Return the options of a release as forecast, which tunes what is left out alike."""
-        words = ["--mechanism", sizing.mechanism]
-        words += ["--epsilon", f"{sizing.forecast.epsilon:g}", "--delta", f"{self.delta:g}"]
-        if sizing.mechanism != "rr":
-            words += ["--features", features]
-            if self.prior.agreement is not None:
-                words += ["--agreement", f"{self.prior.agreement:g}"]
-        if sizing.max_labels_per_labeler is not None:
-            words += ["--max-labels-per-labeler", str(sizing.max_labels_per_labeler)]
-        if self.unit == "item":
-            return [*words, "--unit", "item"]
-        return [*words, *(["--uses", f"{self.periods}"] if self.periods > 1 else ["--once"])]
 
-    def worth(
-        self, recommended: Sequence[Recommendation], epsilons: Sequence[float], progress: Progress
-    ) -> Worth:
-        """Find from which ε on a release beats a coin; else from how many labelers on."""
-        serving = [one.epsilon for one in recommended if one.mechanism]
-        poor = [one.epsilon for one in recommended if not one.mechanism]
-        least = min(serving, default=None)
-        if self.units >= advice.FEWEST:
-            above = max((e for e in poor if least is None or e < least), default=0.0)
-            below = math.inf if least is None else least
-            between = [epsilon for epsilon in _EPSILONS if above < epsilon < below]
-            least_good = (
-                self._first_that_holds(between, lambda e: self._beats_coin(e, 1, progress)) or least
-            )
-            if least_good is not None:
-                return advice.describe_worth(least_good, None, self.unit)
-        epsilon = min(epsilons, key=lambda e: abs(e - USUAL_EPSILON))
-        few = -(-advice.FEWEST // self.units)
-        more = sorted({1, *(few * times for times in advice.TIMES)})
-        times = self._first_that_holds(
-            more, lambda times: self._beats_coin(epsilon, times, progress)
-        )
-        if times is None:
-            return advice.describe_worth(None, None, self.unit)
-        return advice.describe_worth(epsilon, max(advice.FEWEST, times * self.units), self.unit)
-
-    def _beats_coin(self, epsilon: float, times: int, progress: Progress) -> bool:
-        """Return whether a release of so many times the labelers beats a coin, in few worlds."""
-        rows = tuning.repeat_labelers(self.rows, times) if times > 1 else None
-        forecasts = self.forecast(
-            [epsilon], growth=False, draws=_FEW_DRAWS, rows=rows, progress=progress
-        )
-        units = max(times * self.units, advice.FEWEST)
-        return advice.is_worth_it(best(forecasts, epsilon), units)
-
-    @staticmethod
-    def _first_that_holds(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
-        """Return the first that holds, of values of which those behind it hold too."""
-        at = bisect.bisect_left(values, True, key=holds)
-        return values[at] if at < len(values) else None
+def _first_that_holds(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
+    """Return the first that holds, of values of which those behind it hold too."""
+    at = bisect.bisect_left(values, True, key=holds)
+    return values[at] if at < len(values) else None

@@ -63,49 +63,7 @@ class Forecast:
     twice_labels: float | None = None
 
 
-@dataclass(frozen=True)
-class Sizing:
-    """The allowance that a policy needs, so that the mechanism that serves best lasts for all
-    periods.
-    """
-
-    # rr, props, statistic or uls
-    mechanism: str
-    # how many releases the policy is for
-    periods: int
-    # statistic releases, or runs, to allow; None where the mechanism takes randomized labels
-    releases: int | None
-    # the fewest components that its ball noise is for; None: Gaussian noise, or no statistic
-    ball: int | None
-    # randomized blocks to allow; None where the mechanism takes none
-    uses: int | None
-    # labels of each use, at most; None as above
-    block: int | None
-    # labels of each labeler that a release takes; None: all
-    max_labels_per_labeler: int | None
-    # share of the labels expected over all periods that this lets in
-    fits: float
-    # what a period's release may be expected to give
-    forecast: Forecast
-
-    @classmethod
-    def of(cls, forecast: Forecast, periods: int) -> Sizing:
-        """Return what the mechanism of a forecast for so many periods needs."""
-        summed, noise = forecast.mechanism in ("statistic", "uls"), forecast.noise
-        return cls(
-            forecast.mechanism,
-            periods,
-            periods if summed else None,
-            noise.least if noise and noise.kind == "ball" else None,
-            forecast.uses,
-            forecast.block,
-            forecast.max_labels_per_labeler,
-            forecast.released,
-            forecast,
-        )
-
-
-def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
+def find_best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
     """Return the forecast of highest accuracy at ε, but for `uls`, whose sampling has to be asked
     for.
 
@@ -117,20 +75,20 @@ def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
     return min(near, key=lambda f: (-f.released, f.label_error.mean))
 
 
-def best_including_training(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
-    """Return the `best` at ε, or `uls` where that is the statistic and a run is better by over
+def find_best_with_training(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
+    """Return the `find_best` at ε, or `uls` where that is the statistic and a run is better by over
     .002.
 
     A statistic of about the same worth is one release, which takes no training and no steps.
     """
-    top = best(forecasts, epsilon)
+    top = find_best(forecasts, epsilon)
     runs = [f for f in forecasts if (f.mechanism, f.epsilon) == ("uls", epsilon)]
     if top.mechanism != "statistic" or not runs:
         return top
     return runs[0] if runs[0].accuracy.mean > top.accuracy.mean + INDISTINCT else top
 
 
-def learned_share(forecast: Forecast, plain: Forecast) -> float:
+def compute_learned_share(forecast: Forecast, plain: Forecast) -> float:
     """Return how much of what a head learns without privacy (above a coin toss) is learnt, in [0,
     1].
     """
@@ -138,7 +96,7 @@ def learned_share(forecast: Forecast, plain: Forecast) -> float:
     return min(max((forecast.accuracy.mean - 0.5) / most, 0.0), 1.0) if most > 0 else 0.0
 
 
-def interval(mean: float, values: NDArray[np.float64]) -> Interval:
+def compute_interval(mean: float, values: NDArray[np.float64]) -> Interval:
     """Return the range of 90% of `values`, widened to hold their `mean`."""
     low, high = np.quantile(values, (0.05, 0.95))
     return Interval(mean, min(float(low), mean), max(float(high), mean))

@@ -55,7 +55,7 @@ class Prior:
     agreement: how often two labelers' strict labels on one item agree, in [0.55, 0.9]; None: not
         known, most likely in the middle of .6 to .85.
     explained: share of the shared utility's variance that is linear in the features, from and to,
-        in (0, 1]; None: as `explained_by` says.
+        in (0, 1]; None: as `guess_explained_share` says.
     tie_rate: share of labels that are ties, from and to, in [0, 0.9].
     seed: the same seed gives the same simulated labels.
     """
@@ -67,11 +67,11 @@ class Prior:
 
     def __post_init__(self) -> None:
         if self.agreement is not None:
-            _within("agreement", self.agreement, *AGREEMENTS)
+            _check_within("agreement", self.agreement, *AGREEMENTS)
         for share in self.explained or ():
-            _within("explained", share, 0.01, 1)
+            _check_within("explained", share, 0.01, 1)
         for share in self.tie_rate:
-            _within("tie-rate", share, 0, 0.9)
+            _check_within("tie-rate", share, 0, 0.9)
         if self.seed < 0:
             raise PolicyError(f"seed must be at least 0, found {self.seed}")
 
@@ -85,7 +85,7 @@ class Prior:
         return values[0], values[1], values[2]
 
 
-def explained_by(z: NDArray[np.float32]) -> Range:
+def guess_explained_share(z: NDArray[np.float32]) -> Range:
     """Return what share of the shared utility features explain, from and to.
 
     `z` (pairs, axes) are principal coordinates. Few directions, or what most pairs share with
@@ -112,7 +112,7 @@ class Draw:
     twin: NDArray[np.float32] | None = None
 
 
-def margin_variance(explained: Range) -> float:
+def compute_margin_variance(explained: Range) -> float:
     """Return the variance of margins of a head that knows what features explain, in log-odds.
 
     Labels are close to signs of normal utilities with logistic noise: two labelers who agree as
@@ -134,7 +134,7 @@ class Population:
         self._z, self._rows, self._prior = z, rows, prior
         self._variances = variances / variances[0]
         self._counts = np.bincount(rows.pair, minlength=len(z)).astype(np.float64)
-        self._explained = prior.explained or explained_by(z)
+        self._explained = prior.explained or guess_explained_share(z)
 
     def draws(self, number: int, skip: int = 0, twins: bool = False) -> Iterator[Draw]:
         """Simulated worlds but for the first few.
@@ -195,6 +195,6 @@ def _simulate_labels(gap: Floats, ties: float, rng: np.random.Generator) -> NDAr
     return np.where(tied, 0, first - 0.5).astype(np.float32)
 
 
-def _within(name: str, value: float, low: float, high: float) -> None:
+def _check_within(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # also refuses NaN
         raise PolicyError(f"{name} must be between {low} and {high}, found {value}")

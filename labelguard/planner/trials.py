@@ -20,15 +20,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.special import erf
 
 from labelguard.errors import InvalidLabels
-from labelguard.mechanisms.geometry import Shape, spectrum
+from labelguard.mechanisms.geometry import Shape, compute_spectrum
 from labelguard.mechanisms.noise import Noise
-from labelguard.mechanisms.statistic import Rows, clip_and_weights
+from labelguard.mechanisms.statistic import (
+    Rows,
+    choose_clip_and_weights,
+    compute_norms_without_signal,
+)
 from labelguard.planner.components import Directions
-from labelguard.planner.outcomes import Forecast, Interval, interval
+from labelguard.planner.outcomes import Forecast, Interval, compute_interval
 from labelguard.planner.prior import Draw, Population, Prior
 
 Counts = NDArray[np.int64]
@@ -44,7 +46,6 @@ _NOISES = 8  # noise realised per simulated world, for intervals
 _MOST_UNITS = 4000
 _MOST_ROWS = 250_000
 _MOST_SEEN = 1500
-_CHUNK = 1 << 14
 _TINY = np.finfo(np.float64).tiny
 _NO_SPREAD = np.float32(1e-20)  # far below any margin that is not 0
 
@@ -98,7 +99,7 @@ class PublicSide:
     def weighing(self, shape: Shape) -> Weighing:
         """Return the clip and the weights of a statistic of this shape."""
         metric, norms = self._metric_and_norms(shape)
-        clip, weight = clip_and_weights(norms, shape.clip_quantile)
+        clip, weight = choose_clip_and_weights(norms, shape.clip_quantile)
         mine = weight[self.sampled]
         information = self._information(mine, len(metric))
         return Weighing(metric, clip, mine, information, information)
@@ -114,22 +115,26 @@ class PublicSide:
         part = np.ones(len(self.every)) if size is None else 2 / (size * (size - 1.0))
         records = np.bincount(self.every.unit, part, self.every.units)
         weight = 1 / np.sqrt(np.maximum(records, 1))
-        clip = clip_and_weights(norms * weight, _MEDIAN)[0]
+        clip = choose_clip_and_weights(norms * weight, _MEDIAN)[0]
         mine, components = weight[self.sampled], len(metric)
         of_labels = self._information(mine**2, components)
         return Weighing(metric, clip, mine, self._information(mine, components), of_labels)
 
     def _metric_and_norms(self, shape: Shape) -> tuple[Floats, Floats]:
         """Return a, and b_u of all labelers in it, (components,) and (units,)."""
-        components = min(shape.components, len(self.values))
-        leading = self.values[:components]
-        metric = (leading / self.values[0] + shape.floor) ** -shape.whitening
-        return metric, _norms(self.z[:, :components], metric.astype(np.float32), self.every)
+        metric = shape.metric(self.values[: shape.components])
+        z = self.z[:, : len(metric)] * metric.astype(np.float32)
+        return metric, compute_norms_without_signal(z, self.every)
 
     def _information(self, weight: Floats, components: int) -> Floats:
         """¼ Σ weight x² of the sampled labelers, (components,)."""
         information = weight.astype(np.float32) @ self.energy[:, :components]
         return np.asarray(information, np.float64)
+
+    @property
+    def sampled_counts(self) -> Counts:
+        """Return how many labels each of the sampled labelers gives."""
+        return np.bincount(self.rows.unit, minlength=self.rows.units)
 
     @cached_property
     def directions(self) -> Directions:
@@ -148,22 +153,22 @@ class PublicSide:
             yield Trial(self, draw)
 
 
-def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
+def derive_public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     """Return the public side of every trial, from pairs x (pairs, d) and who labels them.
 
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
     """
     if not len(rows):
         raise InvalidLabels("there is no labeled pair")
-    axes = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+    axes = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)))
     sizes = tuple(sorted({min(size, axes.rank) for size in COMPONENTS}))
     z = x @ axes.axes[:, : sizes[-1]].astype(np.float32)
     values = axes.values[: sizes[-1]]
     rng = np.random.default_rng(seed)
     counts = np.bincount(rows.unit, minlength=rows.units)
-    sampled = _sample_labelers(counts, rng)
-    mine = rows_of_labelers(rows, sampled)
-    seen, seen_weight = _pairs_to_judge(mine, len(z), rng)
+    sampled = sample_labelers(counts, rng, _MOST_ROWS, _MOST_UNITS)
+    mine = select_rows_of_labelers(rows, sampled)
+    seen, seen_weight = _choose_judged_pairs(mine, len(z), rng)
     return PublicSide(
         z=z,
         values=values,
@@ -173,7 +178,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
         rows=mine,
         scale=np.count_nonzero(counts) / len(sampled),
         counts=counts[counts > 0],
-        energy=_sums_by_labeler(z, mine, mine.information(), 2),
+        energy=sums_by_labeler(np.square(z), mine, mine.information()),
         seen=seen,
         seen_weight=seen_weight,
     )
@@ -222,7 +227,7 @@ class Trial:
     def __init__(self, public: PublicSide, draw: Draw) -> None:
         self._public = public
         rows, seen = public.rows, public.seen
-        self.sums = _sums_by_labeler(public.z, rows, draw.half * rows.row_weights(), 1)
+        self.sums = sums_by_labeler(public.z, rows, draw.half * rows.row_weights())
         given = np.bincount(rows.pair, minlength=len(public.z))[seen]
         weight = public.seen_weight / np.maximum(given, 1)
         half = np.bincount(rows.pair, draw.half, len(public.z))[seen]
@@ -320,6 +325,8 @@ class Trial:
 
     def scores(self, heads: Heads) -> tuple[Floats, Floats]:
         """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
+        from scipy.special import erf
+
         z, squares = self._public.scored_pairs
         margin: Small = heads.mean.astype(np.float32) @ z
         spread: Small = (2 * heads.variance).astype(np.float32) @ squares
@@ -329,14 +336,16 @@ class Trial:
         return 0.5 + right[:, 0], 0.5 + right[:, 1]
 
 
-def _sample_labelers(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return some labelers with labels: as many as keep a trial fast, at random."""
-    some = rng.permutation(np.flatnonzero(counts))[:_MOST_UNITS]
-    within = int(np.searchsorted(np.cumsum(counts[some]), _MOST_ROWS, side="right"))
-    return np.sort(some[: max(within, min(len(some), 1))])
+def sample_labelers(
+    counts: Counts, rng: np.random.Generator, most_rows: int, most_labelers: int | None = None
+) -> NDArray[np.intp]:
+    """Return some labelers with labels, at random, ascending: at least one, if any has."""
+    some = rng.permutation(np.flatnonzero(counts))[:most_labelers]
+    within = int(np.searchsorted(np.cumsum(counts[some]), most_rows, side="right"))
+    return np.sort(some[: max(within, 1)])
 
 
-def rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
+def select_rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
     """Return the rows of some labelers, grouped by labeler and renumbered, in their order or by
     pair.
     """
@@ -349,31 +358,19 @@ def rows_of_labelers(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = Fal
     return Rows(rows.pair[order], mine[order], len(units), None, size, rows.choices)
 
 
-def _norms(z: Small, metric: Small, rows: Rows) -> Floats:
-    """b_u of all labelers in this metric, shape (units,)."""
-    squares = np.empty(len(z))
-    for start in range(0, len(z), _CHUNK):
-        part = np.square(z[start : start + _CHUNK] * metric)
-        squares[start : start + _CHUNK] = part.sum(axis=1, dtype=np.float64)
-    share = rows.row_weights() ** 2
-    return np.asarray(np.sqrt(np.bincount(rows.unit, share * squares[rows.pair], rows.units)) / 2)
-
-
-def _sums_by_labeler(
-    z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: int
-) -> Small:
-    """Σ coefficient · z^power over the rows of each labeler, shape (labelers, axes).
+def sums_by_labeler(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]]) -> Small:
+    """Σ coefficient · z over the rows of each labeler, shape (labelers, axes).
 
     `rows` are grouped by labeler: they are the compressed rows of a sparse matrix as they stand.
     """
+    from scipy.sparse import csr_array
+
     starts = np.searchsorted(rows.unit, np.arange(rows.units + 1))
-    factor = csr_array(
-        (coefficient.astype(np.float32), rows.pair, starts), shape=(rows.units, len(z))
-    )
-    return np.asarray(factor @ (z**power if power > 1 else z), np.float32)
+    parts = coefficient.astype(np.float32), rows.pair, starts
+    return np.asarray(csr_array(parts, shape=(rows.units, len(z))) @ z, np.float32)
 
 
-def _pairs_to_judge(
+def _choose_judged_pairs(
     rows: Rows, pairs: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.intp], Floats]:
     """Pairs that heads are judged on, and what they weigh: all labeled ones, or a sample."""
@@ -395,8 +392,8 @@ class Worlds:
 
     @classmethod
     def of(cls, x: NDArray[np.float32], rows: Rows, prior: Prior, number: int) -> Worlds:
-        """So many worlds over pairs x (pairs, d) and who labels them. Raises as `public_side`."""
-        public = public_side(x, rows, prior.seed)
+        """So many worlds over pairs x (pairs, d) and their labelers; see `derive_public_side`."""
+        public = derive_public_side(x, rows, prior.seed)
         return cls(public, tuple(public.trials(prior, number)), prior)
 
     def extend_to(self, number: int) -> Worlds:
@@ -423,7 +420,9 @@ class Worlds:
             realised.append(trial.scores(Heads(mean + noise, np.zeros_like(noise))))
         accuracy, error = np.mean(means, axis=0)
         spread = np.stack([np.stack(scores) for scores in realised], axis=1)
-        return interval(float(accuracy), spread[0]), interval(float(error), spread[1])
+        return compute_interval(float(accuracy), spread[0]), compute_interval(
+            float(error), spread[1]
+        )
 
     def score_best_head(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
         """Return what the head with the highest mean accuracy is scored by `score_head`."""

@@ -5,8 +5,8 @@ What it returns is the same whatever the real labels are, so it costs no privacy
 before any label exists. The shape of a statistic needs no simulation: see `planner.components`.
 
 Utility is the expected share of a fresh labeler's strict labels that a linear head gets right. The
-fits of a release and of trials use `statistic.noise_aware_ridge`: on 50 labelers at ε = 1 it
-bettered the plain ridge with any number of components, and mattered little with many labelers.
+fits of a release and of trials use `statistic.compute_noise_aware_ridge`: on 50 labelers at ε = 1
+it bettered the plain ridge with any number of components, and mattered little with many labelers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
 from labelguard.planner.flips import Flips, TriedBound
-from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, Sizing, best
+from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, find_best
 from labelguard.planner.prior import Prior
 from labelguard.planner.trials import Trial, Worlds
 from labelguard.text import Progress, no_progress
@@ -66,28 +66,27 @@ def forecast(
     together then. `growth` also forecasts twice the labelers and twice the labels, at twice the
     cost.
 
-    Raises `PolicyError` for budgets no mechanism has, `InvalidLabels` as `trials.public_side`.
+    Raises `PolicyError` for budgets no mechanism has, `InvalidLabels` as
+    `trials.derive_public_side`.
     """
     check_budgets(epsilons, delta)
     prior = prior or Prior()
     parts = 3 if growth else 1
     progress("simulating labels", 0.0)
     counts = np.bincount(rows.unit)
-    bounds = tuple(bounds or flips.bounds_to_try(counts))
+    bounds = tuple(bounds or flips.list_bounds_to_try(counts))
     if not x.shape[1]:
         every = ((epsilon, delta, bound, periods) for epsilon in epsilons for bound in bounds)
         return tuple(flips.forecast_labels(counts[counts > 0], *terms) for terms in every)
     terms = _ForecastTerms(tuple(epsilons), delta, bounds, periods)
-    share = _part_of_progress(partial(progress, "simulating labels"), 0, parts)
+    share = _narrow_progress(partial(progress, "simulating labels"), 0, parts)
     now = terms.forecasts(Worlds.of(x, rows, prior, draws), share)
     if growth:
         grown = []
         for part, (name, more) in enumerate(
             (("labelers", repeat_labelers(rows, 2)), ("labels", _double_labels(rows, prior))), 1
         ):
-            share = _part_of_progress(
-                partial(progress, f"simulating twice the {name}"), part, parts
-            )
+            share = _narrow_progress(partial(progress, f"simulating twice the {name}"), part, parts)
             worlds = Worlds.of(x, more, prior, max(draws // 2, 1))
             grown.append(terms.forecasts(worlds, share))
         now = [
@@ -106,9 +105,8 @@ def recommend(
     *,
     periods: int = 1,
     progress: Progress = no_progress,
-) -> Sizing:
-    """Return what `--mechanism auto` does at this budget, and what a policy for `periods` has to
-    allow.
+) -> Forecast:
+    """Return the forecast of what `--mechanism auto` chooses at this budget, for `periods`.
 
     It is the best `forecast`, found with less work: in a third of the worlds, unless these leave
     open which mechanism is better; and without PROPS where it cannot be chosen. The accuracy of
@@ -116,7 +114,9 @@ def recommend(
     chosen only where randomized response is as good as the best. Raises as `forecast`.
     """
     check_budgets([epsilon], delta)
-    terms = _ForecastTerms((epsilon,), delta, flips.bounds_to_try(np.bincount(rows.unit)), periods)
+    terms = _ForecastTerms(
+        (epsilon,), delta, flips.list_bounds_to_try(np.bincount(rows.unit)), periods
+    )
     worlds = Worlds.of(x, rows, prior or Prior(), _FIRST_DRAWS)
     step = "comparing mechanisms on simulated labels"
     compared = terms.compare(worlds, epsilon, partial(progress, step))
@@ -128,7 +128,7 @@ def recommend(
     forecasts = [statistic, rr]
     if rr.accuracy.mean >= statistic.accuracy.mean - INDISTINCT:
         forecasts.append(flips.forecast_props(worlds, option.flips, rr))
-    return Sizing.of(best(forecasts, epsilon), periods)
+    return find_best(forecasts, epsilon)
 
 
 def forecast_statistic_alone(
@@ -195,7 +195,8 @@ class _ForecastTerms:
         tried = []
         for number, bound in enumerate(self.bounds, 1):
             share(number / (len(self.bounds) + 1))
-            option = Flips.of(worlds.public, epsilon, self.delta, bound, self.periods)
+            terms = epsilon, self.delta, bound, self.periods
+            option = Flips.of(worlds.public.counts, worlds.public.sampled_counts, *terms)
             tried.append(TriedBound.of(worlds, option))
         share(1.0)
         return _Comparison(epsilon, shape, noise, accuracies[:, 0], tried)
@@ -213,9 +214,9 @@ class _ForecastTerms:
         """
         forecasts = [Forecast("non-private", None, *worlds.score_best_head(Trial.plain_heads))]
         for number, epsilon in enumerate(self.epsilons):
-            mine = _part_of_progress(share, number, len(self.epsilons))
+            mine = _narrow_progress(share, number, len(self.epsilons))
             compared = self.compare(
-                worlds, epsilon, _part_of_progress(mine, 0, 2)
+                worlds, epsilon, _narrow_progress(mine, 0, 2)
             )  # about half of the work
             best_option = flips.choose_bound(compared.tried)
             rr = [flips.forecast_rr(worlds, epsilon, option) for option in compared.tried]
@@ -227,7 +228,7 @@ class _ForecastTerms:
         return forecasts
 
 
-def _part_of_progress(whole: _Share, number: int, parts: int) -> _Share:
+def _narrow_progress(whole: _Share, number: int, parts: int) -> _Share:
     """Shares of one of so many equal parts, told as shares of the whole."""
     return lambda share: whole((number + share) / parts)
 

@@ -87,7 +87,7 @@ class Attempts:
         return f"no release succeeded since {self.since}: {attempts} failed, the last: {why}"
 
 
-def read(home: Project) -> Attempts:
+def read_attempts(home: Project) -> Attempts:
     """Return what a project's file says; nothing, where there is none or it cannot be read."""
     with contextlib.suppress(
         *(OSError, ValueError, TypeError, AttributeError, RecursionError, LabelguardError)
@@ -122,7 +122,7 @@ def record_attempt(home: Project) -> Iterator[None]:
 
 def record_failure(home: Project, error: Exception) -> None:
     """Note that an attempt failed."""
-    before = read(home)
+    before = read_attempts(home)
     reason = next((name for kind, name in _KINDS if isinstance(error, kind)), "other")
     ours = isinstance(error, LabelguardError)
     attempts = replace(
@@ -139,7 +139,7 @@ def record_failure(home: Project, error: Exception) -> None:
 
 def record_success(home: Project) -> None:
     """Note that an attempt succeeded."""
-    _write_attempts(home, Attempts(read(home).failed, released_at=clock.now()))
+    _write_attempts(home, Attempts(read_attempts(home).failed, released_at=clock.now()))
 
 
 def record_restored(home: Project, released_at: str) -> None:
@@ -149,7 +149,7 @@ def record_restored(home: Project, released_at: str) -> None:
 
 def clear_failures(home: Project) -> None:
     """Note that what failed does not fail any more, though nothing was released."""
-    before = read(home)
+    before = read_attempts(home)
     _write_attempts(home, Attempts(before.failed, released_at=before.released_at))
 
 

@@ -45,7 +45,7 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project.opening import OpenProject, Where, remove_leftovers
 from labelguard.project.verification import find_ledger_fault, find_release_fault
-from labelguard.storage.files import PART, fsync_path, sha256
+from labelguard.storage.files import PART, fsync_path, hash_file
 
 FORMAT = 1
 LEDGER, CONFIG = "ledger.sqlite3", "labelguard.toml"
@@ -66,7 +66,7 @@ def write_archive(
     A name that ends in .gz makes a gzip file, any other a zstd one. Raises `ProjectError` if `path`
     exists, or for a file that has no place in a project.
     """
-    refuse_existing(path)
+    check_new_backup_path(path)
     listed = {name: _describe_member(name, source) for name, source in members.items()}
     manifest = json.dumps({"format": FORMAT} | dict(facts) | {"members": listed}, indent=1).encode()
     if len(manifest) > _LARGEST[_MANIFEST]:
@@ -86,14 +86,14 @@ def write_archive(
                 with source.open("rb") as content:
                     tar.addfile(_make_tar_header(name, listed[name]["bytes"]), content)
         fsync_path(temporary)
-        refuse_existing(path)
+        check_new_backup_path(path)
         temporary.replace(path)
         fsync_path(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def refuse_existing(path: Path) -> None:
+def check_new_backup_path(path: Path) -> None:
     """Raise `ProjectError` if there is something at `path`, or no directory to put it in."""
     if path.exists():
         raise ProjectError(f"{path} exists; a backup never replaces a file: choose another name")
@@ -202,7 +202,7 @@ def _write_and_hash(content: IO[bytes], target: Path, mode: int) -> str:
 def _describe_member(name: str, source: Path) -> dict[str, Any]:
     if not _NAME.fullmatch(name) or source.is_symlink():
         raise ProjectError(f"{source} does not belong into a project; move it away")
-    return {"sha256": sha256(source), "bytes": source.stat().st_size}
+    return {"sha256": hash_file(source), "bytes": source.stat().st_size}
 
 
 def _make_tar_header(name: str, size: int) -> tarfile.TarInfo:
@@ -243,7 +243,7 @@ def backup(path: str | Path, *, project: Where = None) -> Backup:
     `ProjectError` if a private map is not as it was drawn, or the file exists or cannot be written.
     """
     target = Path(path)
-    refuse_existing(target)
+    check_new_backup_path(target)
     with OpenProject.hold_for_job(project) as opened:
         try:
             return _write_backup(opened, target)
@@ -259,7 +259,7 @@ def _write_backup(opened: OpenProject, target: Path) -> Backup:
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
     remove_leftovers(opened, records)
     opened.private_map.finish_rewriting(opened.map_digests)
-    opened.answers.settle()
+    opened.answers.complete_segments()
     home.work.mkdir(mode=0o700, parents=True)
     anchor = _copy_ledger(ledger, home.work / LEDGER)
     members = {CONFIG: home.state / CONFIG}
@@ -278,7 +278,11 @@ def _write_backup(opened: OpenProject, target: Path) -> Backup:
         anchor.number,
         releases=sum(record.state == "committed" for record in records),
         unfinished=unfinished,
-        left_out=["keys", "quarantine", *(["inbox"] if opened.answers.count().waiting else [])],
+        left_out=[
+            "keys",
+            "quarantine",
+            *(["inbox"] if opened.answers.count_stored().waiting else []),
+        ],
         fault=find_release_fault(opened, records),
     )
 
@@ -289,7 +293,7 @@ def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:
     try:
         with ledger.snapshot() as source, database.begin_writing(engine) as copy:
             copy_tables(source, copy)
-            return Anchor(*journal.head(source))
+            return Anchor(*journal.read_head(source))
     finally:
         engine.dispose()
 

@@ -115,13 +115,15 @@ class _Leaver:
     def row_keys(self) -> set[bytes]:
         """Return the keys of their rows in all private maps."""
         maps, known = self.opened.private_map, self.opened.map_digests
-        return {key for release in known for key in maps.keys_of(release, self.key)}
+        return {key for release in known for key in maps.find_row_keys(release, self.key)}
 
     @property
     def raw_rows(self) -> RawRows:
         """Return what is stored of them: rows in quarantine, and answers."""
-        quarantined = quarantine.find(self.project.quarantine, self.row_matcher)
-        return quarantined + self.opened.answers.remove(self.row_matcher, self.row_keys, None)
+        quarantined = quarantine.count_departed_rows(self.project.quarantine, self.row_matcher)
+        return quarantined + self.opened.answers.remove_labelers(
+            self.row_matcher, self.row_keys, None
+        )
 
     def purge_raw(self, epoch: int) -> RawRows:
         """Remove it, from disk too; return what there was. May be called again after a crash.
@@ -130,8 +132,10 @@ class _Leaver:
         """
         # It names answers without labelers, and the next release writes it anew.
         self.project.outside.unlink(missing_ok=True)
-        quarantined = quarantine.purge(self.project.quarantine, self.row_matcher)
-        return quarantined + self.opened.answers.remove(self.row_matcher, self.row_keys, epoch)
+        quarantined = quarantine.remove_departed_rows(self.project.quarantine, self.row_matcher)
+        return quarantined + self.opened.answers.remove_labelers(
+            self.row_matcher, self.row_keys, epoch
+        )
 
     @property
     def pseudonym(self) -> str:
@@ -140,7 +144,7 @@ class _Leaver:
     @property
     def charges(self) -> dict[int, int]:
         """Return how many uses each release, by its number, charged to any of their units."""
-        return self.ledger.releases.uses_by_release(self.units)
+        return self.ledger.releases.count_uses_by_release(self.units)
 
 
 def preview_removal(
@@ -218,7 +222,7 @@ def _find_id_or_pseudonym(labeler_id: str, opened: OpenProject) -> _Leaver:
         units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
         return _Leaver(opened, key, units)
 
-    by_id = leaver(linking.keys_of_ids([labeler_id], opened)[0])
+    by_id = leaver(linking.parse_labeler_ids([labeler_id], opened)[0])
     if not linking.PSEUDONYM.fullmatch(labeler_id) or _is_known(by_id):
         return by_id
     pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
@@ -257,7 +261,7 @@ def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
     before, uses = gone.get(leaver.pseudonym), leaver.charges
     kind = "erased" if before == "erased" else kind
     charged = [r for r in ledger.releases.all() if r.number in uses and r.state != "reserved"]
-    total = pricing.total(ledger.people.policies_of(leaver.units))
+    total = pricing.sum_budgets(ledger.people.policies_of(leaver.units))
     private_map, maps = leaver.opened.private_map, leaver.opened.map_digests
     private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)
@@ -270,8 +274,10 @@ def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
         known=_is_known(leaver),
         group=len(leaver.units) > 1,
         linked=_list_linked_active_ids(leaver),
-        rows_remembered=sum(len(private_map.keys_of(release, leaver.key)) for release in maps),
-        given_up=[r.id for r in _releases_to_abandon(leaver, kind, uses)],
+        rows_remembered=sum(
+            len(private_map.find_row_keys(release, leaver.key)) for release in maps
+        ),
+        given_up=[r.id for r in _list_releases_to_abandon(leaver, kind, uses)],
         releases=[
             ReleaseUse(
                 r.id, r.created_at, r.state, r.settings["mechanism"], r.event, uses[r.number]
@@ -296,7 +302,7 @@ def _list_linked_active_ids(leaver: _Leaver) -> list[str]:
     if groups.is_group(unit):
         return []
     same = labelers[(units == unit).all(axis=1) & (labelers != key).any(axis=1)]
-    active = same[blocks.positions(ledger.people.tombstones(), same) < 0]
+    active = same[blocks.find_positions(ledger.people.tombstones(), same) < 0]
     return sorted(blocks.to_hex(key) for key in active)
 
 
@@ -312,14 +318,14 @@ def _add_rows_and_remains(report: RemovalReport, leaver: _Leaver, raw: RawRows) 
     return replace(report, remains=_list_what_remains(report, leaver))
 
 
-def _releases_to_abandon(
+def _list_releases_to_abandon(
     leaver: _Leaver, kind: Leaving, charges: Collection[int]
 ) -> list[ReleaseRecord]:
     """Releases that were begun with labels of theirs and can no longer be finished: charged to
     them, drawn for them (be it charged to contents), or kept on disk with rows of theirs.
     """
     # Where contents are the unit, whose labels are in a sum is not known.
-    hidden = kind == "erased" and _unit_is_item(leaver.ledger)
+    hidden = kind == "erased" and _are_units_contents(leaver.ledger)
     sums = {one.name for one in EVENTS.values() if hidden and not one.keeps_values}
     keys = leaver.row_keys
     return [
@@ -329,7 +335,7 @@ def _releases_to_abandon(
         and (
             record.number in charges
             or record.event in sums
-            or (record.map and leaver.opened.private_map.keys_of(record.id, leaver.key))
+            or (record.map and leaver.opened.private_map.find_row_keys(record.id, leaver.key))
             or _may_hold_rows(leaver, record, keys)
         )
     ]
@@ -343,10 +349,10 @@ def _may_hold_rows(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> 
     drawn = saved / "outcomes"
     rows = buckets.read_parts(drawn) if drawn.is_dir() else None
     # Stages without their rows do not tell whose labels they learned from.
-    return rows is None or not keys.isdisjoint(blocks.to_list(buckets.blocks(rows, "key")))
+    return rows is None or not keys.isdisjoint(blocks.to_list(buckets.read_blocks(rows, "key")))
 
 
-def _unit_is_item(ledger: Ledger) -> bool:
+def _are_units_contents(ledger: Ledger) -> bool:
     """Return whether contents are the unit, so that charges tell no labeler."""
     return any(policy.unit == "item" for policy in ledger.policies.history())
 
@@ -366,7 +372,7 @@ def _list_what_remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
     ]
     if report.group:
         remains.append("the charges are those of their group, which keeps what it spent")
-    if _unit_is_item(leaver.ledger):
+    if _are_units_contents(leaver.ledger):
         remains.append("contents are the unit here: which charges were theirs is not known")
     for record in leaver.ledger.releases.all():
         directory = leaver.project.stages / record.id

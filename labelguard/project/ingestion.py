@@ -111,8 +111,8 @@ class _Ingestion:
     def __init__(self, opened: OpenProject, progress: Progress) -> None:
         self.opened, self._progress = opened, progress
         self._epoch = opened.ledger.begin_job()
-        opened.answers.settle()
-        self._segments = opened.answers.segments()
+        opened.answers.complete_segments()
+        self._segments = opened.answers.list_segments()
         self._standing: dict[str, AnswerStates] = {}
         record = opened.ledger.policies.active()
         self._skips_public = record is not None and record.policy.skips == "public"
@@ -130,24 +130,26 @@ class _Ingestion:
     def drain_inbox(self) -> IngestionResult:
         """Put what waits in the inbox into segments."""
         result = _NOTHING
-        with contextlib.closing(self.opened.answers.inbox()) as inbox:
-            inbox.settle(set(self.names))
+        with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
+            inbox.finish_claims(set(self.names))
             # Events of a connector that is gone wait, and stop those of no other.
             tables = self.opened.project.connectors
-            for name in sorted(inbox.connectors(), key=lambda name: (name not in tables, name)):
+            for name in sorted(
+                inbox.list_connectors(), key=lambda name: (name not in tables, name)
+            ):
                 settings = connectors.read_settings(tables, name)
-                while count := inbox.claim(name, segment := _draw_segment_name(), _MOST):
+                while count := inbox.claim_events(name, segment := _draw_segment_name(), _MOST):
                     events = inbox.read_claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
                     result += self._store_new_answers(settings, answers, segment, is_pull=False)
-                    inbox.settle({*self.names, segment})
+                    inbox.finish_claims({*self.names, segment})
                     self._progress(f"ingesting {name}: {count:,} events", None)
         return result
 
     def add_page(self, pull: _Pull, page: Page) -> IngestionResult:
         """Store what was read of a tool while others may have had the project."""
         settings = pull.settings
-        with contextlib.closing(self.opened.answers.inbox()) as inbox:
+        with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
             repeated = inbox.find_repeated(settings.name, page.answers)
             # Whether it was listed before it was deleted cannot be said: the next pull will.
             since = [
@@ -166,8 +168,8 @@ class _Ingestion:
 
     def note_unreadable(self, pull: _Pull, *, is_whole: bool) -> None:
         """Let what could not be read be dead letters; after a whole reading, nothing else."""
-        with contextlib.closing(self.opened.answers.inbox()) as inbox:
-            inbox.note(pull.settings.name, pull.unreadable, whole=is_whole)
+        with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
+            inbox.record_omissions(pull.settings.name, pull.unreadable, whole=is_whole)
 
     def delete_unlisted(self, pull: _Pull, *, accept_deletions: bool) -> IngestionResult:
         """Mark those as deleted that counted when the tool was read from its start, and which it
@@ -175,9 +177,9 @@ class _Ingestion:
         """
         settings, now = pull.settings, self.read_answer_states(pull.settings.name)
         listed = blocks.unique(np.concatenate([_NOBODY, *pull.listed]))[0]
-        missing = blocks.positions(listed, now.record) < 0
+        missing = blocks.find_positions(listed, now.record) < 0
         before = pull.before.record[pull.before.alive]
-        stood = now.alive & ~now.forgotten & (blocks.positions(before, now.record) >= 0)
+        stood = now.alive & ~now.forgotten & (blocks.find_positions(before, now.record) >= 0)
         deleted = now.record[stood & missing]
         if not len(deleted):
             return _NOTHING
@@ -188,7 +190,7 @@ class _Ingestion:
                 "it is the right project and the account sees all of it; if they are gone: "
                 f"labelguard connect reconcile {settings.name} --accept-deletions"
             )
-        rows = AnswerRows.of([], settings.name, settings.source, self.opened.keys)
+        rows = AnswerRows.from_answers([], settings.name, settings.source, self.opened.keys)
         rows = replace(rows, deleted=deleted)
         self._write_segment(settings, rows, _draw_segment_name(), is_pull=True, cursor=None)
         return replace(_NOTHING, deleted=len(deleted))
@@ -210,7 +212,7 @@ class _Ingestion:
         (n, 2) are left out.
         """
         opened, connector = self.opened, settings.name
-        rows = AnswerRows.of(answers, connector, settings.source, opened.keys)
+        rows = AnswerRows.from_answers(answers, connector, settings.source, opened.keys)
         tombstones = opened.ledger.people.tombstones()
         departed = DepartedLabelers(opened.keys, settings.source, tombstones)
         refused = departed.match_keys(rows.labeler_key)
@@ -221,7 +223,7 @@ class _Ingestion:
         known, known_deletions = self._standing[connector].match_known(
             rows, is_pull=is_pull, repeated=again
         )
-        known |= blocks.positions(deleted, rows.record) >= 0
+        known |= blocks.find_positions(deleted, rows.record) >= 0
         rows = rows.select(~refused & ~known, ~known_deletions)
         if len(rows):
             self._write_segment(settings, rows, name, is_pull=is_pull, cursor=cursor)
@@ -231,7 +233,7 @@ class _Ingestion:
             and (segments := self._list_connector_segments(connector))
         ):  # how far the pull came, if anything of the connector was ever stored
             opened.ledger.write(self._epoch, sources.record_pull_cursor, segments[-1].name, cursor)
-            self._segments = opened.answers.segments()
+            self._segments = opened.answers.list_segments()
         present = (answer for answer in answers if not answer.is_deleted)
         new = zip(present, ~refused & ~known, strict=True)
         reasons = Counter(answer.left_out for answer, is_new in new if is_new and answer.left_out)
@@ -249,7 +251,7 @@ class _Ingestion:
     def _write_segment(
         self, settings: Settings, rows: AnswerRows, name: str, *, is_pull: bool, cursor: str | None
     ) -> None:
-        digest = self.opened.answers.files.write(name, rows.tables())
+        digest = self.opened.answers.files.write(name, rows.split_by_place())
         segment = Segment(
             *(self.last + 1, name, settings.name, settings.source),
             *(is_pull, len(rows), digest, cursor),
@@ -263,7 +265,7 @@ class _Ingestion:
         """
         is_due = self.opened.ledger.read(sources.has_unpruned_deletions)
         is_over = retention.parse_retention_period(self.opened.project.ingest) is not None
-        count = retention.forget(self.opened, self._epoch) if is_due or is_over else 0
+        count = retention.forget_answers(self.opened, self._epoch) if is_due or is_over else 0
         # Always: a job that ended right here may have left what it took out.
         self.opened.synchronize(self._epoch)
         return replace(result, forgotten=result.forgotten + count)
@@ -349,7 +351,7 @@ class _Pull:
     def run(self, *, accept_deletions: bool) -> IngestionResult:
         """Read, store and forget."""
         count, name = 0, self.settings.name
-        pages = connectors.connector(self.settings).pull(self.cursor)
+        pages = connectors.open_connector(self.settings).pull(self.cursor)
         for page in _merge_small_pages(map(_mark_future_unreadable, pages)):
             count += len(page.answers)
             self.progress(f"pulling {name}: {count:,} answers", None)
@@ -357,7 +359,7 @@ class _Pull:
             with self._hold_project() as job:
                 job.note_unreadable(self, is_whole=False)
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
-                self.listed.append(job.opened.keys.record_keys(name, listed))
+                self.listed.append(job.opened.keys.hash_records(name, listed))
                 self.result += job.add_page(self, page)
                 if page.unreadable:
                     self.result += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})

@@ -11,14 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.answers import connector as connectors
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs import groups
-from labelguard.inputs.sources import Input
 from labelguard.keys.identities import Identities
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import UnitGroups
@@ -26,6 +25,9 @@ from labelguard.ledger.sources import People, SourceRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    from labelguard.inputs.sources import Input
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ _TABLE = ("labeler_id", "same_as")
 _LONGEST_ID = 60  # characters of an id in a message
 
 
-def keys_of_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
+def parse_labeler_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
     """Return the keys of labelers, (n, 2), each given as `ID` or `SOURCE:ID`, and the source of
     each.
 
@@ -119,7 +121,7 @@ def keys_of_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list
     labelers = np.zeros((len(pairs), 2), np.uint64)
     for source in dict.fromkeys(sources):
         rows = np.flatnonzero(sources == source)
-        labelers[rows] = keys.labeler_keys(source, [pairs[row][1] for row in rows.tolist()])
+        labelers[rows] = keys.hash_labelers(source, [pairs[row][1] for row in rows.tolist()])
     return labelers, sources.tolist()
 
 
@@ -128,17 +130,17 @@ def _list_source_names(opened: OpenProject) -> list[str]:
     released = [record.name for record in opened.ledger.people.sources()]
     settings = connectors.read_all_settings(opened.project.connectors)
     connected = [one.source for one in settings.values()]
-    return list(dict.fromkeys([*released, *opened.answers.sources(), *connected]))
+    return list(dict.fromkeys([*released, *opened.answers.list_sources(), *connected]))
 
 
 def resolve_ids_or_pseudonyms(
     texts: Sequence[str], opened: OpenProject
 ) -> tuple[Blocks, list[str]]:
-    """Return keys and sources like `keys_of_ids`, but a pseudonym of somebody whom the ledger knows
-    is taken for it.
+    """Return keys and sources like `parse_labeler_ids`, but a pseudonym of somebody whom the ledger
+    knows is taken for it.
     """
     ledger = opened.ledger
-    keys, sources = keys_of_ids(texts, opened)
+    keys, sources = parse_labeler_ids(texts, opened)
     rows = np.array([row for row, t in enumerate(texts) if PSEUDONYM.fullmatch(t)], np.intp)
     labelers = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
     met = are_known(ledger, labelers)
@@ -148,7 +150,7 @@ def resolve_ids_or_pseudonyms(
 
 def are_known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     """Return a mask of labelers that the ledger knows: met, in a group, linked, or gone."""
-    mask: NDArray[np.bool_] = blocks.positions(ledger.people.known().labelers, labelers) >= 0
+    mask: NDArray[np.bool_] = blocks.find_positions(ledger.people.known().labelers, labelers) >= 0
     return mask
 
 
@@ -156,7 +158,7 @@ def find_similar_labelers(text: str, opened: OpenProject) -> list[str]:
     """Return pseudonyms of those whom the ledger knows, whose ids differ from this one, given as
     `ID` or `SOURCE:ID`, only in how they are written.
     """
-    key, [source] = keys_of_ids([text], opened)
+    key, [source] = parse_labeler_ids([text], opened)
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
     others = opened.ledger.people.known().without(own)
     same = (others.forms == own.forms).all(axis=1)
@@ -166,8 +168,8 @@ def find_similar_labelers(text: str, opened: OpenProject) -> list[str]:
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:
     """Let labels of another source in, whose people are all `new` to the project, or some `known`.
 
-    Whoever is known is to be linked (`link`) before the first charge under the new source; else
-    they have a budget under each. Raises `PolicyError` for a source that was added before.
+    Whoever is known is to be linked (`link_two_ids`) before the first charge under the new source;
+    else they have a budget under each. Raises `PolicyError` for a source that was added before.
     """
     if not name or not name.isprintable() or name != name.strip() or len(name) > 200:
         raise PolicyError("a source's name has 1 to 200 printable characters, no blank at its ends")
@@ -183,7 +185,7 @@ def list_sources(project: Where = None) -> list[SourceRecord]:
     return OpenProject.open(project).ledger.people.sources()
 
 
-def link(one: str, other: str, project: Where = None) -> Linked:
+def link_two_ids(one: str, other: str, project: Where = None) -> Linked:
     """Record, for good, that two ids are one person, who has one budget for the labels of both.
 
     At most one of them may have been charged before: the other then takes from what that one has
@@ -199,11 +201,13 @@ def link(one: str, other: str, project: Where = None) -> Linked:
 
 
 def link_table(source: Input, project: Where = None) -> LinkedTable:
-    """`link` for many at once: a table, in any format of labels, with one pair of ids in each row.
+    """`link_two_ids` for many: a table, in any format of labels, with one pair of ids in each row.
 
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
-    and `same_as`, with ids as in `link`. All of it is taken, or nothing.
+    and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing.
     """
+    from labelguard.inputs import groups
+
     with OpenProject.hold_for_job(project) as opened:
         home, keys, ledger = opened.project, opened.keys, opened.ledger
         names = [record.name for record in ledger.people.sources()]
@@ -212,7 +216,7 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
         one, other = (
             resolve_ids_or_pseudonyms(rows[name].to_list(), opened)[0]
             if name in _TABLE
-            else keys.labeler_keys(name, rows[name])
+            else keys.hash_labelers(name, rows[name])
             for name in rows.columns[:2]
         )
         return LinkedTable(_link_labelers(opened, one, other), len(rows))

@@ -10,9 +10,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
-from labelguard.answers.store import AnswerStore
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
@@ -33,6 +32,9 @@ from labelguard.project.stored import ProjectStore, StoredWitness
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_own_directory, write_atomically
 from labelguard.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from labelguard.answers.store import AnswerStore
 
 IGNORE = ".gitignore"
 
@@ -85,6 +87,8 @@ class OpenProject:
     @property
     def answers(self) -> AnswerStore:
         """The answers of annotation tools."""
+        from labelguard.answers.store import AnswerStore
+
         home, keep = self.project, self.store.keep_segment if self.store else None
         where = home.state, home.ledger_url, home.connectors
         return AnswerStore(*where, self.keys, self.ledger, keep)
@@ -136,7 +140,7 @@ class OpenProject:
         with contextlib.ExitStack() as stack:
             locked = stack.enter_context(home.lock())
             opened = cls._connect(locked)  # as the job before left it
-            stack.enter_context(opened.ledger.exclusive())
+            stack.enter_context(opened.ledger.hold_exclusively())
             if opened.store:
                 opened.store.fetch_missing(replace=True)
             return opened, stack.pop_all()
@@ -180,7 +184,7 @@ def open_keys(home: Project) -> tuple[KeyRing, StoredWitness | None]:
     """
     if not home.storage:
         return KeyRing(home.keys), None
-    handed_over = [home.keys] if keyring.key_variable() else []
+    handed_over = [home.keys] if keyring.find_key_variable() else []
     for path in (home.releases, home.private_maps, home.quarantine, *handed_over):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = KeyRing(home.keys)
@@ -213,7 +217,7 @@ def init(
     state = directory / STATE
     if (state / CONFIG).exists():
         raise ProjectError(f"{state} is a project already")
-    if variable := keyring.key_variable():
+    if variable := keyring.find_key_variable():
         # A key that exists is another project's, or this one's, whose ledger would begin anew.
         raise KeyProblem(
             f"init makes a key of its own: unset {variable}, and put the key into your secret "
@@ -353,7 +357,7 @@ def remove_leftovers(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> 
     given up keeps its stages until they notice.
     """
     project, private_map = opened.project, opened.private_map
-    private_map.discard_begun()
+    private_map.discard_unfinished()
     for record in releases:
         if not record.map:
             private_map.discard(record.id)

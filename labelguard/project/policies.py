@@ -310,7 +310,7 @@ def preview_activation(ledger: Ledger, record: PolicyRecord) -> Activation | Non
     """
     if record.state == "draft":
         with contextlib.suppress(PolicyError):
-            return _activation_effect(ledger, record)
+            return _compute_activation(ledger, record)
     return None
 
 
@@ -319,7 +319,7 @@ def describe_policy(record: PolicyRecord, activation: Activation | None = None) 
     return PolicyDetails(
         *(record.name, record.state, record.created_at),
         **vars(record.policy),
-        quote=pricing.quote_details(record.policy, record.quote, record.prices),
+        quote=pricing.describe_quote(record.policy, record.quote, record.prices),
         activation=activation,
     )
 
@@ -345,12 +345,12 @@ def _preview_within_ceiling(ledger: Ledger, name: str) -> Activation:
     record = find_policy(ledger.policies.all(), name)
     if record.state == "closed":
         raise PolicyError(f"policy {name!r} is closed; make a new one to change the terms")
-    activation = _activation_effect(ledger, record)
+    activation = _compute_activation(ledger, record)
     activation.ceiling.check(activation.total)
     return activation
 
 
-def _activation_effect(ledger: Ledger, record: PolicyRecord) -> Activation:
+def _compute_activation(ledger: Ledger, record: PolicyRecord) -> Activation:
     """Return the effect of putting a policy into force. Does not check the ceiling."""
     every, policy, closes = ledger.policies.history(), record.policy, None
     if record.state == "draft":
@@ -360,7 +360,7 @@ def _activation_effect(ledger: Ledger, record: PolicyRecord) -> Activation:
             if earlier.state == "active":
                 closes = _describe_closed(earlier)
         every.append(policy)
-    cost, ceiling = pricing.total(every), ledger.policies.ceiling()
+    cost, ceiling = pricing.sum_budgets(every), ledger.policies.ceiling()
     return Activation(record.name, policy.epsilon, policy.delta, policy.unit, closes, cost, ceiling)
 
 

@@ -8,18 +8,17 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 from labelguard.budget import events, pricing
-from labelguard.budget.label_values import public_column_options
+from labelguard.budget.label_values import format_public_column_options
 from labelguard.budget.policy import AnyUnit, Policy
-from labelguard.budget.pricing import Quote, Total
+from labelguard.budget.pricing import Quote, Total, decimal_sum
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.policies import Ceiling, PolicyRecord, check_raise
-from labelguard.notebook import CardRows, card
+from labelguard.ledger.policies import Ceiling, PolicyRecord, check_is_higher
+from labelguard.notebook import CardRows, render_card
 from labelguard.project.opening import OpenProject, Where
-from labelguard.text import format_budget
+from labelguard.text import format_budget, format_number
 
 __all__ = ["Activation", "Closed", "Dropped", "Grouped", "PolicyDetails", "PolicyLine"]
 
@@ -114,7 +113,7 @@ class PolicyDetails(Policy, PolicyState):
             for one in self.quote.events
         ]
         table = CardRows(("event", "allowed", "ε alone", "noise"), prices)
-        return card(f"Policy {self.name}", facts, tables=[table] if prices else [])
+        return render_card(f"Policy {self.name}", facts, tables=[table] if prices else [])
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ def show_ceiling(project: Where = None, raised: Ceiling | None = None) -> Ceilin
     ledger = OpenProject.open(project).ledger
     ceiling = ledger.policies.ceiling()
     if raised:
-        check_raise(ceiling, raised)
+        check_is_higher(ceiling, raised)
     return _measure_ceiling_use(ledger, ceiling, raised)
 
 
@@ -176,7 +175,7 @@ def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
 
 
 def _measure_ceiling_use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
-    reached = pricing.total(ledger.policies.history())
+    reached = pricing.sum_budgets(ledger.policies.history())
     left = Total(
         max(ceiling.epsilon - reached.epsilon, 0.0), max(ceiling.delta - reached.delta, 0.0)
     )
@@ -192,7 +191,7 @@ def collect_policy_card_facts(ledger: Ledger) -> dict[str, Any]:
     active = ledger.policies.active()
     assert active is not None  # a release was charged to it
     records = [record for record in ledger.policies.all() if record.state != "draft"]
-    total = asdict(pricing.total(record.policy for record in records))
+    total = asdict(pricing.sum_budgets(record.policy for record in records))
     facts = {
         "policy": active.name,
         "ceiling": asdict(ledger.policies.ceiling()),
@@ -239,9 +238,9 @@ def suggest_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -
     to be raised first. `most` uses of an `event` are wanted of one unit.
     """
     ceiling, life = ledger.policies.ceiling(), ledger.policies.history()
-    reached = pricing.total(life)
-    epsilon = min(policy.epsilon, _remainder(ceiling.epsilon, reached.epsilon))
-    delta = min(policy.delta, _remainder(ceiling.delta, reached.delta))
+    reached = pricing.sum_budgets(life)
+    epsilon = min(policy.epsilon, decimal_sum((ceiling.epsilon, -reached.epsilon)))
+    delta = min(policy.delta, decimal_sum((ceiling.delta, -reached.delta)))
     fits = epsilon > 0 and (delta > 0 or not policy.delta)
     if fits:
         policy = replace(policy, epsilon=epsilon, delta=delta)
@@ -252,7 +251,7 @@ def suggest_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -
     policy = replace(policy, allowances=tuple(allowances))
     names = {record.name for record in ledger.policies.all()}
     name = next(new for n in range(2, len(names) + 3) if (new := f"policy-{n}") not in names)
-    total = pricing.total([*life, policy])
+    total = pricing.sum_budgets([*life, policy])
     commands = [
         shlex.join(["labelguard", "policy", "new", name, *_policy_to_options(policy)]),
         f"labelguard policy activate {name}",
@@ -260,7 +259,7 @@ def suggest_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -
     if not fits:
         raised = (max(total.epsilon, ceiling.epsilon), max(total.delta, ceiling.delta))
         commands.insert(
-            0, f"labelguard project ceiling --raise {','.join(map(_format_number, raised))}"
+            0, f"labelguard project ceiling --raise {','.join(map(format_number, raised))}"
         )
     alone = events.STATISTIC_RELEASES.name == event and policy.allowance(event).allowed == 1
     share = " (with statistic:releases=12 twelve releases would share that ε)" * alone
@@ -270,38 +269,29 @@ def suggest_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -
     )
 
 
-def _remainder(ceiling: float, reached: float) -> float:
-    """Return what a ceiling leaves, in numbers as they are written: 1e-4 less 9e-5 is 1e-5."""
-    return float(Fraction(repr(ceiling)) - Fraction(repr(reached)))
-
-
-def _format_number(number: float) -> str:
-    return repr(float(number)).removesuffix(".0")
-
-
 def _policy_to_options(policy: Policy) -> Iterator[str]:
     """Yield a policy as options of `policy new`."""
     yield from (
         "--epsilon",
-        _format_number(policy.epsilon),
+        format_number(policy.epsilon),
         "--delta",
-        _format_number(policy.delta),
+        format_number(policy.delta),
     )
     for one in policy.allowances:
         yield from ("--allow", events.format_allowance(one))
     if len({one.share for one in policy.allowances}) > 1:
-        shares = (f"{one.event}={_format_number(one.share)}" for one in policy.allowances)
+        shares = (f"{one.event}={format_number(one.share)}" for one in policy.allowances)
         yield from ("--shares", ",".join(shares))
     for option, value, usual in (
         ("--ties", policy.ties, events.default_ties(policy.events)),
         ("--label-values", policy.label_values, ""),
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),
-        ("--held-out", _format_number(policy.held_out), "0"),
+        ("--held-out", format_number(policy.held_out), "0"),
     ):
         if value != usual:
             yield from (option, value)
     for option in ("tie_status_public", "assignment_reactive", "accept_unproven"):
         if getattr(policy, option):
             yield f"--{option.replace('_', '-')}"
-    yield from public_column_options(policy.public_columns)
+    yield from format_public_column_options(policy.public_columns)

@@ -29,14 +29,14 @@ from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.buckets import check_seen, column, write_uncompressed
+from labelguard.storage.buckets import check_seen, read_column, write_uncompressed
 from labelguard.storage.files import (
     PARTIAL,
-    attempt,
     begin_directory,
     finish_directory,
     fsync_path,
-    sha256,
+    hash_file,
+    replace_when_done,
 )
 
 _FILE = re.compile(r"bucket=(?P<bucket>\d{4})-of-(?P<count>\d{4})\.parquet")
@@ -126,7 +126,7 @@ class PrivateMap:
         """Remove a map that the ledger does not count."""
         shutil.rmtree(self._directory / release_id, ignore_errors=True)
 
-    def discard_begun(self) -> None:
+    def discard_unfinished(self) -> None:
         """Remove all that was begun and is no map: for a job that begins."""
         for path in self._directory.glob(f"*{PARTIAL}"):
             shutil.rmtree(path, ignore_errors=True)
@@ -148,7 +148,7 @@ class PrivateMap:
 
     def _digest(self, release_id: str, files: Mapping[str, Path]) -> str:
         # Of what is no file there is no digest, and so none that a map may have.
-        sums = {name: sha256(path) if path.is_file() else "" for name, path in files.items()}
+        sums = {name: hash_file(path) if path.is_file() else "" for name, path in files.items()}
         listed = [release_id, *(f"{name} {sums[name]}" for name in sorted(files))]
         return self._mac("\n".join(listed).encode()).hex()
 
@@ -158,7 +158,7 @@ class PrivateMap:
         Changes nothing, so that anybody may look while a job works.
         """
         for release_id, digest in digests.items():
-            fault = self.fault(release_id, digest)
+            fault = self.find_fault(release_id, digest)
             if fault:
                 raise ProjectError(f"release {release_id}: {fault}")
 
@@ -179,7 +179,7 @@ class PrivateMap:
                     path.unlink()
             fsync_path(self._directory / release_id)
 
-    def fault(self, release_id: str, digest: str) -> str | None:
+    def find_fault(self, release_id: str, digest: str) -> str | None:
         """Return what is wrong with a map that the ledger counts, or None."""
         directory = self._directory / release_id
         remedy = "restore it from a backup"
@@ -192,7 +192,7 @@ class PrivateMap:
             return f"the private map {directory} is not as it was drawn; {remedy}"
         return None
 
-    def keys_of(self, release_id: str, labelers: Blocks) -> list[bytes]:
+    def find_row_keys(self, release_id: str, labelers: Blocks) -> list[bytes]:
         """Return the keys of these labelers' rows in a map, (n, 2)."""
         parts = self._find_labeler_rows(release_id, labelers)
         tables = [table.filter(theirs) for _, table, theirs in parts]
@@ -254,11 +254,11 @@ def read_bucket(
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     keys = block128.from_bytes(b"".join(_yield_value_bytes(table["row_key"])))
     distinct, row = block128.unique(keys)
-    ascending = np.argsort(column(table, "version"), kind="stable")
+    ascending = np.argsort(read_column(table, "version"), kind="stable")
     latest = np.zeros(len(distinct), np.intp)
     latest[row[ascending]] = ascending  # the last assignment stays
     columns = {  # Arrow's integers have numpy's names; `to_pandas_dtype` may ask for pandas
-        name: column(table, name)[latest].astype(str(SCHEMA.field(name).type))
+        name: read_column(table, name)[latest].astype(str(SCHEMA.field(name).type))
         for name in SCHEMA.names[2:]
     }
     return RememberedLabels(distinct, **columns)
@@ -303,12 +303,12 @@ def write_bucket(
 
     `columns` are (n,), by their names in `SCHEMA`; one that lacks is 0.
     """
-    order = block128.order(keys)
+    order = block128.sort_order(keys)
     none = np.zeros(len(keys), np.uint8)
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
     arrays = [_to_binary_array(keys[order]), _to_binary_array(labelers[order]), *numbers]
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
-    with attempt(directory / _name_bucket_file(bucket, count), directory.parent) as path:
+    with replace_when_done(directory / _name_bucket_file(bucket, count), directory.parent) as path:
         _write_table(table, path)
 
 

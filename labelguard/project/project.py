@@ -137,7 +137,7 @@ class Project:
     @property
     def keys(self) -> Path:
         """Directory of the project's secrets."""
-        return keyring.keys_directory(self.state)
+        return keyring.find_keys_directory(self.state)
 
     @property
     def ledger_url(self) -> str:
@@ -324,7 +324,7 @@ def _load_project(state: Path) -> Project:
         data = read_own_file(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
-    settings = project_file.read(data, str(path))
+    settings = project_file.read_project_file(data, str(path))
     inputs = settings.get("input", {})
     namespace = inputs.get("source", project_file.InputTable().source)
     tables = {name: settings.get(name, {}) for name in _TABLES}
@@ -342,10 +342,10 @@ def register_project(state: Path, place: Path) -> None:
     """
     identity = keyring.random_bytes(16).hex()
     write_atomically(state / _ID, f"{identity}\n".encode(), mode=0o600)
-    _list_place(identity.encode(), place)
+    _append_to_registry(identity.encode(), place)
 
 
-def _list_place(identity: bytes, place: Path, *, named: bool = False) -> None:
+def _append_to_registry(identity: bytes, place: Path, *, named: bool = False) -> None:
     """List a place of a project; of one that was only `named`, no more than that it was here."""
     with contextlib.suppress(OSError, RuntimeError):
         path = _find_registry_file()
@@ -381,7 +381,7 @@ def _refuse_copy(state: Path) -> None:
                 f"{state} is a copy of {place}: both would spend the same budget; remove one, or "
                 "restore a backup (labelguard project restore)"
             )
-    _list_place(identity, state, named=not made)
+    _append_to_registry(identity, state, named=not made)
 
 
 def _is_same_directory(place: Path, state: Path) -> bool:
@@ -407,7 +407,7 @@ def is_registered(state: Path) -> bool:
         return False
 
 
-def registered_places() -> list[Path]:
+def list_registered_places() -> list[Path]:
     """Return where this user made or restored projects; some may be gone by now."""
     return [place for _, place in _read_registry()]
 
@@ -430,7 +430,7 @@ def _read_registry(*marks: str) -> list[tuple[bytes, Path]]:
     ]
 
 
-def describe_registry() -> str:
+def format_registry_path() -> str:
     """Return where this user's projects are listed."""
     with contextlib.suppress(RuntimeError):
         return str(_find_registry_file())

@@ -51,8 +51,8 @@ from labelguard.project.project import (
     Project,
     file_lock,
     find,
+    list_registered_places,
     read_ledger_variable,
-    registered_places,
 )
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
@@ -208,9 +208,9 @@ def _prepare_restored_project(
             )
         manifest = file.extract(partial)
     git_ignore_and_register(partial, partial.with_name(STATE))
-    storage = _leave_storage(partial / CONFIG)
+    storage = _detach_storage(partial / CONFIG)
     ledger = Ledger(f"sqlite:///{partial / backup.LEDGER}", ring)
-    if broken := ledger.fault():
+    if broken := ledger.find_fault():
         raise LedgerError(f"the ledger in {source} does not hold: {broken}")
     head = Anchor.parse(manifest["anchor"])
     with ledger.snapshot() as connection:
@@ -224,7 +224,7 @@ def _prepare_restored_project(
     committed = ledger.releases.list_committed()
     if committed:
         attempts.record_restored(Project(partial), committed[-1].created_at)
-    number, digest = ledger.head()
+    number, digest = ledger.read_head()
     Witness([partial / WITNESS]).replace(number, digest)
     result = Restored(
         project="",  # where it is put, in the end
@@ -242,7 +242,7 @@ def _prepare_restored_project(
     return _Ready(request, [(one.number, one.digest) for one in seen], result)
 
 
-def _leave_storage(path: Path) -> str | None:
+def _detach_storage(path: Path) -> str | None:
     """Take a project off object storage, and return its address there, if it had one.
 
     Its objects are those of the project that was lost, and may be of one that lives.
@@ -262,7 +262,7 @@ def _leave_storage(path: Path) -> str | None:
 
 def _obtain_keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:
     """Return the project's keys, where they are from, and what the witness beside them has seen."""
-    own, handed_over = Project(partial).keys, keyring.key_variable()
+    own, handed_over = Project(partial).keys, keyring.find_key_variable()
     if handed_over or (own / KEY_FILE).exists():
         if keys:
             where = handed_over or f"{own} (LABELGUARD_KEYS)"
@@ -285,7 +285,7 @@ def _read_witness(keys: Path) -> list[Anchor]:
 
 def _refuse_keys_in_use(keys: Path) -> None:
     """Refuse keys in place whose project lives: their witness would know the restored one only."""
-    made = registered_places()
+    made = list_registered_places()
     with contextlib.suppress(LabelguardError):
         made.append(find().state)
     for state in made:
@@ -308,7 +308,7 @@ def _check_history(
     the entries that are known, `PolicyError` if they refute that nothing followed it.
     """
     for anchor in (head, *known):
-        there = journal.digest_of(connection, anchor.number)
+        there = journal.read_digest(connection, anchor.number)
         if anchor.number <= head.number and there != anchor.digest:
             raise LedgerError(
                 f"the backup has another history than {anchor}: journal entry {anchor.number} "
@@ -335,8 +335,8 @@ def _close_and_abandon(ledger: Ledger, whole: bool) -> tuple[list[str], list[str
             charges.change_state(connection, release, [before], "abandoned")
         active = None if whole else policies.find_active(connection)
         if active:
-            policies.close(connection, active)
-        journal.append(connection, "restored", {"complete": whole})
+            policies.close_policy(connection, active)
+        journal.append_entry(connection, "restored", {"complete": whole})
     return [active.name] if active else [], [release for release, _ in given_up]
 
 
@@ -362,10 +362,10 @@ def copy_ledger_to_database(url: str, path: Path, head: tuple[int, str]) -> None
     try:
         with database.begin_writing(target) as connection:
             if sa.inspect(connection).has_table(schema.meta.name):
-                if journal.head(connection) == head:
+                if journal.read_head(connection) == head:
                     return
                 raise LedgerError(
-                    f"{database.address(target.url)} holds a ledger already: name an empty "
+                    f"{database.format_address(target.url)} holds a ledger already: name an empty "
                     "database in LABELGUARD_LEDGER_URL"
                 )
             with source.connect() as rows:

@@ -21,12 +21,12 @@ import pyarrow as pa
 from labelguard import clock
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
-from labelguard.configuration.loader import validate
+from labelguard.configuration.loader import validate_settings
 from labelguard.configuration.project_file import FILE, IngestTable
 from labelguard.errors import NotAnswered, ProjectError
 from labelguard.inputs.canonical import GROUP_TAG, id_digest_sql
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.staging import canonical_rows
+from labelguard.inputs.staging import read_canonical_rows
 from labelguard.ledger import sources
 from labelguard.ledger.sources import Segment
 from labelguard.project import private_map
@@ -42,19 +42,19 @@ _Forgotten = dict[bytes, tuple[str, list[bytes]]]
 
 def parse_retention_period(settings: Mapping[str, object]) -> timedelta | None:
     """Return how long answers stay after their release; None: always. Raises `ProjectError`."""
-    keep = validate(IngestTable, settings, FILE, at=("ingest",), error=ProjectError).keep
+    keep = validate_settings(IngestTable, settings, FILE, at=("ingest",), error=ProjectError).keep
     return None if keep is None else timedelta(days=int(keep[:-1]))
 
 
-def forget(opened: OpenProject, epoch: int) -> int:
+def forget_answers(opened: OpenProject, epoch: int) -> int:
     """Take out of segments what is to be forgotten; return the number of released answers."""
     keep, files = parse_retention_period(opened.project.ingest), opened.answers.files
     # What is not later is old enough, as `clock.now` tells times; nothing is, if "".
     until = "" if keep is None else clock.format_time(clock.parse_time(clock.now()) - keep)
-    released = _released_keys(opened, until)
+    released = _read_released_keys(opened, until)
     rewritten, count = {}, 0
-    for name in sorted({segment.connector for segment in opened.answers.segments()}):
-        segments = opened.answers.segments(name)
+    for name in sorted({segment.connector for segment in opened.answers.list_segments()}):
+        segments = opened.answers.list_segments(name)
         standing = stored.read_counting_states(files, segments)
         forgotten: _Forgotten = {}
         # Whose answers are another source's since, were released as those of their own.
@@ -72,11 +72,13 @@ def forget(opened: OpenProject, epoch: int) -> int:
             if tables:
                 rewritten[segment.name] = files.rewrite(segment, tables)
     if rewritten:
-        files.settle(opened.ledger.write(epoch, sources.record_rewritten_segments, rewritten))
+        files.complete_rewrites(
+            opened.ledger.write(epoch, sources.record_rewritten_segments, rewritten)
+        )
     return count
 
 
-def _released_keys(opened: OpenProject, until: str) -> Blocks:
+def _read_released_keys(opened: OpenProject, until: str) -> Blocks:
     """Return the keys of the rows of all releases that are old enough, sorted, (n, 2)."""
     old = [
         record.id
@@ -150,10 +152,10 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
     """Of every answer in a file: its pair, and the keys of its rows, by the digest of its id."""
     rows: _Forgotten = {}
     keys = opened.keys.row_keys()
-    for batch in canonical_rows(path, reading):
+    for batch in read_canonical_rows(path, reading):
         labelers = batch["labeler"].to_pylist()
         distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
-        authors = opened.keys.labeler_keys(source, distinct)[[distinct[name] for name in labelers]]
+        authors = opened.keys.hash_labelers(source, distinct)[[distinct[name] for name in labelers]]
         digests = batch["given_id" if "given_id" in batch.schema.names else "content"].to_pylist()
         items = blocks.from_bytes(b"".join(digest[:16] for digest in digests))
         pair = np.zeros(len(labelers), np.uint16)
@@ -184,7 +186,7 @@ def _select_released(rows: _Forgotten, released: Blocks) -> _Forgotten:
         return {}
     keys = blocks.from_bytes(b"".join(key for _, of_answer in rows.values() for key in of_answer))
     starts = np.cumsum([0, *(len(of_answer) for _, of_answer in rows.values())])[:-1]
-    complete = np.logical_and.reduceat(blocks.positions(released, keys) >= 0, starts).tolist()
+    complete = np.logical_and.reduceat(blocks.find_positions(released, keys) >= 0, starts).tolist()
     return {record: rows[record] for record, all_of in zip(rows, complete, strict=True) if all_of}
 
 

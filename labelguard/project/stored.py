@@ -45,8 +45,8 @@ from labelguard.storage.files import (
     check_file_names,
     find_changed_file,
     finish_directory,
-    sha256,
-    sums_text,
+    format_sums,
+    hash_file,
 )
 from labelguard.storage.object_store import ObjectStore
 
@@ -134,19 +134,22 @@ class ProjectStore:
             self._objects.write(place, sealed)
 
         folder = self._map_folder(release_id, digest)
-        _do_at_once(upload, sorted(files))
+        _run_in_parallel(upload, sorted(files))
 
     def keep_release(self, release_id: str, hashes: Mapping[str, str]) -> None:
         """Upload the public files of a release; none that is not as `hashes` say."""
 
         def upload(name: str) -> None:
             path = directory / name
-            if path.is_file() and sha256(path) == expected[name]:
+            if path.is_file() and hash_file(path) == expected[name]:
                 self._objects.upload(f"{folder}/{name}", path)
 
-        directory, folder = self._home.releases / release_id, _release_folder(release_id, hashes)
+        directory, folder = (
+            self._home.releases / release_id,
+            _name_release_folder(release_id, hashes),
+        )
         expected = {**hashes, SUMS: _hash_sums(hashes)}
-        _do_at_once(upload, sorted(expected))
+        _run_in_parallel(upload, sorted(expected))
 
     def keep_segment(self, name: str, digest: str, data: bytes) -> None:
         """Upload the file of a segment."""
@@ -172,17 +175,19 @@ class ProjectStore:
             check_file_names(record.files, record.id)
             at = self._home.private_maps / record.id
             if record.map and (
-                not at.is_dir() or (replace and self._maps.fault(record.id, record.map))
+                not at.is_dir() or (replace and self._maps.find_fault(record.id, record.map))
             ):
                 yield partial(self._fetch_map, record.id, record.map)
             at = self._home.releases / record.id
             if record.state == "committed" and (
-                not at.is_dir() or (replace and not _has_sums(at, record.files))
+                not at.is_dir() or (replace and not _is_release_of(at, record.files))
             ):
                 yield partial(self._fetch_release, record)
         for segment in self._ledger.read(sources.read_segments):
             check_file_names((), segment.name)
-            if self._segments.lacks(segment) or (replace and self._segments.fault([segment])):
+            if self._segments.is_missing(segment) or (
+                replace and self._segments.find_fault([segment])
+            ):
                 yield partial(self._fetch_segment, segment)
 
     def _fetch_map(self, release_id: str, digest: str) -> None:
@@ -197,7 +202,7 @@ class ProjectStore:
 
         folder = self._map_folder(release_id, digest)
         whole = begin_directory(self._home.private_maps / release_id, mode=0o700)
-        _do_at_once(fetch, sorted(self._objects.list(folder)))
+        _run_in_parallel(fetch, sorted(self._objects.list(folder)))
         try:
             self._maps.put(release_id, digest, whole)
         except ProjectError as error:
@@ -207,14 +212,14 @@ class ProjectStore:
             ) from None
 
     def _fetch_release(self, record: ReleaseRecord) -> None:
-        folder = _release_folder(record.id, record.files)
+        folder = _name_release_folder(record.id, record.files)
         final = self._home.releases / record.id
         whole = begin_directory(final, mode=0o755)
 
         def fetch(name: str) -> None:
             self._objects.download(f"{folder}/{name}", whole / name)
 
-        _do_at_once(fetch, (*record.files, SUMS))
+        _run_in_parallel(fetch, (*record.files, SUMS))
         if broken := find_changed_file(whole, record.files):
             name = broken.replace(f"{whole}/", f"{self._objects.uri(folder)}/")
             raise ProjectError(f"release {record.id}: {name}; put back what was there")
@@ -223,7 +228,7 @@ class ProjectStore:
     def _fetch_segment(self, segment: Segment) -> None:
         name = f"labels/{segment.name}/{self._tag(segment.digest)}"
         try:
-            self._segments.put(segment, self._objects.read(name))
+            self._segments.restore(segment, self._objects.read(name))
         except ProjectError as error:
             where = self._objects.uri(name)
             text = str(error) if where in str(error) else f"{where}: {error}"
@@ -272,11 +277,11 @@ class ProjectStore:
                 paths = {f"/{n}": at / n for n in (*record.files, SUMS) if (at / n).is_file()}
                 sizes = {name: path.stat().st_size for name, path in paths.items()}
                 upload = partial(self.keep_release, record.id, record.files)
-                yield _CountedObjects(_release_folder(record.id, record.files), sizes, upload)
+                yield _CountedObjects(_name_release_folder(record.id, record.files), sizes, upload)
         for segment in self._ledger.read(sources.read_segments):
             folder = f"labels/{segment.name}/{self._tag(segment.digest)}"
             upload = partial(self._keep_counted_segment, segment)
-            yield _CountedObjects(folder, {"": len(self._segments.read_file(segment))}, upload)
+            yield _CountedObjects(folder, {"": len(self._segments.read_verified(segment))}, upload)
 
     def _keep_counted_map(self, release_id: str, digest: str) -> None:
         """Upload a map, unless it is not in place yet as the ledger says (`finish_rewriting`)."""
@@ -284,7 +289,7 @@ class ProjectStore:
             self.keep_map(release_id, digest, self._maps.files(release_id))
 
     def _keep_counted_segment(self, segment: Segment) -> None:
-        self.keep_segment(segment.name, segment.digest, self._segments.read_file(segment))
+        self.keep_segment(segment.name, segment.digest, self._segments.read_verified(segment))
 
     def _map_folder(self, release_id: str, digest: str) -> str:
         return f"released/{release_id}/{self._tag(digest)}"
@@ -293,21 +298,21 @@ class ProjectStore:
         return self._keys.mac("object-name", digest.encode()).hex()[:32]
 
 
-def _release_folder(release_id: str, hashes: Mapping[str, str]) -> str:
+def _name_release_folder(release_id: str, hashes: Mapping[str, str]) -> str:
     return f"releases/{release_id}/{_hash_sums(hashes)}"
 
 
-def _has_sums(directory: Path, hashes: Mapping[str, str]) -> bool:
+def _is_release_of(directory: Path, hashes: Mapping[str, str]) -> bool:
     """Return whether a release on disk says that it is of these files."""
     sums = directory / SUMS
-    return sums.is_file() and sha256(sums) == _hash_sums(hashes)
+    return sums.is_file() and hash_file(sums) == _hash_sums(hashes)
 
 
 def _hash_sums(hashes: Mapping[str, str]) -> str:
-    return hashlib.sha256(sums_text(hashes).encode("ascii")).hexdigest()
+    return hashlib.sha256(format_sums(hashes).encode("ascii")).hexdigest()
 
 
-def _do_at_once(act: Callable[[str], None], names: Iterable[str]) -> None:
+def _run_in_parallel(act: Callable[[str], None], names: Iterable[str]) -> None:
     """Do this for each name, several at a time; raise the first error."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(act, names):

@@ -52,7 +52,7 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
 
     The journal must still hold the entry that `anchor` names.
     """
-    records, entries = opened.ledger.releases.all(), opened.ledger.journal()
+    records, entries = opened.ledger.releases.all(), opened.ledger.read_journal()
     lost = anchor and not any(Anchor(e.number, e.digest) == anchor for e in entries)
     broken = find_ledger_fault(opened, records)
     if anchor and lost and not broken:
@@ -65,7 +65,7 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
             if restored
             else ""
         )
-    broken = broken or find_release_fault(opened, records) or opened.answers.fault()
+    broken = broken or find_release_fault(opened, records) or opened.answers.find_fault()
     committed = sum(record.state == "committed" for record in records)
     backwards = None if broken else _describe_backward_time(entries)
     return Verification(broken is None, broken, committed, len(entries), backwards)
@@ -96,7 +96,7 @@ def find_ledger_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> 
     """
     strays = opened.project.list_unknown_releases(record.id for record in records)
     lost = f"release {strays[0]} is not in the ledger: it is an older copy" if strays else None
-    return opened.ledger.fault() or lost
+    return opened.ledger.find_fault() or lost
 
 
 def find_release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
@@ -107,7 +107,7 @@ def find_release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) ->
             broken = find_changed_file(opened.project.releases / record.id, record.files)
             broken = broken and broken + _TRUE_COPY
         if record.map:
-            broken = broken or opened.private_map.fault(record.id, record.map)
+            broken = broken or opened.private_map.find_fault(record.id, record.map)
         if broken:
             return f"release {record.id}: {broken}"
     return None

@@ -60,14 +60,14 @@ REACTIVE = (
 )
 
 
-def joint_price_note(policy: Policy, event: str) -> str:
+def describe_joint_price(policy: Policy, event: str) -> str:
     """Return with what else an event is priced, for the line on accounting; empty if alone."""
     rest = [allowance for allowance in policy.allowances if allowance.event != event]
     parts = [pluralize(other.allowed or 0, other.kind.noun) for other in rest]
     return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
 
 
-def not_protected(policy: Policy) -> list[str]:
+def list_not_protected(policy: Policy) -> list[str]:
     """Return the list that every card carries."""
     declared = (
         (True, REACTIVE if policy.assignment_reactive else NOT_REACTIVE),
@@ -78,7 +78,7 @@ def not_protected(policy: Policy) -> list[str]:
     return [*NOT_PROTECTED, *(line for holds, line in declared if holds)]
 
 
-def common_card(
+def build_common_card(
     staged: Staged,
     policy: Policy,
     plan: PlannedRows,
@@ -130,7 +130,7 @@ def common_card(
         **({"forecast": forecast} if forecast else {}),
         **({"judges": judges} if judges else {}),
         "train_with": "",
-        "not_protected": not_protected(policy),
+        "not_protected": list_not_protected(policy),
     }
 
 
@@ -141,7 +141,7 @@ _FIRST = (
 _LAST = ("budget", "train_with", "not_protected")
 
 
-def merge(common: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+def merge_cards(common: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """Return a card with added sections; those of one name are joined."""
     card = dict(common)
     for name, value in added.items():
@@ -155,7 +155,7 @@ def merge(common: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]
     return {name: card[name] for name in (*_FIRST, *between, *_LAST) if name in card}
 
 
-def min_median_max(values: NDArray[Any]) -> dict[str, float]:
+def compute_min_median_max(values: NDArray[Any]) -> dict[str, float]:
     """Return minimum, median and maximum; empty without values."""
     if not len(values):
         return {}
@@ -163,22 +163,20 @@ def min_median_max(values: NDArray[Any]) -> dict[str, float]:
     return {"min": low, "median": float(np.median(values)), "max": high}
 
 
-def to_json(card: Mapping[str, Any]) -> str:
+def format_json(card: Mapping[str, Any]) -> str:
     """Return the card as it is stored."""
     return json.dumps(card, indent=2, ensure_ascii=False) + "\n"
 
 
-def to_markdown(card: Mapping[str, Any]) -> str:
+def format_markdown(card: Mapping[str, Any]) -> str:
     """Return the card for people, with the front matter of a Hugging Face dataset card."""
     # What a release labeled of a model's responses was charged to nobody: the page has its facts.
-    rows = () if "derived_from" in card else (*facts(card), *forecast_facts(card))
-    return (
-        fill_block("page", facts=rows, metadata=_guarantee_as_yaml(card), **_template_values(card))
-        + "\n"
-    )
+    rows = () if "derived_from" in card else (*list_facts(card), *list_forecast_facts(card))
+    values = _collect_template_values(card)
+    return fill_block("page", facts=rows, metadata=_format_guarantee_yaml(card), **values) + "\n"
 
 
-def _guarantee_as_yaml(card: Mapping[str, Any]) -> str:
+def _format_guarantee_yaml(card: Mapping[str, Any]) -> str:
     """Return the guarantee for programs, as lines of YAML."""
     import yaml
 
@@ -188,12 +186,12 @@ def _guarantee_as_yaml(card: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump({"labelguard": values}, sort_keys=False))
 
 
-def guarantee(card: Mapping[str, Any]) -> str:
+def format_guarantee(card: Mapping[str, Any]) -> str:
     """Return the guarantee of a release, and of whatever is computed from it, in Markdown."""
-    return fill_block("guarantee", **_template_values(card))
+    return fill_block("guarantee", **_collect_template_values(card))
 
 
-def _template_values(card: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_template_values(card: Mapping[str, Any]) -> dict[str, Any]:
     privacy = card["privacy"]
     features = str(card.get("head", {}).get("features", ""))
     judges = [part for part in features.split("+") if part.startswith(JUDGES)]
@@ -203,12 +201,12 @@ def _template_values(card: Mapping[str, Any]) -> dict[str, Any]:
 
 def fill_block(block: str, **values: Any) -> str:
     """Return a block of card.md.j2, filled with `values`: page, guarantee, training, …"""
-    template = _template()
+    template = _load_template()
     return "".join(template.blocks[block](template.new_context(values))).strip()
 
 
 @cache
-def _template() -> jinja2.Template:
+def _load_template() -> jinja2.Template:
     filters = {
         "budget": format_budget,
         "plain": _escape_markdown,
@@ -236,19 +234,19 @@ def describe_covered_releases(privacy: Mapping[str, Any]) -> str:
     return f'all releases under policy "{privacy["policy"]}"'
 
 
-def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def list_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the counts of a card as names and values; what is part of another row is indented.
 
     A fact of the mechanism under the name of a row takes its place; its other facts follow.
     """
     budget = card["budget"]
-    of_mechanism = (fact for section in sections.sections_of_card(card) for fact in section.facts)
-    yield from (dict(_counts(card)) | dict(of_mechanism)).items()
+    of_mechanism = (fact for section in sections.load_card_sections(card) for fact in section.facts)
+    yield from (dict(_list_count_facts(card)) | dict(of_mechanism)).items()
     yield "allowance used", format_min_median_max(budget["used"], ",.0f")
     yield "allowance left", format_min_median_max(budget["left"], ",.0f")
 
 
-def forecast_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def list_forecast_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what a release was expected to be worth, if that was simulated before it."""
     if forecast := card.get("forecast"):
         wrong, right = (forecast[name]["mean"] for name in ("label_error", "accuracy"))
@@ -260,7 +258,7 @@ def forecast_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
 
 
-def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_count_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the counts of cards of all mechanisms."""
     counts, unit = card["counts"], card["privacy"]["unit"]
     yield f"{unit}s", f"{counts['labelers']:,}"

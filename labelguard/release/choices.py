@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -24,16 +23,18 @@ from labelguard.storage.blocks import Blocks
 from labelguard.text import LABEL_A, LABEL_B
 
 
-def authors(table: pa.Table, *, labelers: bool) -> Blocks:
+def read_label_authors(table: pa.Table, *, labelers: bool) -> Blocks:
     """Return the author of the label of every staged row, (n, 2), as far as it is known.
 
     It is the labeler; without `labelers` the record, if records have ids; else the row's number
     among the labels of its pair, in canonical order.
     """
     if "author_hi" in table.column_names:
-        return buckets.blocks(table, "author")
+        return buckets.read_blocks(table, "author")
     if labelers:
-        return buckets.blocks(table, "unit")
+        return buckets.read_blocks(table, "unit")
+    import polars as pl
+
     names = [n for n in ("item_hi", "item_lo", "pair") if n in table.column_names]
     frame = pl.DataFrame(table.select(names))
     number = frame.select(pl.int_range(pl.len(), dtype=pl.UInt64).over(names)).to_series()
@@ -63,12 +64,12 @@ class BucketChoices:
     submissions: NDArray[np.int64]
 
     @classmethod
-    def of_bucket(cls, table: pa.Table, *, labelers: bool) -> BucketChoices:
+    def from_bucket(cls, table: pa.Table, *, labelers: bool) -> BucketChoices:
         """Return the choices of a bucket's public columns; `labelers`: rows have labelers."""
-        _, author = blocks.unique(authors(table, labelers=labelers))
-        _, item = blocks.unique(buckets.blocks(table, "item"))
-        pair = buckets.column(table, "pair").astype(np.intp)
-        size = buckets.column(table, "size").astype(np.intp)
+        _, author = blocks.unique(read_label_authors(table, labelers=labelers))
+        _, item = blocks.unique(buckets.read_blocks(table, "item"))
+        pair = buckets.read_column(table, "pair").astype(np.intp)
+        size = buckets.read_column(table, "size").astype(np.intp)
         # Stable: of several submissions the latest stays the last, pair by pair.
         order = np.lexsort((pair, item, author))
         whose = np.stack([author, item, pair], axis=1)[order]
@@ -104,7 +105,7 @@ class BucketChoices:
         leading: NDArray[np.intp] = self.rows[np.append(True, np.diff(self.of) != 0)]
         return leading
 
-    def choices_of_rows(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    def find_choices_of_rows(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the choices that these `representative_rows` stand for, shape (rows,)."""
         leading = self.representative_rows
         order = np.argsort(leading)
@@ -120,7 +121,7 @@ class BucketChoices:
         which of the `rows` each belongs to; and 1 where its first side was released, else 0.
         """
         place = np.full(len(self.options), -1, np.intp)
-        place[self.choices_of_rows(rows)] = np.arange(len(rows))
+        place[self.find_choices_of_rows(rows)] = np.arange(len(rows))
         at = place[self.of]
         known = np.flatnonzero((at >= 0) & self.published)
         released = value[at[known]].astype(np.int16)
@@ -129,11 +130,11 @@ class BucketChoices:
         shown = known[either]
         return self.rows[shown], at[shown], first[either].astype(np.uint8)
 
-    def row_key_numbers(self) -> NDArray[np.uint16]:
+    def compute_row_key_numbers(self) -> NDArray[np.uint16]:
         """Return what stands for a pair's number in row keys, (choices,): by number of options."""
         return (FIRST_NUMBER + self.options).astype(np.uint16)
 
-    def chosen_numbers(self, labels: NDArray[np.uint8]) -> NDArray[np.int16]:
+    def find_chosen_numbers(self, labels: NDArray[np.uint8]) -> NDArray[np.int16]:
         """Return the number of each chosen response, (choices,), or `NOTHING`. PRIVATE.
 
         `labels` are those of all staged rows.
@@ -158,7 +159,7 @@ def _pair_positions(
     return left, right
 
 
-def latest_rows(row_keys: Blocks) -> NDArray[np.intp]:
+def find_latest_rows(row_keys: Blocks) -> NDArray[np.intp]:
     """Return the latest submission of every label, as ascending indices of canonically sorted rows.
 
     Equal row keys stand together there, in the order of their times.
@@ -184,7 +185,7 @@ def assign_blocks(
     block, rows = np.zeros(len(unit), np.intp), np.flatnonzero(new)
     rows = rows[blocks.order_within(unit[rows], order[rows])]
     counts = np.bincount(unit[rows], minlength=1)
-    uses = np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
+    uses = count_uses(unit[rows], 1, bound)
     place = np.arange(len(rows)) - (np.cumsum(counts) - counts)[unit[rows]]
     within = place * uses[unit[rows]] // counts[unit[rows]]
     block[rows] = (np.cumsum(uses) - uses)[unit[rows]] + within

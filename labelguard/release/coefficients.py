@@ -4,8 +4,8 @@ A coefficient is stated per typical difference of its column (its root mean squa
 release's pairs), in log-odds, so that columns compare. Post-processing of a release: nothing is
 charged.
 
-What lies outside of the released directions is not known (`unreleased_directions`). They are chosen
-by public columns alone, so that before the release nothing distinguishes them from the others:
+What lies outside of the released directions is not known (`find_unreleased`). They are
+chosen by public columns alone, so that before the release nothing distinguishes them from others:
 coefficients along all of them are taken to be normal, of one variance. Of few of them that variance
 is hardly known. An upper bound of it is taken, at 95% (the chi-square distribution of the sum of
 squares), between a small variance and that of the wide prior of `mechanisms.moments`.
@@ -29,8 +29,8 @@ from labelguard.release.head_summary import (
     LEVEL,
     HeadSummary,
     SourceScores,
-    half_widths,
-    normal_draws,
+    compute_half_widths,
+    draw_normal_errors,
 )
 from labelguard.text import pluralize
 
@@ -41,7 +41,7 @@ NEGLIGIBLE = 1e-3
 # Columns that are listed; of more, those that carry most.
 MOST = 40
 # The headings of `format_coefficient_rows`.
-COLUMNS = ("column", "log-odds", "interval", "whatever labels are", "of the decision")
+COLUMNS = ("column", "log-odds", "interval", "worst case", "of the decision")
 _IN_WORDS = 4
 # The preference where a coefficient is above 0, and below.
 _PHRASES = {
@@ -76,7 +76,7 @@ class UnreleasedDirections:
     share: Floats
     known: Floats
 
-    def draws(self) -> Floats:
+    def simulate(self) -> Floats:
         """Return simulated errors along the directions, shape (DRAWS, n); always the same ones."""
         if not (self.share > NEGLIGIBLE).any():
             return np.zeros((DRAWS, self.rest.shape[1]))
@@ -84,10 +84,10 @@ class UnreleasedDirections:
 
         bound = float((self.known**2).sum()) / chdtri(len(self.known), LEVEL)
         variance = min(max(bound, LEAST_VARIANCE), WIDE**2)
-        return normal_draws(variance * self.rest.T @ self.rest)
+        return draw_normal_errors(variance * self.rest.T @ self.rest)
 
 
-def unreleased_directions(head: Head, directions: Floats, beta: Floats) -> UnreleasedDirections:
+def find_unreleased(head: Head, directions: Floats, beta: Floats) -> UnreleasedDirections:
     """Return the unreleased part of `directions` (columns, n) of raw features.
 
     `beta` (components,) are the coefficients that are known, in the head's coordinates.
@@ -100,7 +100,7 @@ def unreleased_directions(head: Head, directions: Floats, beta: Floats) -> Unrel
     return UnreleasedDirections(rest, share, np.asarray(metric * beta))
 
 
-def group_edges(
+def select_group_edges(
     edges: NDArray[np.int64], group: Group
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the edges of a group: two columns of it, and how often they met."""
@@ -117,7 +117,7 @@ def find_connected_sources(scores: SourceScores, group: Group) -> NDArray[np.int
     from scipy.sparse.csgraph import connected_components
 
     size = group.stop - group.start
-    first, second, _ = group_edges(scores.edges, group)
+    first, second, _ = select_group_edges(scores.edges, group)
     graph = coo_array((np.ones(len(first)), (first, second)), shape=(size, size))
     return np.asarray(connected_components(graph, directed=False)[1], np.intp)
 
@@ -221,11 +221,11 @@ def summarize_coefficients(head: Head) -> Coefficients:
     intervals: list[tuple[float | None, float | None, float | None]]
     intervals = [(None, None, None)] * len(columns)
     if summary.errors is not None and columns:
-        contrasts = _contrasts(summary, columns)
+        contrasts = _build_contrasts(summary, columns)
         errors, unreleased = _simulate_errors(head, contrasts)
-        wide = half_widths(errors).tolist()
-        bound = summary.errors.cluster_half_widths(head.basis.projection.T @ contrasts)
-        clustered = np.hypot(bound, half_widths(unreleased)).tolist()
+        wide = compute_half_widths(errors).tolist()
+        bound = summary.errors.compute_cluster_half_widths(head.basis.projection.T @ contrasts)
+        clustered = np.hypot(bound, compute_half_widths(unreleased)).tolist()
         intervals = [
             (value - width, value + width, limit)
             for value, width, limit in zip(values, wide, clustered, strict=True)
@@ -247,11 +247,11 @@ def summarize_coefficients(head: Head) -> Coefficients:
             for column, value, interval in zip(columns, values, intervals, strict=True)
         ),
         words,
-        tuple(_notes(head, summary)),
+        tuple(_list_coefficient_notes(head, summary)),
     )
 
 
-def _contrasts(summary: HeadSummary, columns: list[NamedColumn]) -> Floats:
+def _build_contrasts(summary: HeadSummary, columns: list[NamedColumn]) -> Floats:
     """Return the directions of raw features (d, n) whose coefficients are reported.
 
     Of sources only the difference from those that they were compared with means anything.
@@ -274,8 +274,8 @@ def _simulate_errors(head: Head, contrasts: Floats) -> tuple[Floats, Floats]:
     assert head.summary and head.summary.errors
     projection = head.basis.projection
     known = np.asarray(np.linalg.lstsq(projection, head.coefficients, rcond=None)[0], np.float64)
-    unreleased = unreleased_directions(head, contrasts, known).draws()
-    return head.summary.errors.draws() @ (projection.T @ contrasts) + unreleased, unreleased
+    unreleased = find_unreleased(head, contrasts, known).simulate()
+    return head.summary.errors.simulate() @ (projection.T @ contrasts) + unreleased, unreleased
 
 
 def _describe_preferences(head: Head, summary: HeadSummary, columns: list[NamedColumn]) -> str:
@@ -287,7 +287,7 @@ def _describe_preferences(head: Head, summary: HeadSummary, columns: list[NamedC
     named = [column for column in columns if not column.group.has_sources]
     if summary.errors is None:
         words.append("No column can be singled out: these coefficients have no intervals.")
-    elif named and (phrases := _sure_phrases(head, summary, named)):
+    elif named and (phrases := _list_sure_phrases(head, summary, named)):
         start, last = ", ".join(phrases[:-1]), phrases[-1]
         words.append(f"These labelers prefer {f'{start} and {last}' if start else last}.")
     elif any(group.names and not group.has_sources for group in summary.groups):
@@ -297,9 +297,9 @@ def _describe_preferences(head: Head, summary: HeadSummary, columns: list[NamedC
     return " ".join(words) or "No column has a name."
 
 
-def _sure_phrases(head: Head, summary: HeadSummary, columns: list[NamedColumn]) -> list[str]:
+def _list_sure_phrases(head: Head, summary: HeadSummary, columns: list[NamedColumn]) -> list[str]:
     """Return a phrase for each of the first columns whose interval, of all at once, excludes 0."""
-    contrasts = _contrasts(summary, columns)
+    contrasts = _build_contrasts(summary, columns)
     errors = _simulate_errors(head, contrasts)[0]
     spread = np.maximum(errors.std(axis=0), np.finfo(float).tiny)
     factor = np.quantile(np.abs(errors / spread).max(axis=1), LEVEL)
@@ -316,7 +316,7 @@ def _phrase_preference(name: str, value: float) -> str:
     return more if value > 0 else less
 
 
-def unknown_sources_note(comparisons: int) -> str:
+def describe_unknown_sources(comparisons: int) -> str:
     """Return the note on comparisons that a sum could not use."""
     many = "1 comparison" if comparisons == 1 else f"{comparisons:,} comparisons"
     return (
@@ -325,7 +325,7 @@ def unknown_sources_note(comparisons: int) -> str:
     )
 
 
-def _notes(head: Head, summary: HeadSummary) -> Iterator[str]:
+def _list_coefficient_notes(head: Head, summary: HeadSummary) -> Iterator[str]:
     silent = [g.name for g in summary.groups if not summary.spread[g.start : g.stop].any()]
     if silent:
         yield left_out_note(silent)
@@ -338,7 +338,7 @@ def _notes(head: Head, summary: HeadSummary) -> Iterator[str]:
             "the summary above holds jointly"
         )
     if summary.unknown:
-        yield unknown_sources_note(summary.unknown)
+        yield describe_unknown_sources(summary.unknown)
     components, columns = head.basis.projection.shape[1], len(head.coefficients)
     if components < columns:
         yield (

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelguard.errors import LedgerError, ProjectError
+from labelguard.errors import LedgerError
 from labelguard.inputs.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
@@ -37,13 +37,12 @@ from labelguard.project.opening import OpenProject, clean_up_after_crashes
 from labelguard.project.project import Project, waiting
 from labelguard.release import card
 from labelguard.release.protocol import (
-    Finished,
     Mechanism,
     Prepared,
     ReleaseContext,
     TrainingInputs,
 )
-from labelguard.release.rows import MOST_IN_ONE_FILE, part_name
+from labelguard.release.rows import MOST_IN_ONE_FILE, format_part_name
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.release.writer import (
     PARQUET,
@@ -51,56 +50,20 @@ from labelguard.release.writer import (
     Release,
     ReleaseWriter,
     RowsPart,
+    build_output_schema,
     copy_release,
-    output_schema,
+    find_unchanged_release,
     read_card,
     split_by_preference,
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import (
-    attempt,
-    find_changed_file,
     fresh_directory,
     fsync_path,
-    sha256,
+    hash_file,
+    replace_when_done,
 )
-
-
-def write_release_files(
-    context: ReleaseContext,
-    plan: PlannedRows,
-    grant: Grant,
-    finished: Finished,
-    facts: Mapping[str, Any],
-) -> tuple[int, Mapping[str, str]]:
-    """Write and rename the release; return its number of rows and the hashes of its files.
-
-    `facts` are parts of the card that were known before (see `capture_card_facts`).
-    """
-    questions = any(source.questions for source, _ in finished.outcomes)
-    schema = output_schema(context.staged.content_type, questions=questions)
-    sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
-    drawn = sum(buckets.count_part_rows(directory) for _, directory in sources)
-    with ReleaseWriter(grant, context.opened.project.releases) as writer:
-        task = Outcomes(sources, schema, writer.directory, context.staged.buckets)
-        if sources and task.count > MOST_IN_ONE_FILE:
-            for part in context.over_buckets("writing", publish_bucket, task):
-                writer.add_part(part)
-        elif sources:
-            for table in context.over_buckets("writing", build_published_rows, task):
-                if table is not None:
-                    writer.write(table)
-            if not writer.rows:
-                writer.write(schema.empty_table())
-        buckets.check_seen(drawn, writer.rows)
-        common = card.common_card(
-            context.staged, context.policy, plan, grant.release, writer.rows, finished.further
-        )
-        writer.write_card(card.merge(card.merge(common, facts), finished.card))
-        for path in finished.files:
-            writer.move_in(path)
-    return writer.rows, writer.hashes
 
 
 @dataclass(frozen=True)
@@ -123,13 +86,13 @@ class Outcomes:
 def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
     """Write the rows of one bucket of items as a part of the release, which may have none."""
     table, rows = build_published_rows(task, bucket), 0
-    final = task.directory / part_name(bucket, task.count)
-    with attempt(final, task.directory.parent) as path:
+    final = task.directory / format_part_name(bucket, task.count)
+    with replace_when_done(final, task.directory.parent) as path:
         with pq.ParquetWriter(path, task.schema, **PARQUET) as writer:
             if table is not None and (rows := table.num_rows):
                 writer.write_table(table)  # `datasets` fails on a row group without rows
         fsync_path(path)  # here: of another machine's cache the command knows nothing
-        return RowsPart(final.name, rows, path.stat().st_size, sha256(path))
+        return RowsPart(final.name, rows, path.stat().st_size, hash_file(path))
 
 
 def build_published_rows(task: Outcomes, bucket: int) -> pa.Table | None:
@@ -140,12 +103,12 @@ def build_published_rows(task: Outcomes, bucket: int) -> pa.Table | None:
         # Parts are one file for every bucket of units: without texts none has to be looked at.
         outcomes = None if texts is None else buckets.read_parts(directory, bucket)
         if texts is not None and outcomes is not None:
-            parts.append(_ReleasedRows.of(texts, outcomes, task.schema))
+            parts.append(_ReleasedRows.join(texts, outcomes, task.schema))
     if len(parts) < 2:
         return parts[0].table if parts else None
     items = np.concatenate([part.items for part in parts])
     keys = np.concatenate([part.keys for part in parts])
-    return pa.concat_tables([part.table for part in parts]).take(pa.array(_order(items, keys)))
+    return pa.concat_tables([part.table for part in parts]).take(pa.array(_sort_rows(items, keys)))
 
 
 @dataclass(frozen=True)
@@ -157,46 +120,48 @@ class _ReleasedRows:
     keys: Blocks
 
     @classmethod
-    def of(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema) -> _ReleasedRows:
+    def join(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema) -> _ReleasedRows:
         """Join texts and outcomes."""
         # Rows of texts are numbered in ascending order.
-        row = np.searchsorted(buckets.column(texts, "row"), buckets.column(outcomes, "row"))
-        items = buckets.blocks(texts, "item")[row]
-        keys = buckets.blocks(outcomes, "key")
-        order = _order(items, keys)
+        row = np.searchsorted(
+            buckets.read_column(texts, "row"), buckets.read_column(outcomes, "row")
+        )
+        items = buckets.read_blocks(texts, "item")[row]
+        keys = buckets.read_blocks(outcomes, "key")
+        order = _sort_rows(items, keys)
         row, items = row[order], items[order]
-        value = buckets.column(outcomes, "value")[order]
+        value = buckets.read_column(outcomes, "value")[order]
 
         has_ids = "item_id" in texts.column_names
         columns = [
             texts["prompt"].combine_chunks().take(pa.array(row)),
             *split_by_preference(texts, row, value != 0),
-            texts["item_id"].take(pa.array(row)) if has_ids else blocks.hexadecimal(items),
-            *_probabilities(outcomes, order),
+            texts["item_id"].take(pa.array(row)) if has_ids else blocks.format_hexadecimal(items),
+            *_read_probabilities(outcomes, order),
         ]
         questions = "question" in schema.names
         if questions:
             has_questions = "question" in texts.column_names
             nothing = pa.nulls(len(row), pa.string())
             columns.append(texts["question"].take(pa.array(row)) if has_questions else nothing)
-        content = output_schema(texts.schema.field("prompt").type, questions=questions)
+        content = build_output_schema(texts.schema.field("prompt").type, questions=questions)
         table = pa.table(columns, schema=content)
         return cls(table if content == schema else table.cast(schema), items, keys[order])
 
 
-def _probabilities(outcomes: pa.Table, order: NDArray[np.intp]) -> list[pa.Array]:
+def _read_probabilities(outcomes: pa.Table, order: NDArray[np.intp]) -> list[pa.Array]:
     """Return the three columns of probabilities."""
     columns = []
     for name in PROBABILITIES:
         if name in outcomes.column_names:
-            values = buckets.column(outcomes, name)[order].astype(np.float64)
+            values = buckets.read_column(outcomes, name)[order].astype(np.float64)
         else:
             values = np.full(len(order), np.nan)
         columns.append(pa.array(values, mask=np.isnan(values)))
     return columns
 
 
-def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
+def _sort_rows(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     """Return the permutation that sorts rows by item, then by row key (which is unique)."""
     order: NDArray[np.intp] = np.argsort(np.ascontiguousarray(items[:, 0]))
     if not (np.diff(items[order, 0]) == 0).any():  # every item once: nothing else to compare
@@ -209,20 +174,13 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     return order
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingSnapshot:
-    """The input without anything but texts, the rows as drawn, and which they were in the input.
-
-    Row i of `staged` and of `outcomes` is row `rows[i]` of the input as it was staged, (n,).
-    """
-
-    staged: Staged
-    outcomes: Path
-    rows: NDArray[np.intp]
-
-
-def snapshot_for_training(staged: Staged, outcomes: Path, directory: Path) -> TrainingSnapshot:
+def snapshot_for_training(
+    staged: Staged, outcomes: Path, directory: Path
+) -> tuple[Staged, Path, NDArray[np.intp]]:
     """Write the texts and the rows as drawn (see `Outcomes`) into an empty directory.
+
+    Returns the input without anything but texts, the rows as drawn, and which they were: row i of
+    both is row `rows[i]` of the input as it was staged, (n,).
 
     Rows of an input are numbered as they came, and a file may be sorted by its labels. The snapshot
     is numbered in the order of the secret keys of its rows instead, and holds no other rows.
@@ -237,20 +195,20 @@ def snapshot_for_training(staged: Staged, outcomes: Path, directory: Path) -> Tr
         if texts is None or drawn is None:
             buckets.write_bucket(snapshot.texts_directory, bucket, None)
             continue
-        drawn = drawn.take(pa.array(blocks.order(buckets.blocks(drawn, "key"))))
-        old = buckets.column(drawn, "row")
+        drawn = drawn.take(pa.array(blocks.sort_order(buckets.read_blocks(drawn, "key"))))
+        old = buckets.read_column(drawn, "row")
         new = sum(map(len, rows)) + np.arange(len(old), dtype=old.dtype)
         here = np.full(len(old), bucket, np.uint16)
         # Rows of texts are numbered in ascending order.
-        place = np.searchsorted(buckets.column(texts, "row"), old)
-        texts = _renumber(texts.take(pa.array(place)), new)
+        place = np.searchsorted(buckets.read_column(texts, "row"), old)
+        texts = _renumber_rows(texts.take(pa.array(place)), new)
         buckets.write_bucket(snapshot.texts_directory, bucket, texts)
-        buckets.write_part(drawn_rows, bucket, _renumber(drawn, new), here, staged.buckets)
+        buckets.write_part(drawn_rows, bucket, _renumber_rows(drawn, new), here, staged.buckets)
         rows.append(old.astype(np.intp))
-    return TrainingSnapshot(snapshot, drawn_rows, np.concatenate(rows))
+    return snapshot, drawn_rows, np.concatenate(rows)
 
 
-def _renumber(table: pa.Table, row: NDArray[np.generic]) -> pa.Table:
+def _renumber_rows(table: pa.Table, row: NDArray[np.generic]) -> pa.Table:
     """Return a table with other numbers in its column `row`."""
     at = table.schema.get_field_index("row")
     return table.set_column(at, table.schema.field(at), pa.array(row, table.schema.field(at).type))
@@ -284,12 +242,12 @@ class DrawnRelease:
         context, project = self.context, self.context.opened.project
         claims.enter_context(project.claim(self.id))
         directory = fresh_directory(project.saved_rows(self.id), mode=0o700)
-        snapshot = snapshot_for_training(context.staged, context.outcomes, directory)
+        staged, outcomes, rows = snapshot_for_training(context.staged, context.outcomes, directory)
         return replace(
             self,
-            context=replace(context, staged=snapshot.staged, outcomes=snapshot.outcomes),
-            prepared=self.prepared.renumber(snapshot.rows),
-            authors=_labelers_of(self.prepared.plan),
+            context=replace(context, staged=staged, outcomes=outcomes),
+            prepared=self.prepared.renumber(rows),
+            authors=_read_selected_authors(self.prepared.plan),
         )
 
     def train(self) -> DrawnRelease:
@@ -302,10 +260,32 @@ class DrawnRelease:
 
     def finish_and_write(self) -> tuple[int, Mapping[str, str]]:
         """Write the release from what was drawn; return its rows and the hashes of its files."""
-        finished = self.mechanism.finish(self.context, self.prepared, self.grant)
-        return write_release_files(
-            self.context, self.prepared.plan, self.grant, finished, self.facts
-        )
+        context, grant = self.context, self.grant
+        finished = self.mechanism.finish(context, self.prepared, grant)
+        questions = any(source.questions for source, _ in finished.outcomes)
+        schema = build_output_schema(context.staged.content_type, questions=questions)
+        sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
+        drawn = sum(buckets.count_part_rows(directory) for _, directory in sources)
+        with ReleaseWriter(grant, context.opened.project.releases) as writer:
+            task = Outcomes(sources, schema, writer.directory, context.staged.buckets)
+            if sources and task.count > MOST_IN_ONE_FILE:
+                for part in context.over_buckets("writing", publish_bucket, task):
+                    writer.add_part(part)
+            elif sources:
+                for table in context.over_buckets("writing", build_published_rows, task):
+                    if table is not None:
+                        writer.write(table)
+                if not writer.rows:
+                    writer.write(schema.empty_table())
+            buckets.check_seen(drawn, writer.rows)
+            plan, further = self.prepared.plan, finished.further
+            common = card.build_common_card(
+                context.staged, context.policy, plan, grant.release, writer.rows, further
+            )
+            writer.write_card(card.merge_cards(card.merge_cards(common, self.facts), finished.card))
+            for path in finished.files:
+                writer.move_in(path)
+        return writer.rows, writer.hashes
 
     def commit(self) -> Release:
         """Publish and commit the release; for the job that holds the project."""
@@ -340,7 +320,7 @@ class DrawnRelease:
                 f"release {self.id} is not in the ledger any more, which is an older copy; put the "
                 "newest copy back"
             )
-        left = (blocks.positions(self.authors, opened.ledger.people.tombstones()) >= 0).any()
+        left = (blocks.find_positions(self.authors, opened.ledger.people.tombstones()) >= 0).any()
         if record.is_unfinished and not left:
             return
         if record.is_unfinished:
@@ -363,9 +343,9 @@ def capture_card_facts(context: ReleaseContext, plan: PlannedRows, grant: Grant)
     return {
         "privacy": policy_facts.collect_policy_card_facts(ledger),
         "budget": {
-            "allowed": card.min_median_max(capacity),
-            "used": card.min_median_max(used),
-            "left": card.min_median_max(capacity - used),
+            "allowed": card.compute_min_median_max(capacity),
+            "used": card.compute_min_median_max(used),
+            "left": card.compute_min_median_max(capacity - used),
         },
     }
 
@@ -382,17 +362,14 @@ def copy_and_return_release(
 
     Raises `ProjectError` if one that was made before is not as it was committed.
     """
-    path = home.releases / record.id
-    broken = find_changed_file(path, record.files) if reused else None
-    if broken:
-        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
+    path = find_unchanged_release(home, record) if reused else home.releases / record.id
     if output:
         copy_release(path, output, record.files)
         path = output
     return Release(record.id, path, read_card(path), reused, tuple(notes))
 
 
-def _labelers_of(plan: PlannedRows) -> Blocks:
+def _read_selected_authors(plan: PlannedRows) -> Blocks:
     """Return the labelers of all selected rows, sorted, (n, 2)."""
     tables = (buckets.read_bucket(plan.directory, bucket) for bucket in plan.first_unit)
     authors = [SelectedRows.from_arrow(table).author for table in tables if table is not None]

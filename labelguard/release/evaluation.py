@@ -28,29 +28,30 @@ from labelguard.keys.prf import Split
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.noise import ReleasedNoise, reach
+from labelguard.mechanisms.noise import ReleasedNoise, bound_quantile
 from labelguard.project.opening import OpenProject
 from labelguard.release import head
 from labelguard.release.head import WINDOW, Coordinates, Head, Window
 from labelguard.release.head_summary import pack_noises, unpack_noises
 from labelguard.release.mechanisms.options import EvaluationOptions
 from labelguard.release.mechanisms.statistic import (
+    build_statistic_card,
     draw_window,
-    list_windows_of_running_sum,
-    statistic_card,
+    list_windows_of_sum,
 )
 from labelguard.release.mechanisms.statistic_design import (
     Design,
     check_has_new_labels,
     complete_design,
-    newest_sum,
-    planned_comparisons,
-    sum_to_join,
+    find_newest_sum,
+    find_priced_noise,
+    find_sum_to_join,
+    read_planned_comparisons,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
+from labelguard.release.writer import find_unchanged_release
 from labelguard.storage import arrays
-from labelguard.storage.files import find_changed_file
 
 FILE = "evaluation.npz"
 
@@ -66,7 +67,7 @@ class Evaluation:
     `statistic` (components,) has the sum of `noises`, one of each window; `z` (pairs, components)
     are the distinct pairs of every window in its `coordinates`, `weight` (pairs,) is what they
     weigh in the likelihood, and `sampling` (windows, components, components) bounds how far labels
-    scatter (see `mechanisms.statistic.sampling_bound`).
+    scatter (see `mechanisms.statistic.bound_sampling_covariance`).
     """
 
     coordinates: Coordinates
@@ -77,7 +78,7 @@ class Evaluation:
     sampling: Floats
 
     @classmethod
-    def of(cls, coordinates: Coordinates, windows: Sequence[Window]) -> Evaluation:
+    def of_windows(cls, coordinates: Coordinates, windows: Sequence[Window]) -> Evaluation:
         """Return the sum of windows, which are all of pairs."""
         sampling = [window.sampling for window in windows if window.sampling is not None]
         assert len(sampling) == len(windows) > 0
@@ -106,8 +107,8 @@ class Evaluation:
         −log 2 is that of a head without an opinion, without any error; the standard error is that
         of the `difference` from it. Raises `LabelguardError` for a head in other coordinates.
         """
-        theta = self._coefficients_of(judged)
-        return self._log_likelihood(theta) / self.labels, self._standard_error(theta)
+        theta = self._convert_coefficients(judged)
+        return self._sum_log_likelihood(theta) / self.labels, self._bound_error(theta)
 
     def difference(self, new: Head, old: Head) -> tuple[float, float]:
         """Return the gain of `new` in mean log-likelihood per label, and its standard error.
@@ -120,9 +121,9 @@ class Evaluation:
 
         Raises `LabelguardError` for heads in other coordinates.
         """
-        after, before = self._coefficients_of(new), self._coefficients_of(old)
-        gain = self._log_likelihood(after) - self._log_likelihood(before)
-        return gain / self.labels, self._standard_error(after - before)
+        after, before = self._convert_coefficients(new), self._convert_coefficients(old)
+        gain = self._sum_log_likelihood(after) - self._sum_log_likelihood(before)
+        return gain / self.labels, self._bound_error(after - before)
 
     def reach(self, new: Head, old: Head, confidence: float) -> float:
         """Return the excess over the truth that `difference` has with probability 1 − `confidence`.
@@ -130,40 +131,42 @@ class Evaluation:
         `confidence` is in [½, 1). The noise has its own law, and what labels scatter by is taken
         for normal, of at most the variance that `difference` allows: a sum over many labelers.
         """
-        d = self._coefficients_of(new) - self._coefficients_of(old)
-        variance, length = self._scatter_bound(d) ** 2, float(np.linalg.norm(d))
-        return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
+        d = self._convert_coefficients(new) - self._convert_coefficients(old)
+        variance, length = self._bound_scatter(d) ** 2, float(np.linalg.norm(d))
+        return bound_quantile(1 - confidence, variance, self.noises, length, len(d)) / self.labels
 
-    def _standard_error(self, d: Floats) -> float:
+    def _bound_error(self, direction: Floats) -> float:
         """Return at least the standard error of dᵀS̃ per label, the part that labels are in."""
-        noise = self.noise * float(np.linalg.norm(d))
-        return math.hypot(noise, self._scatter_bound(d)) / self.labels
+        noise = self.noise * float(np.linalg.norm(direction))
+        return math.hypot(noise, self._bound_scatter(direction)) / self.labels
 
-    def _scatter_bound(self, d: Floats) -> float:
+    def _bound_scatter(self, direction: Floats) -> float:
         """Return an upper bound of the standard deviation of dᵀS."""
-        windows = np.einsum("i,wij,j->w", d, self.sampling, d)
+        windows = np.einsum("i,wij,j->w", direction, self.sampling, direction)
         return float(np.sqrt(np.maximum(windows, 0)).sum())
 
-    def _coefficients_of(self, judged: Head) -> Floats:
+    def _convert_coefficients(self, judged: Head) -> Floats:
         return self.coordinates.convert_coefficients(judged.identity, judged.coefficients)
 
-    def _log_likelihood(self, theta: Floats) -> float:
+    def _sum_log_likelihood(self, theta: Floats) -> float:
         half = self.z.astype(np.float64) @ theta / 2
         return float(theta @ self.statistic - self.weight @ np.logaddexp(half, -half))
 
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
         named = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
-        return arrays.pack({**self.coordinates.arrays(), **named, **pack_noises(self.noises)})
+        return arrays.pack_arrays(
+            {**self.coordinates.arrays(), **named, **pack_noises(self.noises)}
+        )
 
     @classmethod
     def load(cls, release: Path) -> Evaluation:
         """Return the evaluation of a release directory; `ProjectError` if it holds none."""
         try:
-            named = arrays.load(release / FILE)
+            named = arrays.load_arrays(release / FILE)
             public = (named[name] for name in _PUBLIC)
             return cls(
-                Coordinates.of_arrays(named), named["statistic"], unpack_noises(named), *public
+                Coordinates.from_arrays(named), named["statistic"], unpack_noises(named), *public
             )
         except FileNotFoundError:
             raise ProjectError(
@@ -209,11 +212,12 @@ class HeldOut(Mechanism[Design]):
 
         A head is known by its coordinates, not by where it lies.
         """
-        head, first = self.options.head, newest_sum(opened.ledger, self.part)
+        head, first = self.options.head, find_newest_sum(opened.ledger, self.part)
         if head:
-            directory = (
-                Path(head) if Path(head).is_dir() else _find_unchanged_release(str(head), opened)
-            )
+            directory = Path(head)
+            if not directory.is_dir():  # an id, which may be shortened
+                record = opened.ledger.releases.find_committed(str(head))
+                directory = find_unchanged_release(opened.project, record)
         elif first:
             directory = opened.project.releases / first
         else:
@@ -235,12 +239,12 @@ class HeldOut(Mechanism[Design]):
         Raises `PolicyError` for other coordinates than those of the sum that this window joins.
         """
         coordinates = self.coordinates
-        first = recorded["first"] if recorded else sum_to_join(context, self.part)
+        first = recorded["first"] if recorded else find_sum_to_join(context, self.part)
         if first is not None:
             self._check_same_coordinates(context, first)
-        provider = coordinates.provider(context.progress, context.workers)
+        provider = coordinates.load_provider(context.progress, context.workers)
         pairs = find_distinct_pairs(context.staged)
-        _, rows = planned_comparisons(context, plan, pairs)
+        _, rows = read_planned_comparisons(context, plan, pairs)
         if first is None and not recorded:
             check_has_new_labels(rows)
         used, pair = np.unique(rows.pair, return_inverse=True)
@@ -254,10 +258,12 @@ class HeldOut(Mechanism[Design]):
             )
         rows, z = replace(rows, pair=pair), coordinates.basis.coordinates(x)
         return complete_design(
-            context,
+            find_priced_noise(context),
             rows,
             z,
-            statistic.unclipped_bounds(z, rows) if len(rows) else None,  # a judge has no bias
+            statistic.compute_unclipped_bounds(z, rows)
+            if len(rows)
+            else None,  # a judge has no bias
             plan=plan,
             parameters={"first": first},
             pairs=pairs,
@@ -277,10 +283,12 @@ class HeldOut(Mechanism[Design]):
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Write the sum of all windows to a file, and return it with its card."""
-        windows = list_windows_of_running_sum(context, grant, self.part)
+        release = grant.release
+        first = prepared.first or release.id
+        windows = list_windows_of_sum(context, first, self.part, release)
         file = context.opened.project.work / FILE
-        file.write_bytes(Evaluation.of(self.coordinates, windows).to_bytes())
-        card = statistic_card(context, prepared, grant, windows, self.coordinates.features)
+        file.write_bytes(Evaluation.of_windows(self.coordinates, windows).to_bytes())
+        card = build_statistic_card(context, prepared, grant, windows, self.coordinates.features)
         return Finished(card | {"kind": NAME, "train_with": "nothing"}, (), files=(file,))
 
     def _check_same_coordinates(self, context: ReleaseContext, first: str) -> None:
@@ -291,12 +299,3 @@ class HeldOut(Mechanism[Design]):
                 f"evaluation {first}, which this one joins: leave --head out, or begin anew, at a "
                 "new charge, with --again"
             )
-
-
-def _find_unchanged_release(head: str, opened: OpenProject) -> Path:
-    """Return the directory of a committed release; its id may be shortened."""
-    record = opened.ledger.releases.find_committed(head)
-    directory = opened.project.releases / record.id
-    if broken := find_changed_file(directory, record.files):
-        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
-    return directory

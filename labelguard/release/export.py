@@ -29,8 +29,8 @@ from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import PAIRS
-from labelguard.release.rows import escape_file_names, list_files, rows_path
-from labelguard.release.writer import PROBABILITIES, Release, read_card, verified_release_directory
+from labelguard.release.rows import escape_file_names, find_rows_path, list_files
+from labelguard.release.writer import PROBABILITIES, Release, read_card, verify_release_directory
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_output_directory, new_directory
 from labelguard.text import Progress, format_budget, no_progress, pluralize
@@ -101,18 +101,19 @@ def export(
     check_output_directory(target, "exported")
     if target.exists() and any(target.iterdir()):
         raise ProjectError(f"{target} is not empty; choose another -o")
-    directory = verified_release_directory(release, project)
+    directory = verify_release_directory(release, project)
     scorer = None
     if teacher is not None:
-        scorer = ReleasedHead(verified_release_directory(teacher, project), progress)
-    rows = ReleaseRows.read(rows_path(directory), copies, framework)
+        scorer = ReleasedHead(verify_release_directory(teacher, project), progress)
+    rows = ReleaseRows.read(find_rows_path(directory), copies, framework)
     mode = _choose_noise_mode(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
     shown = "hard" if rows.copies == 1 and mode in _WEIGHTED else mode
-    command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, shown, framework))
+    command = framework.command(rows.is_chat, rate)
+    notes = tuple(_list_export_notes(rows, shown, framework))
     guarantee = _describe_guarantee(directory, scorer)
     texts = {
-        "README.md": _readme(guarantee, shown, rate, rows, framework, command, notes),
+        "README.md": _format_readme(guarantee, shown, rate, rows, framework, command, notes),
         "CARD.md": (directory / "CARD.md").read_text(encoding="utf-8"),
         **framework.files(rows.is_chat, rate),
     }
@@ -122,7 +123,7 @@ def export(
         with new_directory(target) as temporary:
             columns = _columns_in_sql(rows, mode, framework, scorer is not None)
             tables = _build_pair_tables(rows, columns, mode, scorer, progress)
-            written = _save(tables, temporary / framework.file)
+            written = _write_tables(tables, temporary / framework.file)
             for name, text in texts.items():
                 (temporary / name).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -141,13 +142,13 @@ class ReleasedHead:
                 f"the head in {path} reads columns ({self._head.features}), which a release does "
                 "not have; take a teacher that reads texts"
             )
-        self._provider = self._head.provider(progress)
+        self._provider = self._head.load_provider(progress)
 
     def __call__(self, batch: pa.Table) -> Floats:
         """Return the probability that `chosen` is preferred, (n,)."""
         sides = {"prompt": "prompt", "first": "chosen", "second": "rejected"}
         pairs = pa.table({name: batch[column] for name, column in sides.items()})
-        return self._head.probability(self._provider(pairs))
+        return self._head.predict_probability(self._provider(pairs))
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class ReleaseRows:
         with duckdb.connect() as connection:
             release = connection.read_parquet(escape_file_names(path))
             types = dict(zip(release.columns, release.types, strict=True))
-            content = canonical.content_of_types(types[name] for name in PAIRS)
+            content = canonical.find_content_of_types(types[name] for name in PAIRS)
             has = "flip_probability IS NULL AND label_probability"
             [counts] = release.aggregate(
                 f"""count(*), count(flip_probability),
@@ -194,7 +195,7 @@ class ReleaseRows:
             )
         return cls(path, copies, rows, flips, soft, ties, (least, largest), content.chat)
 
-    def batches(self) -> Iterator[tuple[slice, pa.Table]]:
+    def read_batches(self) -> Iterator[tuple[slice, pa.Table]]:
         """Yield parts of the rows, and which these are."""
         before = 0
         files = map(pq.ParquetFile, list_files(self.path))
@@ -249,7 +250,7 @@ def _choose_noise_mode(
     return mode
 
 
-def target_probabilities(
+def compute_target_probabilities(
     batch: pa.Table, mode: str, scorer: Callable[[pa.Table], Floats] | None
 ) -> Floats:
     """Return the probability that `chosen` is preferred as the export takes it, (n,)."""
@@ -291,11 +292,11 @@ def _build_pair_tables(
     Batches of a trainer that does not shuffle are as they would be without copies.
     """
     target = np.empty(rows.rows)
-    for part, batch in rows.batches():
-        target[part] = target_probabilities(batch, mode, scorer)
+    for part, batch in rows.read_batches():
+        target[part] = compute_target_probabilities(batch, mode, scorer)
         progress("reading probabilities", part.stop / rows.rows)
     with duckdb.connect() as connection:
-        for copy, part, batch in ((n, *b) for n in range(rows.copies) for b in rows.batches()):
+        for copy, part, batch in ((n, *b) for n in range(rows.copies) for b in rows.read_batches()):
             given = choose_unturned_rows(
                 target[part], np.arange(part.start, part.stop), copy, rows.copies
             )
@@ -309,7 +310,7 @@ def _build_pair_tables(
             progress("writing pairs", (copy + part.stop / rows.rows) / rows.copies)
 
 
-def _save(tables: Iterator[pa.Table], path: Path) -> int:
+def _write_tables(tables: Iterator[pa.Table], path: Path) -> int:
     """Write tables of one schema to a file of Parquet or JSON lines; return the number of rows."""
     written = 0
     first = next(tables)
@@ -359,7 +360,7 @@ def _describe_guarantee(directory: Path, scorer: ReleasedHead | None) -> str:
     )
 
 
-def _readme(
+def _format_readme(
     guarantee: str,
     mode: str,
     rate: float | None,
@@ -377,7 +378,7 @@ def _readme(
     )
 
 
-def _notes(rows: ReleaseRows, mode: str, framework: Framework) -> Iterator[str]:
+def _list_export_notes(rows: ReleaseRows, mode: str, framework: Framework) -> Iterator[str]:
     if mode == "columns":
         return
     if mode == "plain" and rows.flips:

@@ -88,12 +88,12 @@ def _completions_sql(*, is_text: bool) -> str:
 _QUESTION = f"[{_message_sql('user', 'prompt')}]"
 
 
-def _trl_command(is_chat: bool, rate: float | None) -> str:
+def _format_trl_command(is_chat: bool, rate: float | None) -> str:
     loss = f" --loss_type robust --label_smoothing {rate!r}" if rate is not None else ""
     return f"trl dpo --model_name_or_path MODEL --dataset_name DIR --output_dir OUT{loss}"
 
 
-def _llama_factory_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
+def _build_llama_factory_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
     entry: dict[str, object] = {"file_name": "pairs.parquet", "ranking": True}
     columns = {"chosen": "chosen", "rejected": "rejected"}
     if is_chat:
@@ -105,7 +105,7 @@ def _llama_factory_files(is_chat: bool, rate: float | None) -> Mapping[str, str]
     return {"dataset_info.json": json.dumps({"labelguard": entry}, indent=2) + "\n"}
 
 
-def _axolotl_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
+def _build_axolotl_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
     import yaml
 
     fields = {"field_chosen": "chosen", "field_rejected": "rejected"}
@@ -125,7 +125,7 @@ def _axolotl_files(is_chat: bool, rate: float | None) -> Mapping[str, str]:
     return {"axolotl.yaml": str(yaml.safe_dump(section, sort_keys=False))}
 
 
-def _openrlhf_command(is_chat: bool, rate: float | None) -> str:
+def _format_openrlhf_command(is_chat: bool, rate: float | None) -> str:
     keys = " ".join(f"--data.{name}_key {name}" for name in ("prompt", "chosen", "rejected"))
     template = " --data.apply_chat_template" if is_chat else ""
     return (
@@ -135,7 +135,7 @@ def _openrlhf_command(is_chat: bool, rate: float | None) -> str:
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "trl": Framework("TRL", _PAIRS, _PAIRS, _trl_command, robust=True),
+    "trl": Framework("TRL", _PAIRS, _PAIRS, _format_trl_command, robust=True),
     "llama-factory": Framework(
         "LLaMA-Factory",
         _PAIRS,
@@ -144,7 +144,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
             "llamafactory-cli train --stage dpo --do_train --dataset_dir . --dataset labelguard "
             "--model_name_or_path MODEL --template TEMPLATE --output_dir OUT"
         ),
-        _llama_factory_files,
+        _build_llama_factory_files,
         one_answer=True,
     ),
     "axolotl": Framework(
@@ -152,11 +152,11 @@ FRAMEWORKS: Mapping[str, Framework] = {
         _PAIRS,
         "prompt AS messages, chosen, rejected",
         lambda is_chat, rate: "axolotl train axolotl.yaml --base-model MODEL --output-dir OUT",
-        _axolotl_files,
+        _build_axolotl_files,
         robust=True,
         one_answer=True,
     ),
-    "openrlhf": Framework("OpenRLHF", _PAIRS, _PAIRS, _openrlhf_command),
+    "openrlhf": Framework("OpenRLHF", _PAIRS, _PAIRS, _format_openrlhf_command),
     "open-instruct": Framework(
         "open-instruct",
         _conversations_sql(_QUESTION, is_text=True),

@@ -22,10 +22,9 @@ from labelguard.learning.features import PairFeatures, open_provider
 from labelguard.learning.heads import fit_statistic
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import choices
-from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
-from labelguard.mechanisms.statistic import noise_aware_ridge
+from labelguard.mechanisms.statistic import compute_noise_aware_ridge
 from labelguard.release.head_summary import HeadSummary, check_numbers
 from labelguard.storage import arrays
 from labelguard.storage.executor import Workers
@@ -48,7 +47,7 @@ class Coordinates:
     basis: Basis
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return named arrays for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `from_arrays` is the inverse."""
         about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
         return {
             "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
@@ -58,7 +57,7 @@ class Coordinates:
         }
 
     @classmethod
-    def of_arrays(cls, named: Mapping[str, NDArray[Any]]) -> Coordinates:
+    def from_arrays(cls, named: Mapping[str, NDArray[Any]]) -> Coordinates:
         """Invert `arrays`; raises `KeyError`, `TypeError` or `ValueError` otherwise."""
         about = json.loads(bytes(named["about"]))
         state = {
@@ -80,9 +79,9 @@ class Coordinates:
 
     def digest(self) -> str:
         """Return the SHA-256 of all of them, in hexadecimal digits."""
-        return hashlib.sha256(arrays.pack(self.arrays())).hexdigest()
+        return hashlib.sha256(arrays.pack_arrays(self.arrays())).hexdigest()
 
-    def provider(self, progress: Progress, workers: Workers | None = None) -> PairFeatures:
+    def load_provider(self, progress: Progress, workers: Workers | None = None) -> PairFeatures:
         """Return the features, as they were; `LabelguardError` if they are computed differently."""
         provider = open_provider(self.features, self.state)
         provider.set_progress(progress, workers)
@@ -130,8 +129,8 @@ class Window:
     `weight` (pairs,) are the pairs' coordinates and weights in the likelihood. Of choices, `z` are
     the responses of sets of `sizes` (sets,), and `weight` (sets,) is that of the sets. `sampling`
     (components, components) bounds what labels beside the noise scatter by
-    (see `mechanisms.statistic.sampling_bound`); `square_weight` (pairs,) is what they scatter by
-    if they are independent, 4 Var(Σ) = Σ square_weight z zᵀ at margin 0; `radius` is
+    (see `mechanisms.statistic.bound_sampling_covariance`); `square_weight` (pairs,) is what they
+    scatter by if they are independent, 4 Var(Σ) = Σ square_weight z zᵀ at margin 0; `radius` is
     √(Σ C² over labelers), which clipped parts scatter by at most.
 
     Of features with sources, `edges` (edges, 3) tell which two sources met and how often, and
@@ -167,14 +166,14 @@ class Window:
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
         path.write_bytes(
-            arrays.pack({n: np.asarray(v) for n, v in vars(self).items() if v is not None})
+            arrays.pack_arrays({n: np.asarray(v) for n, v in vars(self).items() if v is not None})
         )
 
     @classmethod
     def load(cls, path: Path) -> Window:
         """Invert `save`; `ProjectError` for anything else."""
         try:
-            values: dict[str, Any] = dict(arrays.load(path))
+            values: dict[str, Any] = dict(arrays.load_arrays(path))
             for name in ("noise", "clip", "sensitivity", "radius", "scale", "design_effect"):
                 values[name] = float(values[name])
             for name in ("least", "unknown"):
@@ -200,17 +199,17 @@ class Head(Coordinates):
     scale: float = 1.0
     summary: HeadSummary | None = None
 
-    def margins(self, x: NDArray[np.float32]) -> Floats:
+    def predict_log_odds(self, x: NDArray[np.float32]) -> Floats:
         """Return log-odds that the first side of each pair is preferred, shape (pairs,)."""
         return (x @ self.coefficients.astype(np.float32)).astype(np.float64)
 
-    def probability(self, x: NDArray[np.float32]) -> Floats:
+    def predict_probability(self, x: NDArray[np.float32]) -> Floats:
         """Return the probability that the first side of each pair is preferred, shape (pairs,)."""
-        return np.asarray(0.5 * (1 + np.tanh(self.margins(x) / 2)))
+        return np.asarray(0.5 * (1 + np.tanh(self.predict_log_odds(x) / 2)))
 
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
-        return arrays.pack(
+        return arrays.pack_arrays(
             {
                 **self.arrays(),
                 "coefficients": self.coefficients,
@@ -225,8 +224,8 @@ class Head(Coordinates):
     def load(cls, release: Path) -> Head:
         """Return the head of a release directory; `ProjectError` if it holds none."""
         try:
-            named = arrays.load(release / FILE)
-            coordinates = Coordinates.of_arrays(named)
+            named = arrays.load_arrays(release / FILE)
+            coordinates = Coordinates.from_arrays(named)
             columns, components = coordinates.basis.projection.shape
             scale = float(check_numbers(named["scale"], ()))
             if not scale > 0:
@@ -238,7 +237,7 @@ class Head(Coordinates):
                 statistic=check_numbers(statistic, (components,)) if statistic.size else None,
                 noise=float(named["noise"]),
                 scale=scale,
-                summary=HeadSummary.of_arrays(named, columns, components),
+                summary=HeadSummary.from_arrays(named, columns, components),
             )
         except FileNotFoundError:
             raise ProjectError(
@@ -269,7 +268,7 @@ def _fit_pairs(windows: Sequence[Window], total: Floats, penalty: Floats, noise:
     """Fit logistic regression on comparisons, shape (components,)."""
     z = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])
-    return fit_statistic(z, weight, total, noise_aware_ridge(z, weight, penalty, noise))
+    return fit_statistic(z, weight, total, compute_noise_aware_ridge(z, weight, penalty, noise))
 
 
 def _fit_choices(windows: Sequence[Window], total: Floats, penalty: Floats, noise: float) -> Floats:
@@ -277,11 +276,9 @@ def _fit_choices(windows: Sequence[Window], total: Floats, penalty: Floats, nois
     z = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])
     sizes = np.concatenate([window.sizes for window in windows if window.sizes is not None])
-    offsets = np.append(0, np.cumsum(sizes)).astype(np.intp)
-    public = Choices(offsets, np.zeros(len(sizes), np.intp), 1)
     # H = Σ (w/K) φ φᵀ over responses: as of pairs that weigh 4w/K.
-    ridge = noise_aware_ridge(z, np.repeat(4 * weight / sizes, sizes), penalty, noise)
-    return choices.fit(z, public, weight, total, ridge)
+    ridge = compute_noise_aware_ridge(z, np.repeat(4 * weight / sizes, sizes), penalty, noise)
+    return choices.fit_choices(z, sizes, weight, total, ridge)
 
 
 def load_windows_of_sum(

@@ -7,7 +7,8 @@ and the noise, never from labels.
 The variance of an estimate θ̂ = gain · S̃ is gain (V + N) gainᵀ: N is that of the noise, V what
 labels scatter by. V comes from simulated labelers, or from the information matrix times their
 design effect; both take labelers to differ as public worlds do. Beside it stands a bound that takes
-nothing for granted: each labeler's labels may hang together in any way (`sampling_bound`).
+nothing for granted: each labeler's labels may hang together in any way
+(`bound_sampling_covariance`).
 
 Quantiles are those of simulated errors, with a fixed seed, or of `mechanisms.noise`: ball noise is
 not normal.
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from labelguard.learning.features import Group
-from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, reach
+from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, bound_quantile
 
 # Nominal coverage of intervals.
 LEVEL = 0.95
@@ -60,21 +61,21 @@ class CoefficientErrors:
     radius: float
     noises: tuple[ReleasedNoise, ...]
 
-    def draws(self) -> Floats:
+    def simulate(self) -> Floats:
         """Return simulated errors, shape (DRAWS, components); always the same ones."""
         rng, components = np.random.default_rng(_SEED), len(self.gain)
-        inner = rng.standard_normal((DRAWS, components)) @ _root(self.scatter)
+        inner = rng.standard_normal((DRAWS, components)) @ _compute_root(self.scatter)
         for noise in self.noises:
             inner += noise.draws(components, rng, DRAWS)
-        rest = rng.standard_normal((DRAWS, components)) @ _root(self.prior)
+        rest = rng.standard_normal((DRAWS, components)) @ _compute_root(self.prior)
         assumed = rng.uniform(-1.0, 1.0, (DRAWS, 1)) * self.drift
         return np.asarray(inner @ self.gain.T + rest + assumed)
 
-    def cluster_half_widths(self, directions: Floats) -> Floats:
+    def compute_cluster_half_widths(self, directions: Floats) -> Floats:
         """Return half-widths (n,) at `LEVEL` along `directions` (components, n), by the bound.
 
         What labels scatter by is taken for normal, of at most this variance: a sum over many
-        labelers. Noise beside it has its own law (`mechanisms.noise.reach`).
+        labelers. Noise beside it has its own law (`mechanisms.noise.bound_quantile`).
         """
         on_sum = self.gain.T @ directions
         scatter = np.einsum("in,ij,jn->n", on_sum, self.bound, on_sum)
@@ -83,20 +84,20 @@ class CoefficientErrors:
         variances = np.maximum(np.minimum(scatter, self.radius**2 * square) + prior, 0)
         tail, components = (1 - LEVEL) / 2, len(self.gain)
         widths = [
-            reach(tail, variance, self.noises, math.sqrt(length), components)
+            bound_quantile(tail, variance, self.noises, math.sqrt(length), components)
             for variance, length in zip(variances.tolist(), square.tolist(), strict=True)
         ]
         return np.asarray(widths + np.abs(self.drift @ directions))
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """Return named arrays for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `from_arrays` is the inverse."""
         named = {name: getattr(self, name) for name in _MEMBERS}
         named["radius"] = np.array(self.radius)
         named |= pack_noises(self.noises)
         return {prefix + name: values for name, values in named.items()}
 
     @classmethod
-    def of_arrays(
+    def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], prefix: str, components: int
     ) -> CoefficientErrors | None:
         """Invert `arrays`; None if there are none.
@@ -151,12 +152,12 @@ def check_numbers(values: NDArray[Any], shape: tuple[int, ...]) -> Floats:
     return np.asarray(values, np.float64)
 
 
-def half_widths(errors: Floats) -> Floats:
+def compute_half_widths(errors: Floats) -> Floats:
     """Return the quantile of |error| at `LEVEL`, shape (n,), of simulated `errors` (draws, n)."""
     return np.asarray(np.quantile(np.abs(errors), LEVEL, axis=0))
 
 
-def simultaneous_factor(errors: Floats) -> tuple[float, Floats]:
+def compute_simultaneous_factor(errors: Floats) -> tuple[float, Floats]:
     """Return a factor and the standard deviations (n, n) of differences of n estimates.
 
     With probability `LEVEL`, no difference is further off than the factor times its deviation.
@@ -175,13 +176,13 @@ def simultaneous_factor(errors: Floats) -> tuple[float, Floats]:
     return float(np.quantile(largest, LEVEL)), spread
 
 
-def normal_draws(covariance: Floats) -> Floats:
+def draw_normal_errors(covariance: Floats) -> Floats:
     """Return normal errors of this covariance (n, n), shape (DRAWS, n); always the same ones."""
     rng = np.random.default_rng([_SEED, 1])
-    return np.asarray(rng.standard_normal((DRAWS, len(covariance))) @ _root(covariance))
+    return np.asarray(rng.standard_normal((DRAWS, len(covariance))) @ _compute_root(covariance))
 
 
-def _root(covariance: Floats) -> Floats:
+def _compute_root(covariance: Floats) -> Floats:
     """Return R with Rᵀ R = covariance; small negative eigenvalues are rounding."""
     values, axes = np.linalg.eigh((covariance + covariance.T) / 2)
     return np.asarray(np.sqrt(np.maximum(values, 0))[:, None] * axes.T)
@@ -220,7 +221,7 @@ class HeadSummary:
     unknown: int = 0
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return named arrays for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `from_arrays` is the inverse."""
         groups = json.dumps([asdict(group) for group in self.groups]).encode()
         named: dict[str, NDArray[Any]] = {
             "groups": np.frombuffer(groups, np.uint8),
@@ -237,7 +238,7 @@ class HeadSummary:
         return {_PREFIX + name: values for name, values in named.items()}
 
     @classmethod
-    def of_arrays(
+    def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], columns: int, components: int
     ) -> HeadSummary | None:
         """Invert `arrays`, of a head on so many columns and components; None if there are none.
@@ -256,8 +257,8 @@ class HeadSummary:
         units = check_numbers(named["units"], (len(groups),))
         if units.min() < 0 or spread.min() < 0:
             raise ValueError("sizes of columns are below 0")
-        errors, scores = CoefficientErrors.of_arrays(named, _ERRORS, components), None
-        if score_errors := CoefficientErrors.of_arrays(named, _SCORES, components):
+        errors, scores = CoefficientErrors.from_arrays(named, _ERRORS, components), None
+        if score_errors := CoefficientErrors.from_arrays(named, _SCORES, components):
             theta = check_numbers(named[_SCORES + "theta"], (components,))
             edges = _check_edges(named[_SCORES + "edges"], columns)
             scores = SourceScores(theta, score_errors, edges)

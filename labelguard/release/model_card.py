@@ -20,7 +20,7 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.release.writer import check_committed_and_unchanged, read_card
-from labelguard.storage.files import SUMS, sha256
+from labelguard.storage.files import SUMS, hash_file
 
 RAW = "raw labels"
 _CARDS = ("TRAINING_CARD.md", "README.md")
@@ -37,7 +37,7 @@ class LearnedRelease:
     unit: str
 
 
-def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
+def identify_learned_release(card: Mapping[str, Any], sums: str) -> LearnedRelease:
     """Return a release by its card; of a synthesis the release by which it was labeled.
 
     A synthesis is computed from that release and has its price: nobody pays for both.
@@ -48,10 +48,10 @@ def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
     return LearnedRelease(*own, privacy["epsilon"], privacy["delta"], str(privacy["unit"]))
 
 
-def releases_of_card(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
+def list_learned_releases(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
     """Return that release, and after it the others that it, or its models, are functions of."""
     others = (LearnedRelease(**entry) for entry in card.get("learned_from", ()))
-    return (release_of_card(card, sums), *others)
+    return (identify_learned_release(card, sums), *others)
 
 
 def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
@@ -69,21 +69,23 @@ def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease,
         release = directory.parent
         if directory.name == "model" and (release / SUMS).is_file():
             check_committed_and_unchanged(release)
-            return releases_of_card(read_card(release), sha256(release / SUMS))
+            return list_learned_releases(read_card(release), hash_file(release / SUMS))
         for card in (directory / name for name in _CARDS):
-            learned = _learned_from(card) if card.is_file() else None
+            matter = read_front_matter(card) if card.is_file() else None
+            if matter is None:
+                continue
+            learned = matter["labelguard"]["learned_from"]
             if learned == RAW and private:
                 raise LabelguardError(
                     f"{directory} was trained on raw labels, says its {card.name}: what is trained "
                     "on it has no guarantee; begin from its own base model"
                 )
-            if learned is not None:
-                return () if isinstance(learned, str) else learned
-        directory = _base_model_directory(directory)
+            return () if learned == RAW else tuple(learned)
+        directory = _find_base_model_directory(directory)
     return ()
 
 
-def releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedRelease]:
+def find_releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedRelease]:
     """Return the releases that the models of a mechanism's settings learned from, each once: the
     models of its features, and the one that it begins from.
     """
@@ -98,7 +100,7 @@ def releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedRelease]:
     return list({one.sums: one for learned in every for one in learned}.values())
 
 
-def _base_model_directory(directory: Path) -> Path:
+def _find_base_model_directory(directory: Path) -> Path:
     """Return where the model is that an adapter changes; for any other model, its own place."""
     try:
         settings = json.loads((directory / "adapter_config.json").read_bytes())
@@ -141,12 +143,3 @@ def read_front_matter(card: Path) -> dict[str, Any] | None:
         raise LabelguardError(
             f"{card} does not say what the model learned from; take the card it was trained with"
         ) from None
-
-
-def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
-    """Return what a card's front matter says; None for a card of something else."""
-    matter = read_front_matter(card)
-    if matter is None:
-        return None
-    learned = matter["labelguard"]["learned_from"]
-    return RAW if learned == RAW else tuple(learned)

@@ -21,10 +21,14 @@ from polars.exceptions import PolarsError
 from labelguard.errors import LabelguardError
 from labelguard.inputs import canonical
 from labelguard.learning.columns import content_column, plain_text
-from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, within_items
+from labelguard.mechanisms.agreement import (
+    AgreementEstimate,
+    estimate_between_labelers,
+    estimate_within_items,
+)
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.project.opening import OpenProject
-from labelguard.release.rows import escape_file_names, rows_path
+from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import read_card
 
 PAIRS = ("prompt", "chosen", "rejected")
@@ -54,7 +58,7 @@ def read_preference_pairs(file: Path) -> pa.Table:
     return scan_pairs(file).select(PAIRS).collect().to_arrow()
 
 
-def length_margins(pairs: pa.Table) -> NDArray[np.float64]:
+def compute_length_margins(pairs: pa.Table) -> NDArray[np.float64]:
     """Return characters of `chosen` less those of `rejected`, (n,)."""
     sides = [
         pc.utf8_length(plain_text(content_column(pairs, side), "")).to_numpy() for side in PAIRS[1:]
@@ -76,7 +80,7 @@ def scan_pairs(file: Path) -> pl.LazyFrame:
 _TAG = "labelguard/holdout/2:"
 
 
-def item_keys(file: Path) -> NDArray[np.uint64]:
+def compute_item_keys(file: Path) -> NDArray[np.uint64]:
     """Return the item of each row of a file of pairs, (n,): 64 bits, uniform over items.
 
     A hash of what is compared: the prompt and the sides, whichever comes first. Not of an
@@ -85,11 +89,11 @@ def item_keys(file: Path) -> NDArray[np.uint64]:
 
     Raises `LabelguardError` for columns that are neither texts nor chats.
     """
-    return item_keys_and_sides(file)[0]
+    return compute_item_keys_and_sides(file)[0]
 
 
-def item_keys_and_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return `item_keys`, and True where the chosen side of a row is its item's first one, (n,).
+def compute_item_keys_and_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return `compute_item_keys`, and True where the chosen side is its item's first one, (n,).
 
     Which side is the first follows from the sides alone.
     """
@@ -101,9 +105,10 @@ def item_keys_and_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool
         )
         types = dict(zip(rows.columns, rows.types, strict=True))
         try:
+            contents = {name: canonical.find_content_of_types([types[name]]) for name in PAIRS}
             parts = [
-                f"{canonical.encode(name, canonical.content_of_types([types[name]]))} AS {part}"
-                for name, part in (("prompt", "ep"), ("chosen", "ea"), ("rejected", "eb"))
+                f"{canonical.encode_sql(name, contents[name])} AS {part}"
+                for name, part in zip(PAIRS, ("ep", "ea", "eb"), strict=True)
             ]
         except canonical.NotContent:
             raise LabelguardError(
@@ -141,37 +146,39 @@ Items = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
 
-def agreement_from_releases(opened: OpenProject) -> float | None:
+def find_agreement_in_releases(opened: OpenProject) -> float | None:
     """Return what the newest release tells whose labels tell it well enough; None without any."""
     for record in reversed(opened.ledger.releases.all()):
         if (record.state, record.settings["mechanism"]) == ("committed", "rr"):
             directory = opened.project.releases / record.id
             card = read_card(directory)
             known = explain_no_agreement(card) is None
-            between = estimate_agreement(rows_path(directory), card) if known else None
-            if (agreement := usable_agreement(card, between)) is not None:
+            between = estimate_agreement(find_rows_path(directory), card) if known else None
+            if (agreement := clip_agreement(card, between)) is not None:
                 return agreement
     return None
 
 
 def estimate_agreement(data: Path, card: Mapping[str, Any]) -> AgreementEstimate | None:
     """Estimate how often two labels of one item agree, from the rows of a release and its card."""
-    item, side = items_and_sides(data, by_question=has_question_column(data))
+    item, side = read_items_and_sides(data, by_question=has_question_column(data))
     flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
     # The labels of an item that is the unit were flipped together.
-    compare = within_items if card["privacy"]["unit"] == "item" else between_labelers
+    compare = (
+        estimate_within_items if card["privacy"]["unit"] == "item" else estimate_between_labelers
+    )
     return compare(item, side, flips, card["flip_probability"].get("blocks", ()))
 
 
-def usable_agreement(card: Mapping[str, Any], between: AgreementEstimate | None) -> float | None:
+def clip_agreement(card: Mapping[str, Any], between: AgreementEstimate | None) -> float | None:
     """Return the estimate within the range that is simulated; None where it is of no use."""
-    if between is None or between.reach > USEFUL or same_unit_share(card, between) > SELF_SHARE:
+    if between is None or between.reach > USEFUL or bound_self_share(card, between) > SELF_SHARE:
         return None
     lowest, highest = AGREEMENTS
     return round(min(highest, max(lowest, between.agreement)), 2)
 
 
-def same_unit_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
+def bound_self_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
     """Return at most which share of the comparisons is within one unit.
 
     Under several ids of one person, or within a group, several labels of an item are one unit's.
@@ -195,12 +202,12 @@ def explain_no_agreement(card: Mapping[str, Any]) -> str | None:
     return None
 
 
-def items_and_sides(file: Path, *, by_question: bool) -> tuple[Items, Floats]:
+def read_items_and_sides(file: Path, *, by_question: bool) -> tuple[Items, Floats]:
     """Return the item and the side of each row: 1 the first, −1 the second.
 
     By question, one pair under two questions is two items.
     """
-    keys, first = item_keys_and_sides(file)
+    keys, first = compute_item_keys_and_sides(file)
     if by_question:
         question = scan_pairs(file).select(pl.col("question").cast(pl.String)).collect()
         both = pl.struct(key=pl.Series(keys), question=question["question"]).hash()

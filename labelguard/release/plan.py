@@ -46,7 +46,7 @@ def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     Raise `PolicyError` for another source or other columns than before, `InvalidLabels` for two ids
     that may be one person.
     """
-    sources.check(ledger.people.sources(), source, staged.columns)
+    sources.check_columns(ledger.people.sources(), source, staged.columns)
     identities, known = staged.identities, ledger.people.identities()
     groups = UnitGroups(*ledger.people.members())
     refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
@@ -101,11 +101,11 @@ def check_plan(
             "another content in an earlier release; a changed content needs an id of its own"
         )
     if not len(plan.units) and plan.other_units:
-        raise NobodyOfPart(_nobody_message(plan, policy, part))
+        raise NobodyOfPart(_describe_nobody(plan, policy, part))
     short = int(plan.short.sum())
     if plan.new_uses and _is_delta_too_large(people, policy) and not accept_delta:
         raise PolicyError(
-            f"{_large_delta_message(people, policy)}: that much δ allows giving one of them away; "
+            f"{_describe_large_delta(people, policy)}: that much δ allows giving one of them away; "
             "choose a smaller one, or accept it: --accept-delta"
         )
     if not plan.rows and not short and not resumed:
@@ -114,7 +114,7 @@ def check_plan(
             f"their {policy.unit} (a ranking is kept or dropped whole): raise "
             "--max-labels-per-labeler, or allow more uses or larger blocks (labelguard policy new)"
         )
-    use = events.kind(event)
+    use = events.find_event_kind(event)
     if short and not drop:
         most = int((plan.charged + plan.short).max())
         offer = policy_facts.suggest_next_policy(ledger, policy, event, most)
@@ -124,7 +124,7 @@ def check_plan(
             requested=short + plan.new_uses,
             left=plan.new_uses,
         )
-    return list(_notes(plan, policy, part, people, use))
+    return list(_list_plan_notes(plan, policy, part, people, use))
 
 
 def check_price(request: PolicyRequest, total: Total) -> list[str]:
@@ -143,7 +143,7 @@ def check_price(request: PolicyRequest, total: Total) -> list[str]:
     ]
 
 
-def _nobody_message(plan: PlannedRows, policy: Policy, part: Split) -> str:
+def _describe_nobody(plan: PlannedRows, policy: Policy, part: Split) -> str:
     """Return the error message for an input that has nobody of this part."""
     everybody = pluralize(plan.other_units, policy.unit)
     drawn = f"a share of {policy.held_out:g}, drawn by a keyed hash"
@@ -158,7 +158,7 @@ def _nobody_message(plan: PlannedRows, policy: Policy, part: Split) -> str:
     )
 
 
-def _notes(
+def _list_plan_notes(
     plan: PlannedRows, policy: Policy, part: Split, people: int, use: EventKind
 ) -> Iterator[str]:
     """Yield notes on labels that are left out, and on a large δ that was accepted."""
@@ -174,7 +174,7 @@ def _notes(
         if count:
             yield f"{pluralize(count, 'label')} beyond the {limit} of their {policy.unit} left out"
     if _is_delta_too_large(people, policy):
-        yield _large_delta_message(people, policy)
+        yield _describe_large_delta(people, policy)
 
 
 def _is_delta_too_large(people: int, policy: Policy) -> bool:
@@ -182,7 +182,7 @@ def _is_delta_too_large(people: int, policy: Policy) -> bool:
     return policy.delta >= 1 / max(people, 1)
 
 
-def _large_delta_message(people: int, policy: Policy) -> str:
+def _describe_large_delta(people: int, policy: Policy) -> str:
     """Return what is wrong with a δ that is not below one over the number of units."""
     return (
         f"delta {policy.delta:g} is not below 1/{people}, one over the number of "
@@ -330,10 +330,10 @@ def preview_release(
     usual = [name for name in ("epsilon", "delta") if getattr(request, name) is None]
     error = forecast.label_error.mean if forecast else None
     if mechanism.name == RANDOMIZED_LABELS.name and plan.new_uses:
-        error = _mean_flip_probability(plan, *prices.values())
-    discouraged = _discouragement(resolved, len(plan.units)) if first else None
+        error = _compute_mean_flip_probability(plan, *prices.values())
+    discouraged = _explain_discouragement(resolved, len(plan.units)) if first else None
     used = charged.look_up(plan.units)[1]
-    left = card.min_median_max(plan.capacity - used - plan.charged)
+    left = card.compute_min_median_max(plan.capacity - used - plan.charged)
     return Preview(
         first=first,
         request=key,
@@ -359,14 +359,14 @@ def preview_release(
         left=left,
         label_error=error,
         disagreement=1
-        - (resolved.request.head_options(resolved.features).agreement or DEFAULT_AGREEMENT),
+        - (resolved.request.build_head_options(resolved.features).agreement or DEFAULT_AGREEMENT),
         accuracy=forecast.accuracy if forecast else None,
         discouraged=discouraged,
-        notes=(*notes, *_warnings(resolved, error, discouraged, left)),
+        notes=(*notes, *_list_warnings(resolved, error, discouraged, left)),
     )
 
 
-def _discouragement(resolved: ResolvedRequest, units: int) -> str | None:
+def _explain_discouragement(resolved: ResolvedRequest, units: int) -> str | None:
     """Return why a first release is not recommended, by its forecast; None if it may be.
 
     Where a bound was asked for there is no such forecast.
@@ -377,7 +377,7 @@ def _discouragement(resolved: ResolvedRequest, units: int) -> str | None:
     return advice.explain_refusal(forecast, units, resolved.policy.unit)
 
 
-def _warnings(
+def _list_warnings(
     resolved: ResolvedRequest,
     error: float | None,
     discouraged: str | None,
@@ -398,14 +398,16 @@ def _warnings(
         )
 
 
-def _mean_flip_probability(plan: PlannedRows, price: Price) -> float:
+def _compute_mean_flip_probability(plan: PlannedRows, price: Price) -> float:
     """Return the mean probability that a new label of a plan is flipped; there must be one."""
     flips = rows = 0.0
     for bucket in plan.first_unit:
         table = buckets.read_bucket(plan.directory, bucket)
         assert table is not None
-        new = buckets.column(table, "new").astype(bool)
-        number, letters = (buckets.column(table, name)[new].astype(np.int64) for name in _BLOCK)
+        new = buckets.read_column(table, "new").astype(bool)
+        number, letters = (
+            buckets.read_column(table, name)[new].astype(np.int64) for name in _BLOCK
+        )
         drawn = LabelBlocks.of_rows(number, letters, price["threshold"])
         flips += float(drawn.flip_probabilities().sum())
         rows += len(drawn.of)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
@@ -32,7 +32,6 @@ from typing import Any, TypeAlias, Unpack
 import numpy as np
 
 from labelguard.budget import events, pricing
-from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.columns import merge_labeler_column
@@ -52,7 +51,7 @@ from labelguard.project.private_map import count_rows
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, capture_card_facts, copy_and_return_release
-from labelguard.release.model_card import releases_of_settings
+from labelguard.release.model_card import find_releases_of_settings
 from labelguard.release.plan import (
     EARLIER_LEFT_OUT,
     Plan,
@@ -162,7 +161,7 @@ def plan(
     """
     options = merge_labeler_column(options)
     check_option_names(mechanism, options)
-    with _project_or_temporary(project) as home, explain_full_disk(home):
+    with _open_project_or_temporary(project) as home, explain_full_disk(home):
         source, home, settings = resolve_source(source, home, namespace, options)
         request = request_release(home, mechanism, settings)
         with OpenProject.hold_for_job(home) as opened:
@@ -198,7 +197,7 @@ class Run:
         self.review = review
         self.executor = open_executor(request.engine, request.workers, request.address)
         self.resolved = resolve_from_ledger(request, opened)
-        total = pricing.total(self.ledger.policies.history() or [self.resolved.policy])
+        total = pricing.sum_budgets(self.ledger.policies.history() or [self.resolved.policy])
         self.notes = check_price(self.resolved.policy_request, total)
 
     @property
@@ -226,7 +225,7 @@ class Run:
                 self.review(plan.preview)
         parameters = record.settings["parameters"] if record else None
         prepared = self.mechanism.prepare(self.context, plan.rows, parameters)
-        learned = releases_of_settings(self.mechanism.settings())
+        learned = find_releases_of_settings(self.mechanism.settings())
         grant = self.charge(source, plan, prepared, epoch)
         grant = self.draw(prepared, grant, epoch)
         self.notes += set_aside_bad_rows(self.project, self.context.staged, grant.release.id)
@@ -298,7 +297,7 @@ class Run:
         policy, staged = self.resolved.policy, self.context.staged
         begun = record if record and record.state != "committed" else None
         drawn = begun if begun and begun.state == "drawn" else None
-        reuses_labels = events.kind(event).reuses_labels
+        reuses_labels = events.find_event_kind(event).reuses_labels
         earlier = [  # kinds of events do not know each other's labels
             released
             for released in self.ledger.releases.all()
@@ -339,9 +338,9 @@ class Run:
         is_known = part == "training" and any(released.part == part for released in earlier)
         if is_known and 0 < rows.drawn == rows.rows and not (drawn or self.request.again):
             self.notes.append(EARLIER_LEFT_OUT)
-        if events.kind(event).keeps_values:
+        if events.find_event_kind(event).keeps_values:
             self.notes += describe_leavers(earlier, self.ledger.people.departures())
-        prices = self._prices()
+        prices = self.context.find_or_calibrate_prices()
         if record is None:
             self.mechanism.check(self.context)
         charged = self.ledger.releases.labelers(event, excluding=None)
@@ -350,17 +349,9 @@ class Run:
         )
         return Plan(rows, prices, preview)
 
-    def _prices(self) -> Mapping[int, Price]:
-        """Return what a use costs: from the ledger, or calibrated now."""
-        known = self.ledger.policies.prices(self.resolved.event)
-        if known:
-            return known
-        self.progress("calibrating", None)
-        return pricing.prices(self.resolved.policy, self.resolved.event)
-
     def charge(self, source: Input, plan: Plan, prepared: Prepared, epoch: int) -> Grant:
         """Charge and reserve in one transaction of the ledger; return the grant of what follows."""
-        settings = self.resolved.settings(self.again) | selection.counts_for_ledger(plan.rows)
+        settings = self.resolved.settings(self.again) | selection.collect_ledger_counts(plan.rows)
         settings["parameters"] = dict(prepared.parameters)
         settings["request"] = self.request.describe_for_retraining(
             self.mechanism.name, source, self.project
@@ -405,7 +396,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def _project_or_temporary(where: Where) -> Iterator[Project]:
+def _open_project_or_temporary(where: Where) -> Iterator[Project]:
     """Yield the project, or a temporary one where there is none."""
     try:
         home = locate_project(where)

@@ -18,6 +18,8 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.sources import Input
@@ -29,7 +31,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.opening import OpenProject
 from labelguard.release.selection import PlannedRows
-from labelguard.storage.executor import Executor, Result, Task, Workers, over_buckets
+from labelguard.storage.executor import Executor, Result, Task, Workers, run_over_buckets
 from labelguard.text import Progress
 
 
@@ -47,7 +49,7 @@ class Featured:
     compared: Rows
 
     @classmethod
-    def of(cls, staged: Staged, spec: str, progress: Progress, workers: Workers) -> Self:
+    def fit(cls, staged: Staged, spec: str, progress: Progress, workers: Workers) -> Self:
         """Fit the features of a staged input; raises as `find_distinct_pairs` and `open_fitted`."""
         pairs = find_distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress, workers)
@@ -114,13 +116,21 @@ class ReleaseContext:
         """Return what encodes texts."""
         return Workers(self.executor, self.opened.project.work)
 
+    def find_or_calibrate_prices(self) -> Mapping[int, Price]:
+        """Return what a use costs, by uses in all: from the ledger, or calibrated now."""
+        event = self.allowance.event
+        if known := self.opened.ledger.policies.prices(event):
+            return known
+        self.progress("calibrating", None)
+        return pricing.compute_prices(self.policy, event)
+
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task
     ) -> Iterator[Result]:
         """Yield `work(task, bucket)` of all buckets in order (see `storage.executor`)."""
         count = self.staged.buckets
         report = partial(self.progress, step)
-        return over_buckets(self.executor, work, task, report, count=count)
+        return run_over_buckets(self.executor, work, task, report, count=count)
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,24 @@
 """A committed release leaves the project: to the Hub, S3, a directory, or an annotation tool.
 
 What leaves are the files that were committed, byte for byte, and the card once more as README.md.
-Of a large release the rows are cut into several files, and `SHA256SUMS` names those.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-import pyarrow.parquet as pq
 
 from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verification import find_release_fault
-from labelguard.release.rows import ROWS, part_name
-from labelguard.release.writer import PARQUET, Release
+from labelguard.release.writer import Release
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
-from labelguard.storage.files import SUMS, sha256, sums_text
+from labelguard.storage.files import SUMS, format_sums
 from labelguard.text import Progress, no_progress
-
-# Bytes of rows in one file: more of them are cut into several.
-SHARD_BYTES = 500_000_000
-_CARD = "CARD.md"
 
 
 @dataclass(frozen=True)
@@ -72,16 +63,14 @@ def publish(
             raise LabelguardError(f"--public is for the Hub (hf:ORG/NAME), found {to}")
         return Published(*push(scheme, identity, title or None, project, progress))
     record, directory = _find_verified_release(opened, identity)
-    with TemporaryDirectory(prefix="labelguard-") as scratch:
-        files = _published_files(directory, record.files, Path(scratch))
-        where = send_files(
-            files,
-            str(to),
-            "dataset",
-            title=f"Release {record.id}",
-            public=public,
-            progress=progress,
-        )
+    where = send_files(
+        _list_published_files(directory, record.files),
+        str(to),
+        "dataset",
+        title=f"Release {record.id}",
+        public=public,
+        progress=progress,
+    )
     return Published(record.id, where)
 
 
@@ -100,7 +89,7 @@ def push(
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
     record, directory = _find_verified_release(opened, release_id)
-    where = connectors.connector(settings).push(directory, title or record.id, progress)
+    where = connectors.open_connector(settings).push(directory, title or record.id, progress)
     return record.id, where
 
 
@@ -112,41 +101,8 @@ def _find_verified_release(opened: OpenProject, release_id: str) -> tuple[Releas
     return record, opened.project.releases / record.id
 
 
-def _published_files(
-    directory: Path, committed: Mapping[str, str], scratch: Path
-) -> dict[str, PublicFile]:
-    """Return what is published of a release by its name there; new files are made in `scratch`."""
+def _list_published_files(directory: Path, committed: Mapping[str, str]) -> dict[str, PublicFile]:
+    """Return the files of a release that are published, by their names there."""
     files = {name: PublicFile(directory / name, digest) for name, digest in committed.items()}
-    sums = directory / SUMS
-    if ROWS in files and (directory / ROWS).stat().st_size > SHARD_BYTES:
-        del files[ROWS]
-        files |= {
-            p.name: PublicFile(p, sha256(p)) for p in _split_into_shards(directory / ROWS, scratch)
-        }
-        sums = scratch / SUMS
-        sums.write_text(sums_text({name: file.sha256 for name, file in files.items()}), "ascii")
-    text = sums_text({name: file.sha256 for name, file in files.items()})
-    files[SUMS] = PublicFile(sums, hashlib.sha256(text.encode("ascii")).hexdigest())
-    files["README.md"] = files[_CARD]
-    return files
-
-
-def _split_into_shards(path: Path, scratch: Path) -> Iterator[Path]:
-    """Yield files of about `SHARD_BYTES` with the rows of one, in their order."""
-    source = pq.ParquetFile(path)
-    sizes = [source.metadata.row_group(n).total_byte_size for n in range(source.num_row_groups)]
-    share = path.stat().st_size / sum(sizes)  # of what is compressed
-    shards: list[list[int]] = [[]]
-    size = 0.0
-    for group, full in enumerate(sizes):
-        if shards[-1] and size + full * share > SHARD_BYTES:
-            shards.append([])
-            size = 0.0
-        shards[-1].append(group)
-        size += full * share
-    for number, groups in enumerate(shards):
-        shard = scratch / part_name(number, len(shards))
-        with pq.ParquetWriter(shard, source.schema_arrow, **PARQUET) as writer:
-            for group in groups:
-                writer.write_table(source.read_row_group(group))
-        yield shard
+    sums = hashlib.sha256(format_sums(committed).encode("ascii")).hexdigest()
+    return files | {SUMS: PublicFile(directory / SUMS, sums), "README.md": files["CARD.md"]}

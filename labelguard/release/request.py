@@ -22,7 +22,7 @@ from labelguard.inputs import groups, quarantine
 from labelguard.inputs.columns import LAYOUTS, Reading, find_paired_roles
 from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
-from labelguard.inputs.sources import Input, command_arguments, resolve_file
+from labelguard.inputs.sources import Input, format_command_arguments, resolve_file
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.learning.columns import FeatureColumn
@@ -34,12 +34,18 @@ from labelguard.options import (
     ReadingOptions,
     Recurrence,
     RunOptions,
-    check,
+    check_option_values,
     option_declarations,
 )
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
-from labelguard.release.mechanisms import AUTO, check_options, names, open_mechanism, options_of
+from labelguard.release.mechanisms import (
+    AUTO,
+    check_options,
+    list_option_names,
+    load_options_class,
+    open_mechanism,
+)
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.storage.executor import Executor
@@ -79,7 +85,7 @@ def _write_ingested(source: Input, opened: OpenProject, columns: Mapping[str, st
     if not isinstance(source, Ingested):
         return source
     opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    paths = opened.answers.export(source.source, opened.project.work / "ingested")
+    paths = opened.answers.export_source(source.source, opened.project.work / "ingested")
     return [
         replace(resolve_file(path, columns, f"answers of {path.stem}"), answers=path)
         for path in paths
@@ -113,12 +119,12 @@ class Intake(ReadingOptions):
     """Reads the inputs of a release as its options say."""
 
     @classmethod
-    def of(cls, home: Project, options: Mapping[str, Any]) -> Self:
+    def from_options(cls, home: Project, options: Mapping[str, Any]) -> Self:
         """Return the intake of a command's options, with the columns that the project names."""
         return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
 
     def __post_init__(self) -> None:
-        check(Intake, vars(self))
+        check_option_values(Intake, vars(self))
 
     def stage_labels(
         self,
@@ -148,7 +154,7 @@ class Intake(ReadingOptions):
             opened.project.namespace,
             self.bad_rows == "quarantine",
             policy.ties_of(event) == "drop",
-            groups.groups_in_force(opened.ledger, policy.unit),
+            groups.find_groups_in_force(opened.ledger, policy.unit),
             count,
             opened.ledger.people.tombstones(),
             self.max_input_bytes,
@@ -223,7 +229,6 @@ def describe_input(staged: Staged) -> Iterator[str]:
     """
     for name in sorted(staged.formats - {"pairs", "rankings"}):
         yield f"read as {name}: {FORMATS[name].about}"
-    yield from (file.note for file in staged.formatted if file.note)
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
         yield f"left out: {describe_reason_counts(left_out)}"
     if staged.refused_rows:
@@ -237,7 +242,7 @@ def set_aside_bad_rows(project: Project, staged: Staged, release_id: str) -> Ite
         quarantine.write_answers_outside_domain(project.outside, staged, project.work / "outside")
     if staged.bad_rows:
         directory = project.quarantine / release_id
-        quarantine.write(
+        quarantine.write_bad_rows(
             directory,
             [formatted.file for formatted in staged.formatted],
             staged.bad_rows,
@@ -335,12 +340,12 @@ class ReleaseRequest(RunOptions):
 
     def __post_init__(self) -> None:
         Horizon.parse(self.recurring, self.duration)
-        check(RunOptions, vars(self))
+        check_option_values(RunOptions, vars(self))
         if sum((self.once, self.uses is not None, self.recurring is not None)) > 1:
             raise PolicyError("give one of --once, --uses and --recurring")
         object.__setattr__(self, "output", Path(self.output) if self.output else None)
         if self.mechanism == AUTO:
-            self.head_options()
+            self.build_head_options()
         else:
             self.open_mechanism(self.mechanism)
 
@@ -360,18 +365,18 @@ class ReleaseRequest(RunOptions):
 
         Raises `PolicyError` for an option that it does not have, or a value out of range.
         """
-        takes, choices = names(options_of(name)), dict(self.choices)
+        takes, choices = list_option_names(name), dict(self.choices)
         if self.mechanism == AUTO:
             choices = {choice: value for choice, value in choices.items() if choice in takes}
         if features and "features" in takes:
             choices.setdefault("features", features)
         return open_mechanism(name, **choices)
 
-    def head_options(self, features: str | None = None) -> FeatureOptions:
+    def build_head_options(self, features: str | None = None) -> FeatureOptions:
         """Return the options of heads, of any mechanism; `features` as in `open_mechanism`."""
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
-        check(FeatureOptions, choices)
+        check_option_values(FeatureOptions, choices)
         return FeatureOptions(**({"features": features} if features else {}) | choices)
 
     def describe_for_retraining(
@@ -383,35 +388,33 @@ class ReleaseRequest(RunOptions):
         the input is what was ingested of the `namespace`. `options` are how it was read, and those
         of the mechanism. None of it depends on what the input holds.
         """
-        known, reading = (
-            home.columns.items(),
-            {name: getattr(self.intake, name) for name in _INTAKE},
-        )
+        reading = {name: getattr(self.intake, name) for name in _INTAKE}
+        known = home.columns.items()
         columns = dict(role for role in self.intake.columns.items() if role not in known)
         public = list(self.terms.get("public_columns") or ())
         options = {**reading, "columns": columns, "public_columns": public}
-        for option in option_declarations(options_of(mechanism)).values():
+        for option in option_declarations(load_options_class(mechanism)).values():
             value = self.choices.get(option.name)
             is_path = option.metavar == FILE or (
                 option.metavar in NAMES_OR_PATHS and Path(value or "").exists()
             )
             if is_path and value is not None:
-                places = _input_paths(value, home)
+                places = _list_input_paths(value, home)
                 value = places[0] if len(places) == 1 else places
             options[option.name] = value
         usual, place = vars(Intake()), {}
         if not isinstance(source, Ingested):
-            place = {"input": _input_paths(source, home)}
+            place = {"input": _list_input_paths(source, home)}
         plain = {n: v for n, v in options.items() if isinstance(v, str | float | int | list | dict)}
         options = {n: v for n, v in plain.items() if v not in ([], {}, usual.get(n))}
         return {"namespace": home.namespace, **place, "options": options}
 
 
-def _input_paths(source: Input, home: Project) -> list[str]:
+def _list_input_paths(source: Input, home: Project) -> list[str]:
     """Return paths and globs as seen from the project's directory, and addresses of objects as they
     are; none for what is in memory.
     """
-    texts = [text for text in command_arguments(source) if text not in ("INPUT", "-")]
+    texts = [text for text in format_command_arguments(source) if text not in ("INPUT", "-")]
     return [
         text if is_remote(text) else _relative_path(Path(text), home.state.parent) for text in texts
     ]
@@ -442,5 +445,5 @@ def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -
         {name: choices.pop(name) for name in group if name in choices}
         for group in (_TERMS, _RUN, _INTAKE)
     )
-    intake = Intake.of(home, reading)
+    intake = Intake.from_options(home, reading)
     return ReleaseRequest(mechanism=mechanism, terms=terms, choices=choices, intake=intake, **run)

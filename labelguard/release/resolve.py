@@ -31,11 +31,11 @@ from labelguard.planner import components, tuning
 from labelguard.planner.advice import FEWEST, is_worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import choose_blocks
-from labelguard.planner.outcomes import Forecast, Interval, Sizing, best
+from labelguard.planner.outcomes import Forecast, Interval, find_best
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
-from labelguard.release.mechanisms import AUTO, names, options_of
+from labelguard.release.mechanisms import AUTO, list_option_names
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Featured, Mechanism
 from labelguard.release.request import ReleaseRequest
@@ -86,14 +86,14 @@ class ResolvedRequest:
         """Return the public columns that are read for features."""
         if self.mechanism and self.request.mechanism != AUTO:
             return self.mechanism.features
-        return parse_feature_columns(self.request.head_options(self.features).features)
+        return parse_feature_columns(self.request.build_head_options(self.features).features)
 
     @property
     def also(self) -> Input | None:
         """Return the further pairs to label."""
-        return self.mechanism.also if self.mechanism else self.request.head_options().also
+        return self.mechanism.also if self.mechanism else self.request.build_head_options().also
 
-    def under_policy(self, mechanism: Mechanism[Any]) -> ResolvedRequest:
+    def fit_to_policy(self, mechanism: Mechanism[Any]) -> ResolvedRequest:
         """Return the same by a mechanism; raise `PolicyError` if the policy does not fit it."""
         request = PolicyRequest(**self.request.terms, event=mechanism.priced)
         policy = request.check_fits_policy(self.policy)
@@ -147,14 +147,16 @@ def identify_request(
         identity = identify(resolved, identity.again + 1)
     if identity.record or identity.again:
         return resolved, identity
-    for candidate in _by_earlier_mechanisms(resolved, opened.ledger):
+    for candidate in _list_with_earlier_mechanisms(resolved, opened.ledger):
         earlier = identify(candidate, again=0)
         if earlier.record:
             return candidate, earlier
     return resolved, identity
 
 
-def _by_earlier_mechanisms(resolved: ResolvedRequest, ledger: Ledger) -> Iterator[ResolvedRequest]:
+def _list_with_earlier_mechanisms(
+    resolved: ResolvedRequest, ledger: Ledger
+) -> Iterator[ResolvedRequest]:
     """Yield the request by each other mechanism of releases under the policy in force.
 
     The newest come first; there are none unless the mechanism is open.
@@ -170,7 +172,7 @@ def _by_earlier_mechanisms(resolved: ResolvedRequest, ledger: Ledger) -> Iterato
         tried.add(name)
         with contextlib.suppress(PolicyError):  # it was not made by what is asked now
             features = record.settings["choices"].get("features")
-            yield resolved.under_policy(request.open_mechanism(name, features))
+            yield resolved.fit_to_policy(request.open_mechanism(name, features))
 
 
 def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> ResolvedRequest:
@@ -187,12 +189,12 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
         )
     name: str | None = request.mechanism
     if name == AUTO:
-        name = _mechanism_in_use(ledger, record) if record else None
-        name = name or _implied_mechanism(request)
-    features = _last_used_features(ledger)
+        name = _find_mechanism_in_use(ledger, record) if record else None
+        name = name or _infer_mechanism(request)
+    features = _find_last_used_features(ledger)
     mechanism = request.open_mechanism(name, features) if name else None
-    if name is None or "features" in names(options_of(name)):
-        check_features(request.head_options(features).features)
+    if name is None or "features" in list_option_names(name):
+        check_features(request.build_head_options(features).features)
     if mechanism and mechanism.part == "held-out":
         _check_held_out(mechanism, record.policy if record else None)
     _check_bound(request, mechanism)
@@ -263,37 +265,37 @@ def resolve_from_input(
         raise PolicyError("a content is labeled once: leave out --uses and --recurring")
     allowed: dict[str, int | None] = {}
     if named is not None and not (named.name in _FORECAST and "features" in named.settings()):
-        allowed |= _required_allowance(named, staged, resolved, periods)
-        return _with_first_policy(resolved, ledger, staged, allowed)
+        allowed |= _compute_required_allowance(named, staged, resolved, periods)
+        return _add_first_policy(resolved, ledger, staged, allowed)
     if resolved.is_first:
-        resolved = _with_first_policy(resolved, ledger, staged, allowed)
-    options = request.head_options(resolved.features)
-    featured = cache(lambda: Featured.of(staged, options.features, progress, workers))
+        resolved = _add_first_policy(resolved, ledger, staged, allowed)
+    options = request.build_head_options(resolved.features)
+    featured = cache(lambda: Featured.fit(staged, options.features, progress, workers))
     if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
-        sizing = _choose_mechanism_and_size(resolved, featured(), options, periods, progress)
-        mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)
-        resolved = replace(resolved, mechanism=mechanism, forecast=sizing.forecast)
+        expected = _choose_mechanism_and_size(resolved, featured(), options, periods, progress)
+        mechanism = named or request.open_mechanism(expected.mechanism, resolved.features)
+        resolved = replace(resolved, mechanism=mechanism, forecast=expected)
         if named is None or periods > 1:
-            allowed |= {"uses": sizing.uses or sizing.releases, "block": sizing.block}
+            allowed |= {"uses": expected.uses or periods, "block": expected.block}
             if request.max_labels_per_labeler is None:
-                most = sizing.max_labels_per_labeler
+                most = expected.max_labels_per_labeler
                 resolved = replace(resolved, request=replace(request, max_labels_per_labeler=most))
     else:
-        allowed |= _required_allowance(named, staged, resolved, periods)
+        allowed |= _compute_required_allowance(named, staged, resolved, periods)
     if any(part.startswith(JUDGES) for part in options.features.split("+")):
         alone = _forecast_judges(featured(), resolved.policy, options, periods)
         resolved = replace(resolved, judges=alone)
     if resolved.is_first:
         # Of one statistic release the noise may be of a ball.
         if resolved.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
-            allowed["ball"] = _fewest_ball_components(featured(), resolved.policy, options)
-        resolved = _with_first_policy(resolved, ledger, staged, allowed)
+            allowed["ball"] = _find_fewest_ball_components(featured(), resolved.policy, options)
+        resolved = _add_first_policy(resolved, ledger, staged, allowed)
     elif resolved.mechanism:
-        resolved = resolved.under_policy(resolved.mechanism)
+        resolved = resolved.fit_to_policy(resolved.mechanism)
     return replace(resolved, featured=featured() if featured.cache_info().currsize else None)
 
 
-def _required_allowance(
+def _compute_required_allowance(
     mechanism: Mechanism[Any], staged: Staged, resolved: ResolvedRequest, periods: int
 ) -> dict[str, int]:
     """Return the allowance needed for `periods` releases of this size, by option."""
@@ -311,7 +313,7 @@ def _required_allowance(
         return {}
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
-    kind = events.kind(mechanism.priced)
+    kind = events.find_event_kind(mechanism.priced)
     fixed = mechanism.policy_defaults(staged.count_rows_per_unit())
     several = replace(Allowance(mechanism.priced, 1, **fixed), allowed=periods)
     raise PolicyError(
@@ -320,7 +322,7 @@ def _required_allowance(
     )
 
 
-def _with_first_policy(
+def _add_first_policy(
     resolved: ResolvedRequest, ledger: Ledger, staged: Staged, allowed: Mapping[str, int | None]
 ) -> ResolvedRequest:
     """Add a first policy for the units of an input, which allows what was asked or `allowed`."""
@@ -333,20 +335,20 @@ def _with_first_policy(
     return replace(resolved, policy_request=request, policy=policy)
 
 
-def _last_used_features(ledger: Ledger) -> str | None:
+def _find_last_used_features(ledger: Ledger) -> str | None:
     """Return the features of the project's last release with a head."""
     records = reversed(ledger.releases.all())
     return next(filter(None, (one.settings["choices"].get("features") for one in records)), None)
 
 
-def _implied_mechanism(request: ReleaseRequest) -> str | None:
+def _infer_mechanism(request: ReleaseRequest) -> str | None:
     """Return the mechanism that options imply, if they belong to one alone."""
     if request.terms.get("ties") == "zero":
         return "statistic"
     return "rr" if request.terms.get("block") or request.max_labels_per_labeler else None
 
 
-def _mechanism_in_use(ledger: Ledger, record: PolicyRecord) -> str | None:
+def _find_mechanism_in_use(ledger: Ledger, record: PolicyRecord) -> str | None:
     """Return the mechanism of the newest release that the policy in force could pay for.
 
     Without any, the policy's only one; None where it pays for several.
@@ -364,8 +366,8 @@ def _choose_mechanism_and_size(
     options: FeatureOptions,
     periods: int,
     progress: Progress,
-) -> Sizing:
-    """Return the mechanism that serves best, or what a named one gives, sized for `periods`.
+) -> Forecast:
+    """Return the forecast that is best, or that of a named mechanism, for `periods`.
 
     Raises `PolicyError` where randomized response serves best and further pairs want a head.
     """
@@ -374,7 +376,7 @@ def _choose_mechanism_and_size(
     prior = Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
 
-    def simulate(draws: int, mechanism: str | None, bound: int | None) -> Sizing:
+    def simulate(draws: int, mechanism: str | None, bound: int | None) -> Forecast:
         forecasts = tuning.forecast(
             *(x, rows, [policy.epsilon], policy.delta, prior),
             draws=draws,
@@ -384,22 +386,21 @@ def _choose_mechanism_and_size(
             progress=progress,
         )
         candidates = [f for f in forecasts if mechanism in (None, f.mechanism)]
-        return Sizing.of(best(candidates, policy.epsilon), periods)
+        return find_best(candidates, policy.epsilon)
 
     most = resolved.request.max_labels_per_labeler
     if named is None and periods == 1 and most is None and not rows.choices:
         budget = policy.epsilon, policy.delta
-        sizing = tuning.recommend(x, rows, *budget, prior, progress=progress)
+        forecast = tuning.recommend(x, rows, *budget, prior, progress=progress)
     else:
-        sizing = simulate(_FEW_DRAWS, named, most)
-    forecast = sizing.forecast
+        forecast = simulate(_FEW_DRAWS, named, most)
     if rows.units >= FEWEST and not is_worth_it(forecast, rows.units):
         # Few worlds are not enough to call a release of little use.
         bound = forecast.max_labels_per_labeler
-        sizing = simulate(tuning.DRAWS, forecast.mechanism, bound)
-    if named is None and sizing.mechanism == "rr" and options.also is not None:
+        forecast = simulate(tuning.DRAWS, forecast.mechanism, bound)
+    if named is None and forecast.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
-    return sizing
+    return forecast
 
 
 def _forecast_judges(
@@ -417,7 +418,7 @@ def _forecast_judges(
     )
 
 
-def _fewest_ball_components(
+def _find_fewest_ball_components(
     featured: Featured, policy: Policy, options: FeatureOptions
 ) -> int | None:
     """Return the fewest components that ball noise is for; None where Gaussian noise is less.

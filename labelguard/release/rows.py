@@ -19,12 +19,12 @@ MOST_IN_ONE_FILE = 64
 _PART = re.compile(r"data-\d{5}-of-(?P<count>\d{5})\.parquet")
 
 
-def part_name(number: int, count: int) -> str:
+def format_part_name(number: int, count: int) -> str:
     """Return the name of a part, numbered from 0."""
     return f"data-{number:05d}-of-{count:05d}.parquet"
 
 
-def rows_path(directory: Path) -> Path:
+def find_rows_path(directory: Path) -> Path:
     """Return the file of a release's rows, or the pattern of its parts, for `list_files`.
 
     Raises `ProjectError` where there are none, where a part is missing, or where those of another
@@ -43,18 +43,22 @@ def rows_path(directory: Path) -> Path:
         raise ProjectError(f"{directory} holds no labelguard release (no {ROWS})")
     count = counts[0]
     for number in range(count):
-        if not (directory / part_name(number, count)).is_file():
+        if not (directory / format_part_name(number, count)).is_file():
             raise ProjectError(
-                f"{directory / part_name(number, count)} is missing; copy the release again"
+                f"{directory / format_part_name(number, count)} is missing; copy the release again"
             )
     return directory / f"data-?????-of-{count:05d}.parquet"
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return the files that a path of rows stands for (`rows_path`), in the order of the rows."""
+    """Return the files that a path of `find_rows_path` stands for, in the order of the rows."""
     return [path] if path.is_file() else sorted(path.parent.glob(path.name))
 
 
 def escape_file_names(path: Path) -> list[str]:
-    """Return these files for Polars, DuckDB and `datasets`, which take `run[1]` for `run1`."""
-    return [glob.escape(str(file)) for file in list_files(path) or [path]]
+    """Return these files for Polars, DuckDB and `datasets`, which take `run[1]` for `run1`.
+
+    Parts are one pattern: of a list of files, `datasets` reads the directory again for each.
+    """
+    name = glob.escape(path.name) if path.is_file() else path.name
+    return [str(Path(glob.escape(str(path.parent)), name))]

@@ -183,14 +183,14 @@ def fill_section(
     )
 
 
-def sections_of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
+def load_card_sections(card: Mapping[str, Any]) -> tuple[Section, ...]:
     """Return the sections of the mechanism of a card; one section says so if there are none.
 
     There are none where the mechanism is not installed, or is of a version that cannot read it.
     """
     name = str(card["mechanism"])
     try:
-        options = plugins.find(plugins.MECHANISMS, name)
+        options = plugins.find_entry_point(plugins.MECHANISMS, name)
         if options is None:
             raise LabelguardError("it is not installed")
         function = getattr(options.load(), "report", None)

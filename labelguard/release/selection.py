@@ -31,15 +31,15 @@ from labelguard.release.choices import (
     FIRST_NUMBER,
     BucketChoices,
     assign_blocks,
-    authors,
     count_uses,
-    latest_rows,
+    find_latest_rows,
     number_rankings,
+    read_label_authors,
     select_fitting_groups,
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, over_buckets
+from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.storage.files import fresh_directory
 from labelguard.text import LABEL_TIE
 
@@ -50,7 +50,7 @@ PUBLIC += ("item_lo", "pair", "group_hi", "group_lo", "content", "size")
 
 @dataclass(frozen=True)
 class SelectionTask:
-    """A task for `select`: by what the labels of every bucket are selected.
+    """A task for `select_bucket`: by what the labels of every bucket are selected.
 
     `staged` holds the input's rows in so many `buckets`, `released` the private maps, of which
     those of the releases `earlier` are known, each of so many files; selected rows go to
@@ -118,9 +118,9 @@ class SelectedRows:
     @classmethod
     def from_arrow(cls, table: pa.Table) -> SelectedRows:
         """Return the rows of a table of `to_arrow`."""
-        columns = {name: buckets.column(table, name) for name in _NUMBERS}
+        columns = {name: buckets.read_column(table, name) for name in _NUMBERS}
         columns["new"] = columns["new"].astype(bool)
-        columns |= {name: buckets.blocks(table, name) for name in _BLOCKS}
+        columns |= {name: buckets.read_blocks(table, name) for name in _BLOCKS}
         return cls(**columns)  # type: ignore[arg-type]
 
 
@@ -154,26 +154,21 @@ class Selection:
     other_labels: int
     unit_pairs: int
 
-    @classmethod
-    def empty(cls) -> Selection:
-        """Return the selection of no bucket."""
-        none = np.zeros(0, np.int64)
-        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 9)
 
-
-def select(task: SelectionTask, bucket: int) -> Selection | None:
+def select_bucket(task: SelectionTask, bucket: int) -> Selection | None:
     """Select one bucket's labels and write them down; None if the bucket is empty."""
     table = buckets.read_bucket(task.staged, bucket)
     if table is None:
         buckets.write_bucket(task.selected, bucket, None)
         return None
-    labels = _Labels.of(task, table.select([n for n in PUBLIC if n in table.column_names]), bucket)
+    public = table.select([name for name in PUBLIC if name in table.column_names])
+    labels = _Labels.from_table(task, public, bucket)
     capacity, used = task.ledger.look_up(labels.units)
     # A new labeler meets their bound; only who was charged before can be exhausted.
     exhaustible = (capacity > 0) & (not task.bound.contents)
     capacity = np.where(capacity > 0, capacity, task.bound.allowed).astype(np.int64)
 
-    new, taken = _candidates(task, labels, used)
+    new, taken = _find_candidates(task, labels, used)
     order = task.keys.order(labels.identity)
     if task.bound.most_labels is not None:
         released = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
@@ -185,7 +180,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
     over = new & taken & (wanted > left)[labels.unit]
     taken &= ~over | _select_fitting(labels, order, over, left * (task.bound.block or 0))
     block = assign_blocks(labels.unit, order, new & taken, task.bound)
-    rows = labels.rows(task, new, block)[taken]
+    rows = labels.to_selected_rows(task, new, block)[taken]
     buckets.write_bucket(task.selected, bucket, rows.to_arrow())
     charged = count_uses(rows.unit[rows.new], len(labels.units), task.bound)
     return Selection(
@@ -199,7 +194,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
         over_bound=int((~taken).sum()),
         over_allowance=bounded - int(taken.sum()),
         changed_items=int(
-            (labels.is_released & (labels.map_column("content", 0) != labels.content)).sum()
+            (labels.is_released & (labels.read_map_column("content", 0) != labels.content)).sum()
         ),
         other_units=labels.other_units,
         other_labels=labels.other_labels,
@@ -233,28 +228,29 @@ class _Labels:
     other_labels: int
 
     @classmethod
-    def of(cls, task: SelectionTask, table: pa.Table, bucket: int) -> _Labels:
+    def from_table(cls, task: SelectionTask, table: pa.Table, bucket: int) -> _Labels:
         """Return the labels of the public columns of a staged bucket."""
-        author, item = authors(table, labelers=task.labelers), buckets.blocks(table, "item")
-        pair = _column_or_zeros(table, "pair").astype(np.uint16)
+        author = read_label_authors(table, labelers=task.labelers)
+        item = buckets.read_blocks(table, "item")
+        pair = _read_column_or_zeros(table, "pair").astype(np.uint16)
         submissions = np.ones(table.num_rows, np.int64)
         if task.choices:
-            choices = BucketChoices.of_bucket(table, labelers=task.labelers)
+            choices = BucketChoices.from_bucket(table, labelers=task.labelers)
             latest, pair = choices.representative_rows, pair.copy()
-            pair[latest] = choices.row_key_numbers()
+            pair[latest] = choices.compute_row_key_numbers()
             submissions[:] = 0
             submissions[latest] = choices.submissions
         identity = task.keys.identify(author, item)
         key = task.keys.keys(identity, pair)
-        whose = buckets.blocks(table, "unit")
+        whose = buckets.read_blocks(table, "unit")
         of_part = task.parts.is_in(whose, task.part)
-        latest = latest if task.choices else latest_rows(key)
+        latest = latest if task.choices else find_latest_rows(key)
         index = latest[of_part[latest]]
         units, unit = blocks.unique(whose[index])
         author, item, identity = author[index], item[index], identity[index]
         group = item
         if "group_hi" in table.column_names:
-            group = buckets.blocks(table, "group")[index]
+            group = buckets.read_blocks(table, "group")[index]
             identity = task.keys.identify(author, group)
         released = private_map.read_bucket(task.released, bucket, task.buckets, task.earlier)
         return cls(
@@ -267,9 +263,9 @@ class _Labels:
             identity,
             key[index],
             pair[index],
-            _column_or_zeros(table, "content")[index].astype(np.uint64),
+            _read_column_or_zeros(table, "content")[index].astype(np.uint64),
             released,
-            blocks.positions(released.keys, key[index]),
+            blocks.find_positions(released.keys, key[index]),
             duplicates=int(submissions[of_part].sum()) - len(index),
             other_units=len(blocks.unique(whose[~of_part])[0]),
             other_labels=len(latest) - len(index),
@@ -291,18 +287,18 @@ class _Labels:
         answers = np.diff(np.r_[starts, len(columns)])
         return int((answers * (answers - 1) // 2).sum())
 
-    def map_column(self, name: str, default: int) -> NDArray[Any]:
+    def read_map_column(self, name: str, default: int) -> NDArray[Any]:
         """Return a column of the private map; `default` for labels that are not in it."""
         values = getattr(self.released, name)
         column = np.full(len(self.known), default).astype(values.dtype)
         column[self.is_released] = values[self.known[self.is_released]]
         return column
 
-    def rows(
+    def to_selected_rows(
         self, task: SelectionTask, new: NDArray[np.bool_], block: NDArray[np.intp]
     ) -> SelectedRows:
         """Return all of them as they would be released."""
-        version = self.map_column("version", 0)
+        version = self.read_map_column("version", 0)
         return SelectedRows(
             index=self.index,
             unit=self.unit,
@@ -312,15 +308,15 @@ class _Labels:
             key=self.key,
             new=new,
             version=version + (new & self.is_released) if task.again else version,
-            value=self.map_column("value", LABEL_TIE),
-            threshold=self.map_column("threshold", 0),
-            block_labels=self.map_column("block_labels", 0),
-            block_letters=self.map_column("block_letters", 0),
+            value=self.read_map_column("value", LABEL_TIE),
+            threshold=self.read_map_column("threshold", 0),
+            block_labels=self.read_map_column("block_labels", 0),
+            block_letters=self.read_map_column("block_letters", 0),
             content=self.content,
         )
 
 
-def _candidates(
+def _find_candidates(
     task: SelectionTask, labels: _Labels, used: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return labels to draw, and labels to take at all, if no labeler were exhausted, (n,)."""
@@ -350,11 +346,11 @@ def _select_fitting(
     return fits
 
 
-def _column_or_zeros(table: pa.Table, name: str) -> NDArray[np.generic]:
+def _read_column_or_zeros(table: pa.Table, name: str) -> NDArray[np.generic]:
     """Return a column, or zeros where the input has none."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.uint8)
-    return buckets.column(table, name)
+    return buckets.read_column(table, name)
 
 
 @dataclass(frozen=True)
@@ -413,8 +409,10 @@ def plan_rows(
         again=again and not finished,
         released_only=finished is not None,
     )
-    parts, first_unit, units = [Selection.empty()], {}, 0
-    selections = over_buckets(executor, select, task, progress, count=staged.buckets)
+    none = np.zeros(0, np.int64)
+    parts = [Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 9)]
+    first_unit, units = {}, 0
+    selections = run_over_buckets(executor, select_bucket, task, progress, count=staged.buckets)
     for bucket, selection in enumerate(selections):
         if selection is not None:
             parts.append(selection)
@@ -427,7 +425,7 @@ def plan_rows(
     return PlannedRows(**whole, directory=task.selected, first_unit=first_unit)
 
 
-def counts_for_ledger(plan: PlannedRows) -> dict[str, int]:
+def collect_ledger_counts(plan: PlannedRows) -> dict[str, int]:
     """Return the counts of a plan that the ledger notes beside the charges."""
     return {
         "labelers": len(plan.units),
@@ -441,7 +439,7 @@ def counts_for_ledger(plan: PlannedRows) -> dict[str, int]:
 def read_selected(
     selection: Path, staged: Path, bucket: int
 ) -> tuple[SelectedRows, pa.Table] | None:
-    """Return the rows of one bucket as `select` left them, and the staged rows they are from.
+    """Return the rows of one bucket as `select_bucket` left them, and the staged rows behind them.
 
     `selection` is the directory of a plan, `staged` that of the input's rows.
     """

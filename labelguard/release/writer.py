@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
-from labelguard.notebook import card, group_facts
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.notebook import group_facts, render_card
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.project import CONFIG
+from labelguard.project.project import CONFIG, Project
 from labelguard.release import card as cards
-from labelguard.release.rows import ROWS, escape_file_names, list_files, rows_path
+from labelguard.release.rows import ROWS, escape_file_names, find_rows_path, list_files
 from labelguard.spelling import suggest, suggest_misspelled_keywords
 from labelguard.storage.buckets import check_seen
 from labelguard.storage.files import (
@@ -40,9 +41,9 @@ from labelguard.storage.files import (
     check_output_directory,
     find_changed_file,
     finish_directory,
-    hashes_of,
+    format_sums,
+    hash_files,
     new_directory,
-    sums_text,
 )
 from labelguard.text import format_budget, pluralize
 
@@ -84,9 +85,9 @@ class Release:
 
     def __repr__(self) -> str:
         again = ", made before" if self.reused else ""
-        return f"Release({self.id!r}, {'; '.join(value for _, value in self._facts())}{again})"
+        return f"Release({self.id!r}, {'; '.join(value for _, value in self._list_facts())}{again})"
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _list_facts(self) -> list[tuple[str, str]]:
         """Return the first facts of the card, by name."""
         rows = self.card["counts"].get("rows", 0)
         return [
@@ -97,12 +98,12 @@ class Release:
 
     def _repr_html_(self) -> str:
         made = "before; nothing was charged" if self.reused else "now"
-        facts = [*self._facts(), ("protects", f"each {self.card['privacy']['unit']}")]
+        facts = [*self._list_facts(), ("protects", f"each {self.card['privacy']['unit']}")]
         facts += [("made", made), ("where", str(self.path))]
-        return card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
+        return render_card(f"Release {self.id}", [*facts, *group_facts("notes", self.notes)])
 
 
-def directory_of(release: Release | str | Path, project: Where = None) -> Path:
+def resolve_release_directory(release: Release | str | Path, project: Where = None) -> Path:
     """Return the directory of a release. Raise `TypeError` for what names none.
 
     A text that is no path is an id, which may be shortened, of a committed release in `project`;
@@ -123,7 +124,7 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
     )
 
 
-def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
+def build_output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
     """Return the columns of the rows; `content` is the type of prompts and responses.
 
     `questions`: the rows say which question they answer.
@@ -160,15 +161,16 @@ class RowsPart:
 class ReleaseWriter:
     """Writes one release; opened only by a grant, used as a context manager.
 
-    On leaving without an error the directory is complete and renamed to its final name; `hashes`
-    then holds the SHA-256 of its public files, by their paths in it.
+    Workers write parts of the rows into `directory`; what they are writing lies beside it. On
+    leaving without an error it is complete and renamed to its final name; `hashes` then holds the
+    SHA-256 of its public files, by their paths in it.
     """
 
     def __init__(self, grant: Grant, releases: Path) -> None:
         if not isinstance(grant, Grant):
             raise LabelguardError("a release writer is opened by a grant: charge before release")
         self.final = releases / grant.release.id
-        self._temporary = begin_directory(self.final, mode=0o755)
+        self.directory = begin_directory(self.final, mode=0o755)
         self._writer: pq.ParquetWriter | None = None
         self._parts: dict[str, str] = {}
         self.rows = 0
@@ -177,19 +179,14 @@ class ReleaseWriter:
     def write(self, table: pa.Table) -> None:
         """Append rows; each call becomes row groups of its own."""
         if self._writer is None:
-            path = self._temporary / ROWS
+            path = self.directory / ROWS
             self._writer = pq.ParquetWriter(path, table.schema, **PARQUET)
         self._writer.write_table(table)
         self.rows += table.num_rows
 
-    @property
-    def directory(self) -> Path:
-        """Return where workers write parts of the rows; what they are writing lies beside it."""
-        return self._temporary
-
     def add_part(self, part: RowsPart) -> None:
         """Count a part that a worker wrote, which is not read again."""
-        path = self._temporary / part.name
+        path = self.directory / part.name
         size = path.stat().st_size if path.is_file() else 0
         check_seen(part.size, size, f"bytes of {part.name}")
         self._parts[part.name] = part.sha256
@@ -200,16 +197,16 @@ class ReleaseWriter:
 
         It may have been made private, as what is under way is; now it is as readable as the rows.
         """
-        target = self._temporary / path.name
+        target = self.directory / path.name
         shutil.move(path, target)
         for file in (target, *target.rglob("*")):
-            if not file.is_symlink():  # would change what it leads to; `hashes_of` refuses it
+            if not file.is_symlink():  # would change what it leads to; `hash_files` refuses it
                 file.chmod(0o755 if file.is_dir() else 0o644)
 
     def write_card(self, card: Mapping[str, Any]) -> None:
         """Write the card."""
-        for name, text in (("card.json", cards.to_json), ("CARD.md", cards.to_markdown)):
-            (self._temporary / name).write_text(text(card), encoding="utf-8")
+        for name, text in (("card.json", cards.format_json), ("CARD.md", cards.format_markdown)):
+            (self.directory / name).write_text(text(card), encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -224,9 +221,9 @@ class ReleaseWriter:
             self._writer.close()
         if error is None:
             # Where a listing is behind, parts are those that were counted.
-            self.hashes = self._parts | hashes_of(self._temporary, self._parts)
-            (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
-            finish_directory(self._temporary, self.final)
+            self.hashes = self._parts | hash_files(self.directory, self._parts)
+            (self.directory / SUMS).write_text(format_sums(self.hashes), encoding="ascii")
+            finish_directory(self.directory, self.final)
 
 
 def read_card(directory: Path) -> dict[str, Any]:
@@ -238,6 +235,14 @@ def read_card(directory: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict) or not isinstance(loaded.get("release"), str):
         raise ProjectError(f"{directory} holds no labelguard release (no readable card.json)")
     return loaded
+
+
+def find_unchanged_release(home: Project, record: ReleaseRecord) -> Path:
+    """Return the directory of a committed release; `ProjectError` if it is not as committed."""
+    directory = home.releases / record.id
+    if broken := find_changed_file(directory, record.files):
+        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
+    return directory
 
 
 def refuse_evaluation(directory: Path) -> None:
@@ -273,7 +278,7 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
 
     `release` is what `privatize` returned, the id of a committed release of `project`, or the path
     of a release directory; `kind` is polars, arrow, pandas or datasets. The columns are those of
-    `output_schema`.
+    `build_output_schema`.
 
     Raises `ProjectError` if there is no release, or no rows in it (an evaluation), `MissingExtra`
     if the package of that kind is not installed, `ValueError` for an unknown `kind`, `TypeError`
@@ -290,15 +295,15 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
         raise ValueError(
             f"kind must be one of {', '.join(_KINDS)}, found {kind!r}{suggest(kind, _KINDS)}"
         )
-    directory = directory_of(release, project)
+    directory = resolve_release_directory(release, project)
     refuse_evaluation(directory)
-    path = rows_path(directory)
+    path = find_rows_path(directory)
     try:
         return _KINDS[kind](path)
     except ModuleNotFoundError as error:
         if error.name != kind:
             raise
-    command = extras.install_line("train") if kind == "datasets" else f"pip install {kind}"
+    command = extras.format_install_line("train") if kind == "datasets" else f"pip install {kind}"
     raise extras.MissingExtra(f"{kind} is not installed; install it with: {command}")
 
 
@@ -370,17 +375,17 @@ def _is_empty(directory: Path) -> bool:
 _LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
 
 
-def verified_release_directory(release: Release | str | Path, project: Where = None) -> Path:
+def verify_release_directory(release: Release | str | Path, project: Where = None) -> Path:
     """Return the directory of a committed release, whose files are what was committed.
 
-    `release` is as `directory_of` takes it. A release in a project is compared with the hashes in
-    the ledger, a copy with its `SHA256SUMS`. Raises `LedgerError` for a release that is not
-    committed, `ProjectError` if there is none, it has no rows, or a file of it was altered.
+    `release` is as `resolve_release_directory` takes it. A release in a project is compared with
+    the hashes in the ledger, a copy with its `SHA256SUMS`. Raises `LedgerError` for a release that
+    is not committed, `ProjectError` if there is none, it has no rows, or a file of it was altered.
     """
-    directory = directory_of(release, project)
+    directory = resolve_release_directory(release, project)
     refuse_evaluation(directory)
     check_committed_and_unchanged(directory)
-    rows_path(directory)
+    find_rows_path(directory)
     return directory
 
 

@@ -59,7 +59,7 @@ def draw_svg_or_png(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    theme, inks = LIGHT, ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
+    inks = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
     settings: dict[Any, Any] = {
         "svg.hashsalt": "labelguard",
         "svg.fonttype": "none",
@@ -67,9 +67,9 @@ def draw_svg_or_png(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
         "font.size": 10,
-        **dict.fromkeys(inks, theme.text),
-        "axes.edgecolor": theme.grid,
-        "hatch.color": theme.background,
+        **dict.fromkeys(inks, LIGHT.text),
+        "axes.edgecolor": LIGHT.grid,
+        "hatch.color": LIGHT.background,
         "hatch.linewidth": 1.5,
     }
     with rc_context(settings), warnings.catch_warnings():
@@ -78,13 +78,11 @@ def draw_svg_or_png(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -
         high = 1.1 + _LINE * len(chart.x) if chart.kind == "points" else size[1]
         figure = Figure(figsize=(size[0], high), layout="constrained")
         FigureCanvasAgg(figure)
-        figure.patch.set_facecolor(theme.background)
+        figure.patch.set_facecolor(LIGHT.background)
         axes = figure.subplots()
-        axes.set_facecolor(theme.background)
-        {"bars": _draw_bars, "lines": _draw_lines, "points": _draw_points}[chart.kind](
-            axes, chart, theme
-        )
-        _label_axes_and_legend(axes, chart, theme, size)
+        axes.set_facecolor(LIGHT.background)
+        {"bars": _draw_bars, "lines": _draw_lines, "points": _draw_points}[chart.kind](axes, chart)
+        _label_axes_and_legend(axes, chart, size)
         buffer = io.BytesIO()
         unsaid = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
         figure.savefig(buffer, format=kind, metadata=unsaid, dpi=150 if kind == "png" else "figure")
@@ -101,7 +99,7 @@ def _colors(theme: Theme) -> tuple[str, ...]:
     return (theme.background, theme.text, theme.grid, *theme.series)
 
 
-def _draw_bars(axes: Axes, chart: Chart, theme: Theme) -> None:
+def _draw_bars(axes: Axes, chart: Chart) -> None:
     """Bars at one place stand beside one another; one that is there alone takes all of it."""
     at_place = [sum(one.values[p] is not None for one in chart.series) for p in range(len(chart.x))]
     before = [0] * len(chart.x)
@@ -112,13 +110,11 @@ def _draw_bars(axes: Axes, chart: Chart, theme: Theme) -> None:
             [p - 0.4 + w * (before[p] + 0.5) for p, w in zip(places, widths, strict=True)],
             [one.values[p] or 0.0 for p in places],
             [0.95 * width for width in widths],
-            color=theme.series[number],
+            color=LIGHT.series[number],
             hatch=_HATCHES[number],
-            label=escape_controls(one.name)
-            if any(one.values)
-            else None,  # no word for what is not drawn
+            label=escape_controls(one.name) if any(one.values) else None,
             yerr=_measure_error_bars(one),
-            ecolor=theme.text,
+            ecolor=LIGHT.text,
             capsize=4 if one.low else 0,
         )
         for p in places:
@@ -137,7 +133,7 @@ def _draw_bars(axes: Axes, chart: Chart, theme: Theme) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def _draw_points(axes: Axes, chart: Chart, theme: Theme) -> None:
+def _draw_points(axes: Axes, chart: Chart) -> None:
     """The first is above; what is in a series alone has its color and its mark."""
     for number, one in enumerate(chart.series):
         places = [p for p, value in enumerate(one.values) if value is not None]
@@ -147,7 +143,7 @@ def _draw_points(axes: Axes, chart: Chart, theme: Theme) -> None:
             [-p for p in places],
             xerr=ends,
             fmt=_MARKERS[number],
-            color=theme.series[number],
+            color=LIGHT.series[number],
             markersize=6,
             capsize=3,
             linewidth=1.6,
@@ -168,9 +164,9 @@ def _measure_error_bars(one: Series) -> Any:
     return [below, above]
 
 
-def _draw_lines(axes: Axes, chart: Chart, theme: Theme) -> None:
+def _draw_lines(axes: Axes, chart: Chart) -> None:
     for number, one in enumerate(chart.series):
-        color = theme.series[number]
+        color = LIGHT.series[number]
         values = np.array(one.values, np.float64)
         if one.low:
             axes.fill_between(list(chart.x), one.low, one.high, color=color, alpha=0.2, lw=0)  # type: ignore[arg-type]
@@ -188,20 +184,18 @@ def _draw_lines(axes: Axes, chart: Chart, theme: Theme) -> None:
         )
 
 
-def _label_axes_and_legend(
-    axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]
-) -> None:
+def _label_axes_and_legend(axes: Axes, chart: Chart, size: tuple[float, float]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
     beside = chart.kind == "points"
     axes.set_xlabel(escape_controls(chart.y_label if beside else chart.x_label))
     axes.set_ylabel("" if beside else escape_controls(chart.y_label))
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="x" if beside else "y", color=theme.grid, linewidth=0.8)
+    axes.grid(axis="x" if beside else "y", color=LIGHT.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     for mark in chart.marks:
-        _draw_mark_line(axes, mark, theme)
+        _draw_mark_line(axes, mark)
     if chart.kind == "bars" or chart.percent:
         axes.set_ylim(bottom=0)
     whole = all(float(v).is_integer() for one in chart.series for v in one.values if v is not None)
@@ -220,9 +214,9 @@ def _label_axes_and_legend(
         axes.figure.legend(frameon=False, loc="outside upper left", ncols=columns)
 
 
-def _draw_mark_line(axes: Axes, mark: Mark, theme: Theme) -> None:
+def _draw_mark_line(axes: Axes, mark: Mark) -> None:
     """A line across the chart with its word at the end of it, clear of what is drawn."""
-    style: dict[str, Any] = {"color": theme.text, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+    style: dict[str, Any] = {"color": LIGHT.text, "linewidth": 1.2, "linestyle": (0, (4, 3))}
     if mark.axis == "x":
         axes.axvline(mark.at, **style)
         at, edge, apart, along = (mark.at, 1.0), axes.get_xaxis_transform(), (4, -2), {"va": "top"}

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelguard.budget.policy import usual_delta
+from labelguard.budget.policy import choose_usual_delta
 from labelguard.errors import ProjectError
 from labelguard.learning import heads
 from labelguard.learning.features import open_fitted
@@ -111,7 +111,7 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
     labels, fresh = _simulate_and_split_labelers()
     file = directory / "labels.parquet"
     pq.write_table(labels.to_arrow(), file, compression="zstd")
-    demo = _Trials.of(file, labels, fresh, progress)
+    demo = _Trials.from_labels(file, labels, fresh, progress)
     outcomes = [demo.train_without_privacy()]
     for place, options in demo.choose_release_options().items():
         progress(f"releasing: {place}", None)
@@ -159,7 +159,7 @@ class _Trials:
     progress: Progress
 
     @classmethod
-    def of(
+    def from_labels(
         cls, file: Path, labels: pl.DataFrame, fresh: pl.DataFrame, progress: Progress
     ) -> _Trials:
         """Fit the features, on public pairs, and compute them once."""
@@ -172,7 +172,7 @@ class _Trials:
             features(pairs),
             features(_select_pair_texts(strict)),
             strict["label"].to_numpy(),
-            usual_delta(labels["labeler_id"].n_unique()),
+            choose_usual_delta(labels["labeler_id"].n_unique()),
             progress,
         )
 
@@ -211,7 +211,7 @@ class _Trials:
             first = rows["first"].to_numpy().astype(np.float64)
             head: Scorer = _LEARNER.fit(self.x[rows["row"].to_numpy()], first, flips, None)
         else:
-            head = Head.load(release.path).margins
+            head = Head.load(release.path).predict_log_odds
         strict = rows.filter(pl.col("label").is_not_null())
         return Outcome(
             options["mechanism"],

@@ -11,13 +11,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelguard import extras
 from labelguard.answers import connector as connectors
-from labelguard.answers.connector import Answer, Connector, Settings
+from labelguard.answers.connector import Settings
 from labelguard.answers.store import describe_unknown_source
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.project import attempts
@@ -34,14 +34,8 @@ if TYPE_CHECKING:
 ANSWERS = 10
 _SHOWN = 60
 _CORE = (
-    "duckdb",
-    "polars",
-    "pyarrow",
-    "numpy",
-    "dp-accounting",
-    "sqlalchemy",
-    "cryptography",
-    "scikit-learn",
+    *("duckdb", "polars", "pyarrow", "numpy"),
+    *("dp-accounting", "sqlalchemy", "cryptography", "scikit-learn"),
 )
 
 
@@ -59,14 +53,14 @@ class Finding:
     notice: bool = False
 
 
-def examine(project: Where) -> list[Finding]:
+def check_installation(project: Where) -> list[Finding]:
     """Return all checks; a missing project is reported, not an error, unless it was named."""
     checks = [
         Finding("python", sys.version_info >= (3, 11), platform.python_version()),
         Finding("system", os.name == "posix", platform.system()),
         *(_check_package(name) for name in _CORE),
         Finding("extras", True, _list_installed_extras()),
-        _run_check("randomized response", _check_accounting),
+        _make_finding("randomized response", _check_accounting),
     ]
     return [*_release_failures(project), *checks, *_check_project(project)]
 
@@ -74,7 +68,7 @@ def examine(project: Where) -> list[Finding]:
 def _release_failures(project: Where) -> list[Finding]:
     """Return a finding where releases fail, a notice where the input is why; else none."""
     with contextlib.suppress(ProjectError):  # which a check below tells
-        state = attempts.read(locate_project(project))
+        state = attempts.read_attempts(locate_project(project))
         if state.failing:
             detail, by_input = f"{state.failing}: {state.message}", state.reason == "input"
             return [Finding("releases", by_input, detail, notice=by_input)]
@@ -90,7 +84,7 @@ def _check_package(name: str) -> Finding:
 
 def _list_installed_extras() -> str:
     names = importlib.metadata.metadata("labelguard").get_all("Provides-Extra") or []
-    installed = [name for name in names if name != "all" and not extras.missing_packages(name)]
+    installed = [name for name in names if name != "all" and not extras.list_missing_packages(name)]
     return ", ".join(installed) or "none installed"
 
 
@@ -108,7 +102,7 @@ def _check_accounting() -> str:
 
 
 def _check_project(project: Where) -> list[Finding]:
-    from labelguard.budget.events import kind
+    from labelguard.budget.events import find_event_kind
     from labelguard.project.opening import IGNORE
     from labelguard.report import overview
 
@@ -147,13 +141,13 @@ def _check_project(project: Where) -> list[Finding]:
 
     def check_answers() -> str | Finding:
         opened = OpenProject.open(home)
-        broken = opened.answers.fault()
+        broken = opened.answers.find_fault()
         if broken:
             raise ProjectError(broken)
-        held = opened.answers.count()
+        held = opened.answers.count_stored()
         settings = connectors.read_all_settings(home.connectors)
         for one in settings.values():
-            connectors.connector(one)  # which checks its own options
+            connectors.open_connector(one)  # which checks its own options
         names = ", ".join(sorted(settings)) or "none"
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
         detail = f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
@@ -167,43 +161,42 @@ def _check_project(project: Where) -> list[Finding]:
             return "none so far"
         failing = state.worker.unreconciled
         why = {name: one["why"] for name, one in failing.items() if name in home.connectors}
-        if state.overdue:
-            raise LabelguardError(
-                "; ".join(
-                    f"reconciliation of {name}: {since}; {why.get(name, 'no worker runs')}"
-                    for name, since in state.overdue.items()
-                )
-            )
+        overdue = [
+            f"reconciliation of {name}: {since}; {why.get(name, 'no worker runs')}"
+            for name, since in state.overdue.items()
+        ]
+        if overdue:
+            raise LabelguardError("; ".join(overdue))
         days = [f"{name} reconciled: {when}" for name, when in state.worker.reconciliations()]
         letters = pluralize(state.letters, "dead letter")
-        ignored = [f"{name} takes nothing: {reason}" for name, reason in state.ignored.items()]
+        ignored = [f"{name} ignores deliveries: {reason}" for name, reason in state.ignored.items()]
         lines = [*days, *why.values(), *ignored, f"{letters} (labelguard hook dead-letters list)"]
         return Finding("deliveries", True, "; ".join(lines), notice=bool(why or ignored))
 
     def check_budget() -> str | Finding:
-        known = overview.budget(home)
+        known = overview.read_budget(home)
         if known.policy is None:
             return "no policy is in force"
         unit = known.policy.unit
         lines = [
-            f"{pluralize(one.exhausted_labelers, unit)} with no {kind(one.event).noun} left: "
-            "their new labels are not released"
+            f"{pluralize(one.exhausted_labelers, unit)} with no {find_event_kind(one.event).noun} "
+            "left: their new labels are not released"
             for one in known.allowances
             if one.exhausted_labelers and unit != "item"  # contents are labelled once
         ]
         detail = "; ".join(lines) or f"policy {known.policy.name}: all have something left"
         return Finding("budget", True, detail, notice=bool(lines))
 
-    checks = (
-        *(("project", check_writable), ("keys", check_keys), ("ledger", check_ledger)),
-        *(
-            ("private maps", check_maps),
-            ("ingested answers", check_answers),
-            ("deliveries", check_hook),
-        ),
-        ("budget", check_budget),
-    )
-    return _refer_repeats_to_first([_run_check(name, work) for name, work in checks])
+    checks = {
+        "project": check_writable,
+        "keys": check_keys,
+        "ledger": check_ledger,
+        "private maps": check_maps,
+        "ingested answers": check_answers,
+        "deliveries": check_hook,
+        "budget": check_budget,
+    }
+    return _refer_repeats_to_first([_make_finding(name, work) for name, work in checks.items()])
 
 
 def _refer_repeats_to_first(findings: list[Finding]) -> list[Finding]:
@@ -212,12 +205,12 @@ def _refer_repeats_to_first(findings: list[Finding]) -> list[Finding]:
     return [
         one
         if one.ok or first[one.detail] == one.name
-        else replace(one, detail=f"not looked at: see {first[one.detail]}")
+        else replace(one, detail=f"not checked: see {first[one.detail]}")
         for one in findings
     ]
 
 
-def _run_check(name: str, work: Callable[[], str | Finding]) -> Finding:
+def _make_finding(name: str, work: Callable[[], str | Finding]) -> Finding:
     try:
         shown = work()
         return Finding(name, True, shown) if isinstance(shown, str) else shown
@@ -272,15 +265,16 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     read as labelguard.toml says.
     """
     from labelguard.inputs.columns import Reading
-    from labelguard.inputs.staging import canonical_rows
+    from labelguard.inputs.staging import read_canonical_rows
 
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
-    tool = connectors.connector(settings)
+    tool = connectors.open_connector(settings)
     about = tool.about()
-    answers = list(islice(_pull_answers(tool), ANSWERS))
+    pulled = chain.from_iterable(page.answers for page in tool.pull())
+    answers = list(islice(pulled, ANSWERS))
     if not answers:
-        raise InvalidLabels(f"connector {name}: nothing was answered in the tool so far")
+        raise InvalidLabels(f"connector {name}: the tool holds no answers yet")
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         path = Path(directory) / f"{name}.jsonl"
         path.touch(mode=0o600)
@@ -289,7 +283,9 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)
-        rows = [row for batch in canonical_rows(path, reading) for row in _read_comparisons(batch)]
+        rows = [
+            row for batch in read_canonical_rows(path, reading) for row in _read_comparisons(batch)
+        ]
     skipped = sum(row is None for row in rows)
     return ConnectorCheck(
         name,
@@ -308,20 +304,15 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
 def _advise_on_reading(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:
     if settings.question is None and "," in about.get("questions", ""):
         yield (
-            f'several things are asked: name the one that is read (question = "NAME" in '
+            f'there are several questions: name the one to read (question = "NAME" in '
             f"[connectors.{settings.name}]) before the first release; later, every label would be "
             "new, and charged again"
         )
     yield (
         "labels are read as the tool's own words for the two sides, or the names of their fields; "
-        "where it has others, name them at the first release (--label-values "
-        "a=first,b=second,tie=same): a word outside is released as a tie"
+        "where it uses others, name them at the first release (--label-values "
+        "a=first,b=second,tie=same): any other word is released as a tie"
     )
-
-
-def _pull_answers(tool: Connector) -> Iterator[Answer]:
-    for page in tool.pull():
-        yield from page.answers
 
 
 def _read_comparisons(batch: pa.RecordBatch) -> Iterator[ToolComparison | None]:

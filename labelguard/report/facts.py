@@ -61,11 +61,11 @@ class ReportFacts:
         return cls(
             opened,
             clock.now(),
-            overview.budget(opened.project),
+            overview.read_budget(opened.project),
             tuple(opened.ledger.policies.all()),
             releases,
             opened.ledger.releases.find_committed(release_id) if release_id else None,
-            attempts.read(opened.project).failing,
+            attempts.read_attempts(opened.project).failing,
         )
 
     @property
@@ -88,7 +88,7 @@ class ReportFacts:
         """The unit that is protected as a whole; labelers where no policy says it yet."""
         return self.newest_policy.policy.unit if self.newest_policy else "labeler"
 
-    def card(self, record: ReleaseRecord) -> Mapping[str, Any] | None:
+    def read_card(self, record: ReleaseRecord) -> Mapping[str, Any] | None:
         """Return the card of a committed release; None unless it is the one that was committed."""
         try:
             data = (self.opened.project.releases / record.id / _CARD).read_bytes()
@@ -104,7 +104,7 @@ class ReportFacts:
         mechanisms: set[str] = set()
         for record in reversed((self.chosen,) if self.chosen else self.committed_releases):
             if (name := record.settings["mechanism"]) not in mechanisms and (
-                card := self.card(record)
+                card := self.read_card(record)
             ):
                 mechanisms.add(name)
                 yield card
@@ -161,13 +161,15 @@ class HookState:
     def read(cls, opened: OpenProject) -> Self | None:
         """Read it; None for a project without a hook. Raises `LabelguardError` if it cannot."""
         home = opened.project
-        inbox = Inbox.find(home.state, home.ledger_url, opened.keys)
+        inbox = Inbox.open_if_exists(home.state, home.ledger_url, opened.keys)
         worker = WorkerState.read(home.state)
         if inbox is None:
             return None
         with contextlib.closing(inbox):
-            waiting, letters = inbox.waiting(), inbox.count_letters()
-            heard = {one.connector for one in opened.answers.segments()} | {*inbox.connectors()}
+            waiting, letters = inbox.count_waiting(), inbox.count_dead_letters()
+            heard = {one.connector for one in opened.answers.list_segments()} | {
+                *inbox.list_connectors()
+            }
         reasons = read_ignored(home.state).items()
         ignored = {name: why for name, why in reasons if name in {*home.connectors} - heard}
         last = {name: one["since"] for name, one in worker.unreconciled.items()} | worker.reconciled
@@ -183,10 +185,9 @@ class HookState:
         """Yield what needs doing, as sentences that hold no text of a tool."""
         for name, why in self.overdue.items():
             yield (
-                f"What the hook missed of {name} is not read from the tool, {why}: "
-                f"`labelguard connect reconcile {name}` says why."
+                f"Reconciliation of {name}: {why}; `labelguard connect reconcile {name}` says why."
             )
         if self.letters:
             waits = "waits" if self.letters == 1 else "wait"
             letters = pluralize(self.letters, "dead letter")
-            yield f"{letters} {waits}: `labelguard hook dead-letters list` says for which cause."
+            yield f"{letters} {waits}: `labelguard hook dead-letters list` shows the causes."

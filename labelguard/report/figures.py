@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.budget import events
 from labelguard.budget.event_kind import EventKind
 from labelguard.errors import LabelguardError
@@ -19,7 +19,7 @@ from labelguard.project.attempts import JobRun, list_job_runs
 from labelguard.project.project import Project
 from labelguard.release.sections import Chart, Mark, Section, Series
 from labelguard.report.facts import ReportFacts
-from labelguard.report.render import section
+from labelguard.report.render import fill_words
 from labelguard.text import DEFAULT_AGREEMENT, pluralize
 
 Counts: TypeAlias = NDArray[np.int64]
@@ -48,11 +48,11 @@ def read_usage(facts: ReportFacts) -> Mapping[str, Counts]:
 def describe_usage(facts: ReportFacts) -> Iterator[Section]:
     """Yield for each allowance of the policy in force its use, and who is near its end."""
     for event, rows in read_usage(facts).items():
-        kind = events.kind(event)
+        kind = events.find_event_kind(event)
         capacity, used, count = rows.T
         close = facts.opened.ledger.releases.heavy_users(event, _NEAR, _NAMED)
         near = int(count[used * 100 >= _NEAR * capacity].sum())
-        yield section(
+        yield fill_words(
             "used",
             f"used-{event}",
             rows=((name, used, most, most - used) for name, most, used in close),
@@ -98,10 +98,8 @@ def _chart_usage(facts: ReportFacts, kind: EventKind, rows: Counts, near: int) -
 def describe_noise(facts: ReportFacts) -> Iterator[Section]:
     """Yield the noise of every use under the policy in force, and the label error it means."""
     for event, rows in read_usage(facts).items():
-        kind, prices = (
-            events.kind(event),
-            facts.policy.prices.get(event, {}) if facts.policy else {},
-        )
+        kind = events.find_event_kind(event)
+        prices = facts.policy.prices.get(event, {}) if facts.policy else {}
         if noises := {k: kind.describe_noise(prices[k]) for k in sorted(prices)}:
             yield _describe_event_noise(facts, kind, noises, rows)
 
@@ -116,13 +114,13 @@ def _describe_event_noise(
         (k, units[k], *map(_format_noise, noise.values())) for k, noise in noises.items()
     ]
     if not kind.keeps_values:
-        return section("noise", f"noise-{kind.name}", **words)
+        return fill_words("noise", f"noise-{kind.name}", **words)
     assert facts.policy is not None
     [price] = facts.policy.prices[kind.name].values()
     most = facts.policy.policy.allowance(kind.name).block
-    laws = [block(price["threshold"], size) for size in _SIZES if size <= most]
+    laws = [find_block(price["threshold"], size) for size in _SIZES if size <= most]
     chart = _chart_label_error({law.labels: law.flip_probability for law in laws})
-    return section("flips", f"noise-{kind.name}", chart=chart, differ=_DIFFER, **words)
+    return fill_words("flips", f"noise-{kind.name}", chart=chart, differ=_DIFFER, **words)
 
 
 def _format_noise(value: float | str) -> str:
@@ -151,7 +149,7 @@ def describe_jobs(project: Project) -> Iterator[Section]:
     try:
         runs = list_job_runs(project)
     except LabelguardError as error:
-        yield section("jobs", error=str(error))
+        yield fill_words("jobs", error=str(error))
         return
     for name, group in groupby(sorted(runs, key=lambda run: (run.job, run.run)), lambda r: r.job):
         of_job = list(group)
@@ -163,14 +161,11 @@ def describe_jobs(project: Project) -> Iterator[Section]:
 
 def describe_job(name: str, runs: Sequence[JobRun]) -> Section:
     last = runs[-1]
-    rows = tuple(
-        (
-            *(run.run, run.ended_at[:10], run.outcome, run.budget),
-            *(run.new_labels, run.charged, run.model, run.why),
-        )
-        for run in reversed(runs[-_RUNS:])
-    )
-    return section(
+    rows = [
+        (r.run, r.ended_at[:10], r.outcome, r.budget, r.new_labels, r.charged, r.model, r.why)
+        for r in reversed(runs[-_RUNS:])
+    ]
+    return fill_words(
         "job",
         f"job-{name}",
         rows=rows,
@@ -197,8 +192,9 @@ def _chart_gate_measurements(name: str, runs: Sequence[JobRun]) -> Chart | None:
     if len(judged) < 2:
         return None
     run, judgement = judged[-1]
-    current, probes = _read_metric(judgement, "current"), judgement.get("by") == "probes"
-    public = f" on {pluralize(judgement['rows'], 'public probe')}" if probes else ""
+    current, public = _read_metric(judgement, "current"), ""
+    if judgement.get("by") == "probes":
+        public = f" on {pluralize(judgement['rows'], 'public probe')}"
     other = "there was no model before" if current is None else f"the model in use {current:.3f}"
     decided = "promoted" if run.outcome == "promoted" else "not promoted"
     return Chart(
@@ -253,4 +249,4 @@ def _describe_training_curve(run: JobRun) -> Section | None:
         metric,
         (Series(metric, values),),
     )
-    return section("curve", f"curve-{run.job}", chart=chart, run=run)
+    return fill_words("curve", f"curve-{run.job}", chart=chart, run=run)

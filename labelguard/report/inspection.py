@@ -21,19 +21,19 @@ from labelguard.inputs.columns import (
     PRIVATE_ROLES,
     Reading,
     TableSchema,
-    name_labelers,
+    add_labeler_column,
 )
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons, read_texts
 from labelguard.inputs.readers import InputFile
-from labelguard.inputs.sources import Input, command_arguments
+from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.mechanisms import statistic
-from labelguard.notebook import CardRows, card, group_facts
+from labelguard.notebook import CardRows, group_facts, render_card
 from labelguard.planner.advice import format_reading_options
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
@@ -181,7 +181,7 @@ class Inspection:
             CardRows(("prompt", "first", "second"), pairs),
         ]
         filled = [table for table in tables if table.rows]
-        return card("What the input is understood as", facts, tables=filled)
+        return render_card("What the input is understood as", facts, tables=filled)
 
 
 @suggest_misspelled_keywords
@@ -216,7 +216,7 @@ def inspect(
         '2 + 2?'
     """
     reading = Reading(
-        name_labelers(columns, labeler_column),
+        add_labeler_column(columns, labeler_column),
         "none",
         labelled=False,
         question=question,
@@ -235,20 +235,14 @@ def inspect(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
         check_public_columns(staged, reading.public_columns)
-        roles = _read_columns(staged, reading, work / "look")
-        return _build_inspection(source, reading, roles, staged)
+        roles, problems = _read_columns(staged, reading, work / "look")
+        return _build_inspection(source, reading, roles, problems, staged)
 
 
-@dataclass(frozen=True)
-class _InputColumns:
-    """The columns of an input, before a row is read."""
-
-    format: str
-    roles: tuple[Role, ...]
-    problems: tuple[str, ...]
-
-
-def _read_columns(staged: Staged, reading: Reading, scratch: Path) -> _InputColumns:
+def _read_columns(
+    staged: Staged, reading: Reading, scratch: Path
+) -> tuple[tuple[Role, ...], tuple[str, ...]]:
+    """Return the columns of an input with their roles, and why a release would be refused."""
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
     connection = readers.connect(scratch)
@@ -261,7 +255,7 @@ def _read_columns(staged: Staged, reading: Reading, scratch: Path) -> _InputColu
             column = renamed or formatted.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
         problems |= dict.fromkeys(_find_refusal_reasons(part, reading, connection))
-    return _InputColumns(staged.formatted[-1].format, tuple(roles), tuple(problems))
+    return tuple(roles), tuple(problems)
 
 
 def _find_refusal_reasons(
@@ -311,21 +305,25 @@ def _explain_missing_labels(
 
 
 def _build_inspection(
-    source: Input, reading: Reading, columns: _InputColumns, staged: Staged
+    source: Input,
+    reading: Reading,
+    roles: tuple[Role, ...],
+    problems: tuple[str, ...],
+    staged: Staged,
 ) -> Inspection:
     pairs = find_distinct_pairs(staged, texts=False) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None
     compared = 0 if rows is None else len(rows)
-    usual = staged.fault_reasons.most_common()
+    usual, name = staged.fault_reasons.most_common(), staged.formatted[-1].format
     return Inspection(
-        format=columns.format,
-        about=formats.FORMATS[columns.format].about,
-        roles=columns.roles,
+        format=name,
+        about=formats.FORMATS[name].about,
+        roles=roles,
         rows=staged.rows_read,
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         left_out=dict(staged.left_out),
-        notes=(*(one.note for one in staged.formatted if one.note), *_warn_of_lookalikes(staged)),
+        notes=tuple(_warn_of_lookalikes(staged)),
         identical_sides=staged.identical_sides,
         repeated=staged.rows - compared,
         answers=_name_answer_kind(staged),
@@ -335,9 +333,9 @@ def _build_inspection(
         labelers=_summarize_labelers(rows) if rows and staged.labelers else None,
         questions=_count_pairs_per_question(pairs),
         examples=tuple(_read_example_pairs(staged, pairs)) if pairs else (),
-        problems=columns.problems,
+        problems=problems,
         next=tuple(_suggest_next_commands(source, reading, staged))
-        if pairs and not columns.problems
+        if pairs and not problems
         else (),
     )
 
@@ -420,7 +418,7 @@ def _chat_to_text(content: str | list[dict[str, object]]) -> str:
 
 def _suggest_next_commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
-    words = command_arguments(source)
+    words = format_command_arguments(source)
     words += format_reading_options(
         reading.columns, reading.format, reading.public_columns, reading.question, reading.split
     )

@@ -198,13 +198,11 @@ class Simulated:
     columns: list[str]
 
 
-def budget(project: Where) -> Budget:
-    """Return the policy in force, what all policies cost together, and how far each allowance is
-    used.
-    """
+def read_budget(project: Where) -> Budget:
+    """Return the policy in force, the cost of all policies, and the use of each allowance."""
     ledger = OpenProject.open(project).ledger
     active, every = ledger.policies.active(), ledger.policies.history()
-    total = pricing.total(every)
+    total = pricing.sum_budgets(every)
     return Budget(
         policies.describe_policy(active) if active else None,
         ledger.policies.ceiling(),
@@ -268,7 +266,7 @@ def find_quartiles(
     }
 
 
-def labeler(labeler_id: str, project: Where) -> LabelerBudget:
+def read_labeler_budget(labeler_id: str, project: Where) -> LabelerBudget:
     """Return one labeler's allowances under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32
     digits).
 
@@ -280,7 +278,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
 
     opened = OpenProject.open(project)
     ledger = opened.ledger
-    candidates, _ = linking.keys_of_ids([labeler_id], opened)
+    candidates = linking.parse_labeler_ids([labeler_id], opened)[0]
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, pseudonym])
@@ -298,7 +296,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
             f"no labeler {labeler_id!r} in this project has been charged, and none has left"
         )
     charged = blocks.unique(blocks.from_bytes(b"".join(row.labeler for row in rows)))[0]
-    spent = pricing.total(ledger.people.policies_of(charged) if rows else ())
+    spent = pricing.sum_budgets(ledger.people.policies_of(charged) if rows else ())
     return LabelerBudget(
         rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
         gone,
@@ -310,19 +308,20 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
             )
             for row in rows
         ],
-        *(spent.epsilon, spent.delta),
+        spent.epsilon,
+        spent.delta,
     )
 
 
-def journal(project: Where) -> list[JournalEntry]:
+def read_journal(project: Where) -> list[JournalEntry]:
     """Return the journal's entries, oldest first."""
     return [
         JournalEntry(e.number, e.at, e.kind, json.loads(e.body), e.previous, e.digest)
-        for e in OpenProject.open(project).ledger.journal()
+        for e in OpenProject.open(project).ledger.read_journal()
     ]
 
 
-def releases(project: Where) -> list[ReleaseLine]:
+def list_releases(project: Where) -> list[ReleaseLine]:
     """Return all releases, oldest first."""
     opened = OpenProject.open(project)
     return [
@@ -334,7 +333,7 @@ def releases(project: Where) -> list[ReleaseLine]:
     ]
 
 
-def release_path(release_id: str | None, project: Where) -> Path:
+def find_release_directory(release_id: str | None, project: Where) -> Path:
     """Return the directory of a committed release, by default the newest."""
     opened = OpenProject.open(project)
     return opened.project.releases / _find_release_or_all(opened.ledger, release_id)[-1].id
@@ -348,11 +347,11 @@ def verify(project: Where, anchor: str | None = None) -> Verification:
     return verify_records(OpenProject.open(project), Anchor.parse(anchor) if anchor else None)
 
 
-def anchor(project: Where) -> AnchorLine:
+def read_anchor_line(project: Where) -> AnchorLine:
     """Return the journal's newest entry as a line to keep elsewhere (see
     `labelguard.ledger.journal`).
     """
-    number, digest = OpenProject.open(project).ledger.head()
+    number, digest = OpenProject.open(project).ledger.read_head()
     return AnchorLine(str(Anchor(number, digest)), number, digest)
 
 
@@ -409,7 +408,7 @@ _SECRET = ("map", "idempotency_key", "mac")
 _JSON = ("settings", "quote", "columns", "files", "body", "price")
 
 
-def export(output: Path, project: Where = None) -> Exported:
+def export_ledger(output: Path, project: Where = None) -> Exported:
     """Write every table of the ledger to a JSON file, of one moment: an object a line.
 
     Pseudonyms are hexadecimal; only the file's owner may read it. Returns how many rows each table

@@ -10,16 +10,16 @@ from typing import Literal, TypeAlias
 
 from labelguard import clock
 from labelguard._version import __version__
-from labelguard.analysis.leaderboard import COLUMNS, MEAN, Board, Leaderboard, rows
+from labelguard.analysis.leaderboard import COLUMNS, MEAN, Board, Leaderboard, format_standings
 from labelguard.budget import events
 from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
 from labelguard.project.opening import Where
 from labelguard.project.verification import Verification
-from labelguard.release.sections import Chart, Mark, Section, Series, Table, sections_of_card
+from labelguard.release.sections import Chart, Mark, Section, Series, Table, load_card_sections
 from labelguard.report import charts, figures, sections
 from labelguard.report.facts import ReportFacts, verify_project
-from labelguard.report.render import FORMS, Report, section
+from labelguard.report.render import FORMS, Report, fill_words
 from labelguard.storage.files import check_output_file, write_atomically
 from labelguard.text import format_budget, pluralize
 
@@ -50,7 +50,7 @@ def report(release_id: str | None = None, project: Where = None) -> Report:
     return _verify_and_build_report(ReportFacts.collect(release_id, project), None)[0]
 
 
-def write(
+def write_report(
     output: Path,
     release_id: str | None = None,
     project: Where = None,
@@ -67,7 +67,8 @@ def write(
     if not format and ending not in ("", *FORMS):
         names = ", .".join(FORMS)
         raise LabelguardError(
-            f"a report is .{names}; found {output.name}: print the page to a PDF from a browser"
+            f"a report is written as .{names}; found {output.name}; for a PDF, print the page from "
+            "a browser"
         )
     form = format or ending or "html"
     check_output_file(output, "report.html")
@@ -111,7 +112,7 @@ def _summarize(facts: ReportFacts, verification: Verification) -> Iterator[tuple
         if usage.allowed:
             units = pluralize(usage.labelers, facts.unit)
             share = f"{usage.used / usage.allowed:.0%} of the allowance of {units}"
-            yield f"{events.kind(usage.event).noun}s used", share
+            yield f"{events.find_event_kind(usage.event).noun}s used", share
     yield "releases", f"{len(facts.committed_releases):,}"
     yield "verification", "holds" if verification.ok else "FAULT"
 
@@ -121,7 +122,7 @@ def _build_sections(
 ) -> Iterator[Section | None]:
     """Yield every section in its order, None for one that has nothing to say."""
     if not verification.ok:
-        yield section("fault", verification=verification)
+        yield fill_words("fault", verification=verification)
     yield sections.describe_release_card(facts, verification)
     if facts.chosen:
         yield from _describe_mechanisms(facts)
@@ -146,7 +147,7 @@ def _build_sections(
 def _describe_mechanisms(facts: ReportFacts) -> Iterator[Section]:
     """Yield what mechanisms say of the releases that the report is about."""
     for card in facts.read_cards_per_mechanism():
-        for part in sections_of_card(card):
+        for part in load_card_sections(card):
             yield replace(part, title=f"{part.title} ({card['release']})")
 
 
@@ -192,14 +193,14 @@ def _build_leaderboard(leaderboard: Leaderboard, release: str) -> Report:
             f"board-{number}",
             f"Leaderboard: {board.title}",
             (board.words,),
-            Table(f"Standings, {board.title}", COLUMNS, tuple(rows(board))),
+            Table(f"Standings, {board.title}", COLUMNS, tuple(format_standings(board))),
             _chart_board(board),
         )
         for number, board in enumerate(leaderboard.boards, 1)
     ]
     if leaderboard.alone:
-        parts.append(section("alone", sources=leaderboard.alone))
-    parts.append(section("reading", notes=leaderboard.notes))
+        parts.append(fill_words("alone", sources=leaderboard.alone))
+    parts.append(fill_words("reading", notes=leaderboard.notes))
     summary = (
         ("release", release),
         ("sources", f"{sum(len(board.standings) for board in leaderboard.boards):,}"),

@@ -20,7 +20,7 @@ from labelguard.ledger.records import UnitGroups
 from labelguard.project import erasure, linking
 from labelguard.project.opening import OpenProject, Where
 from labelguard.report.facts import format_best_guess_accuracy, format_odds_factor
-from labelguard.report.render import Report, format_time, html, markdown, section
+from labelguard.report.render import Report, fill_words, format_time, render_html, render_markdown
 from labelguard.report.sections import NOT_STATED, read_organisation_statements
 from labelguard.storage import blocks
 from labelguard.storage.files import write_atomically
@@ -28,13 +28,8 @@ from labelguard.storage.files import write_atomically
 _PARTS = ("used", "meaning", "remains", "contact", "rights")
 _BLOCKS = ("letter", *(f"letter_{of}" for of in _PARTS))
 _CONTACTS = (
-    "controller",
-    "contact",
-    "purpose",
-    "legal basis",
-    "recipients",
-    "transfers",
-    "retention",
+    *("controller", "contact", "purpose", "legal basis"),
+    *("recipients", "transfers", "retention"),
 )
 # Of the names of files that a letter is written to.
 _ENDINGS = ("", ".md", ".txt", ".html")
@@ -73,14 +68,12 @@ def write_letter(
     report = erasure.preview_removal(labeler_id, "erased", project, never_seen=True)
     if not (report.known or report.before):
         raise LedgerError(
-            "nobody with this id was ever seen in this project; give it as your files write it, "
-            "or the pseudonym"
+            "this id was never seen in this project; give it as in your files, or the pseudonym"
         )
     opened = OpenProject.open(project)
-    if fault := opened.ledger.fault():
+    if fault := opened.ledger.find_fault():
         raise LedgerError(
-            f"the ledger does not hold, so that a letter could be untrue: {fault}; put a true copy "
-            "back"
+            f"the ledger does not verify, so a letter could be wrong: {fault}; restore a backup"
         )
     stated = read_organisation_statements(opened.project)
     used = Counter[str]()
@@ -89,17 +82,14 @@ def write_letter(
     charged = {one.id: one.used for one in report.releases}
     again = _find_uncharged_repeat_releases(opened, report)
     rows = [
-        (
-            *(one.id, format_time(one.created_at), one.settings["mechanism"]),
-            *(charged.get(one.id, 0), one.state),
-        )
-        for one in opened.ledger.releases.all()
-        if one.id in charged or one.id in again
+        (r.id, format_time(r.created_at), r.settings["mechanism"], charged.get(r.id, 0), r.state)
+        for r in opened.ledger.releases.all()
+        if r.id in charged or r.id in again
     ]
     shown: dict[str, Any] = {
         "report": report,
         "tools": bool(opened.project.connectors)
-        or any(one.kind == "ingested" for one in opened.ledger.journal()),
+        or any(one.kind == "ingested" for one in opened.ledger.read_journal()),
         "replaced": _count_randomized_answers(opened, report.labeler),
         "again": again,
         "of_contents": any(one.unit == "item" for one in opened.ledger.policies.history()),
@@ -110,14 +100,14 @@ def write_letter(
         "stated": {name: stated[name] for name in _CONTACTS},
     }
     parts = tuple(
-        section(block, rows=rows if block == "letter_used" else (), **shown) for block in _BLOCKS
+        fill_words(block, rows=rows if block == "letter_used" else (), **shown) for block in _BLOCKS
     )
     name = opened.project.about.get("name", "this project")
     summary = (("to labeler", labeler_id), ("known here as", report.labeler))
     document = Report(f"Your answers in {name}", clock.now(), __version__, True, summary, parts)
-    text = markdown(document)
+    text = render_markdown(document)
     if output:
-        page = html(document) if output.suffix == ".html" else text
+        page = render_html(document) if output.suffix == ".html" else text
         write_atomically(output, page.encode(), mode=0o600)
     missing = [name for name in _CONTACTS if stated[name] == NOT_STATED]
     return LabelerLetter(report.labeler, text, str(output) if output else None, missing)
@@ -130,8 +120,8 @@ def _count_randomized_answers(opened: OpenProject, pseudonym: str) -> int:
     """
     key, maps = blocks.from_bytes(bytes.fromhex(pseudonym)), opened.map_digests
     records = opened.ledger.releases.all()
-    drawn = [r.id for r in records if r.id in maps and events.kind(r.event).keeps_values]
-    return len({row for release in drawn for row in opened.private_map.keys_of(release, key)})
+    drawn = [r.id for r in records if r.id in maps and events.find_event_kind(r.event).keeps_values]
+    return len({row for release in drawn for row in opened.private_map.find_row_keys(release, key)})
 
 
 def _find_uncharged_repeat_releases(opened: OpenProject, report: erasure.RemovalReport) -> set[str]:
@@ -149,7 +139,7 @@ def _find_uncharged_repeat_releases(opened: OpenProject, report: erasure.Removal
             in_parts.add((one.event, one.part))
         elif one.state == "committed" and (one.event, one.part) in in_parts:
             repeats = one.settings.get("rows_planned", 0) > (one.drawn or 0)
-            if events.kind(one.event).keeps_values:
+            if events.find_event_kind(one.event).keeps_values:
                 may = repeats and (left is None or one.created_at <= left)
             else:
                 may = one.event == "statistic"
@@ -206,32 +196,30 @@ def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> Per
         for path, one in zip(projects, opened, strict=True)
     ]
     if not any(one.known for one in each):
-        raise LedgerError("nobody with this id was ever seen in any of these projects")
+        raise LedgerError("this id was never seen in any of these projects")
     units = {one.unit for one in each if one.unit}
     adds_up = len(units) < 2 and "item" not in units
-    return PersonSpending(each, pricing.total(each) if adds_up else None)
+    return PersonSpending(each, pricing.sum_budgets(each) if adds_up else None)
 
 
 def _find_project_spending(
     labeler_ids: Sequence[str], name: str, opened: OpenProject
 ) -> ProjectSpending:
     ledger = opened.ledger
-    keys = linking.keys_of_ids(labeler_ids, opened)[0]
+    keys = linking.parse_labeler_ids(labeler_ids, opened)[0]
     known = linking.are_known(ledger, keys)
     units = blocks.unique(UnitGroups(*ledger.people.members()).unit_of(keys))[0]
-    charged = [unit for unit in units if ledger.releases.uses_by_release(unit[np.newaxis])]
+    charged = [unit for unit in units if ledger.releases.count_uses_by_release(unit[np.newaxis])]
     is_known = bool(known.any() or charged)
     if not is_known:
-        similar = [
-            one for text in labeler_ids for one in linking.find_similar_labelers(text, opened)
-        ]
-        if similar:
-            raise LedgerError(
-                f"{name} knows this id in another spelling only, as labeler {similar[0]}: name it "
-                "as the files of that project write it, with one --labeler more"
-            )
+        for text in labeler_ids:
+            for similar in linking.find_similar_labelers(text, opened):
+                raise LedgerError(
+                    f"{name} knows this id in another spelling only, as labeler {similar}: name it "
+                    "as the files of that project write it, with one --labeler more"
+                )
     policies = ledger.policies.history()
     spent = [one for unit in charged for one in ledger.people.policies_of(unit[np.newaxis])]
-    cost = pricing.total(spent)
+    cost = pricing.sum_budgets(spent)
     unit = policies[-1].unit if policies else None
     return ProjectSpending(name, unit, is_known, len(charged), cost.epsilon, cost.delta)

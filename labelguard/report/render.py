@@ -56,7 +56,7 @@ class Report:
     sections: tuple[Section, ...]
 
 
-def section(
+def fill_words(
     block: str,
     name: str | None = None,
     *,
@@ -74,7 +74,7 @@ def section(
     return fill_section(template, block, name, **shape, **facts)
 
 
-def html(report: Report) -> str:
+def render_html(report: Report) -> str:
     """Return the page; what the browser may load are pictures in it, and exactly its own style."""
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -83,18 +83,22 @@ def html(report: Report) -> str:
     return template.render(report=report, style=style, policy=policy) + "\n"
 
 
-def markdown(report: Report) -> str:
+def render_markdown(report: Report) -> str:
     """Return headings, paragraphs and tables; a chart is its message and its numbers."""
     return _load_template("report.md.j2", _escape_markdown, autoescape=True).render(report=report)
 
 
-def json_text(report: Report) -> str:
+def render_json(report: Report) -> str:
     """Return its fields; control characters and signs that turn text are escaped."""
     return json.dumps(asdict(report), indent=2, allow_nan=False) + "\n"
 
 
 # The forms of a report, by the ending of a file's name.
-FORMS: Mapping[str, Callable[[Report], str]] = {"html": html, "md": markdown, "json": json_text}
+FORMS: Mapping[str, Callable[[Report], str]] = {
+    "html": render_html,
+    "md": render_markdown,
+    "json": render_json,
+}
 
 
 @cache
@@ -108,7 +112,7 @@ def _load_template(
         "pluralize": pluralize,
         "day": format_time,
         "kinds": _column_kinds,
-        "noun": lambda event: events.kind(event).noun,
+        "noun": lambda event: events.find_event_kind(event).noun,
         "paragraph": _escape_paragraph,
         "pictures": _draw_picture_urls,
         "small": format_small_number,

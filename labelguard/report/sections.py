@@ -13,7 +13,7 @@ from labelguard.configuration.project_file import OrganisationTable
 from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
-from labelguard.ledger.policies import CEILINGS, Ceiling
+from labelguard.ledger.policies import CEILINGS, Ceiling, PolicyRecord
 from labelguard.ledger.records import ReleaseRecord, UnitGroups
 from labelguard.project.project import Project
 from labelguard.project.verification import Verification
@@ -25,7 +25,7 @@ from labelguard.report.facts import (
     format_best_guess_accuracy,
     format_odds_factor,
 )
-from labelguard.report.render import format_small_number, format_time, section
+from labelguard.report.render import fill_words, format_small_number, format_time
 from labelguard.storage import blocks
 from labelguard.text import DEFAULT_AGREEMENT, pluralize
 
@@ -48,7 +48,7 @@ def describe_to_do(facts: ReportFacts, verification: Verification) -> Section:
     stated = read_organisation_statements(facts.opened.project)
     missing = [name for name, value in stated.items() if value == NOT_STATED]
     shown: dict[str, Any] = {"facts": facts, "verification": verification, "troubles": troubles}
-    part = section("to_do", missing=missing, exhausted=_count_exhausted(facts), **shown)
+    part = fill_words("to_do", missing=missing, exhausted=_count_exhausted(facts), **shown)
     return part if part.points else replace(part, text=("Nothing to do.",))
 
 
@@ -77,12 +77,12 @@ def describe_release_card(facts: ReportFacts, verification: Verification) -> Sec
     """Return the card of the release that the report is about."""
     if facts.chosen is None:
         return None
-    card = facts.card(facts.chosen)
+    card = facts.read_card(facts.chosen)
     if card is None:
-        return section("altered", "release", id=facts.chosen.id)
+        return fill_words("altered", "release", id=facts.chosen.id)
     privacy = card["privacy"]
     training = _strip_markdown_marks(cards.fill_block("training", train_with=card["train_with"]))
-    part = section(
+    part = fill_words(
         "release",
         verification=verification,
         card=card,
@@ -90,7 +90,9 @@ def describe_release_card(facts: ReportFacts, verification: Verification) -> Sec
         span=cards.describe_covered_releases(privacy),
         training=training,
     )
-    return replace(part, facts=tuple((name.strip(), value) for name, value in cards.facts(card)))
+    return replace(
+        part, facts=tuple((name.strip(), value) for name, value in cards.list_facts(card))
+    )
 
 
 def describe_guarantee(facts: ReportFacts, verification: Verification) -> Section:
@@ -100,7 +102,7 @@ def describe_guarantee(facts: ReportFacts, verification: Verification) -> Sectio
     declared = {name for record in facts.policies for name in record.policy.public_columns}
     conditions = [cards.fill_block("condition")] if reactive else []
     conditions += [cards.fill_block("assumption", columns=sorted(declared))] if declared else []
-    return section(
+    return fill_words(
         "guarantee",
         facts=facts,
         verification=verification,
@@ -119,16 +121,16 @@ def _strip_markdown_marks(markdown: str) -> str:
 def describe_not_protected(facts: ReportFacts) -> Section:
     """Return what the promise leaves out: as cards say it, and what a project adds."""
     record = facts.newest_policy
-    lines = list(cards.not_protected(record.policy) if record else cards.NOT_PROTECTED)
+    lines = list(cards.list_not_protected(record.policy) if record else cards.NOT_PROTECTED)
     lines += [line for card in facts.read_cards_per_mechanism() for line in card["not_protected"]]
     lines.append(_LEAVERS)
-    return section("not_protected", lines=dict.fromkeys(lines))
+    return fill_words("not_protected", lines=dict.fromkeys(lines))
 
 
 def describe_data_processing(facts: ReportFacts, verification: Verification) -> Section:
     """Return what the organisation states of itself, the risk that is left, and room to sign."""
     cost = facts.budget.lifetime
-    return section(
+    return fill_words(
         "processing",
         facts=facts,
         verification=verification,
@@ -145,8 +147,8 @@ NOT_STATED = "not stated"
 
 def read_organisation_statements(project: Project) -> dict[str, str]:
     """Return what `[organisation]` says, in its order; "not stated" where it says nothing."""
-    words = {name: " ".join(value.split()) for name, value in project.organisation.items()}
-    stated = {"contact": project.about.get("contact", "")} | {n: w for n, w in words.items() if w}
+    stated = {"contact": project.about.get("contact", "")}
+    stated |= {name: value for name, value in project.organisation.items() if value.strip()}
     return {
         name.replace("_", " "): " ".join(stated.get(name, "").split()) or NOT_STATED
         for name in OrganisationTable.model_fields
@@ -157,23 +159,19 @@ def describe_policies(facts: ReportFacts, verification: Verification) -> Section
     """Return what every policy allows and costs, and the ceiling, of which the journal knows
     raises.
     """
-    rows = tuple(
-        (
-            *(
-                record.name,
-                record.state,
-                format_time(record.created_at),
-                f"{record.policy.epsilon:g}",
-            ),
-            *(format_small_number(record.policy.delta), record.policy.unit),
-            _describe_tie_protection(record.policy),
-            ", ".join(map(_describe_allowance, record.policy.allowances)),
-            "–" if record.state == "draft" else f"{record.policy.epsilon:g}",
-        )
-        for record in facts.policies
-    )
+    rows = map(_format_policy_row, facts.policies)
     raised = _describe_ceiling_raises(facts)
-    return section("policies", facts=facts, verification=verification, raised=raised, rows=rows)
+    return fill_words("policies", facts=facts, verification=verification, raised=raised, rows=rows)
+
+
+def _format_policy_row(record: PolicyRecord) -> tuple[str, ...]:
+    policy, epsilon = record.policy, f"{record.policy.epsilon:g}"
+    return (
+        *(record.name, record.state, format_time(record.created_at), epsilon),
+        *(format_small_number(policy.delta), policy.unit, _describe_tie_protection(policy)),
+        ", ".join(map(_describe_allowance, policy.allowances)),
+        "–" if record.state == "draft" else epsilon,
+    )
 
 
 def _describe_tie_protection(policy: Policy) -> str:
@@ -184,7 +182,7 @@ def _describe_tie_protection(policy: Policy) -> str:
 
 def _describe_ceiling_raises(facts: ReportFacts) -> str:
     """Return when the ceiling was raised, from what to what."""
-    entries = [one for one in facts.opened.ledger.journal() if one.kind in CEILINGS]
+    entries = [one for one in facts.opened.ledger.read_journal() if one.kind in CEILINGS]
     ceilings = [Ceiling.from_journal(json.loads(one.body)) for one in entries]
     return "; ".join(
         f"{format_time(one.at)} UTC, from {before} to {after}"
@@ -204,7 +202,7 @@ def describe_dropped_labels(facts: ReportFacts) -> Section:
         (one for one in reversed(facts.committed_releases) if one.part == "training"), None
     )
     bounded = sum(bool(one.settings.get("dropped_by_bound")) for one in facts.committed_releases)
-    return section("left_out", facts=facts, newest=newest, bounded=bounded)
+    return fill_words("left_out", facts=facts, newest=newest, bounded=bounded)
 
 
 def describe_departures_and_links(facts: ReportFacts) -> Section | None:
@@ -220,7 +218,7 @@ def describe_departures_and_links(facts: ReportFacts) -> Section | None:
         return None
     others = _find_other_active_ids(UnitGroups(labelers, units), {one.pseudonym for one in gone})
     kinds = [one.kind for one in gone]
-    return section(
+    return fill_words(
         "people",
         rows=(
             (one.pseudonym, one.kind, format_time(one.at), ", ".join(others.get(one.pseudonym, [])))
@@ -253,7 +251,7 @@ def describe_forecasts(facts: ReportFacts) -> Section | None:
     poor = [one for one in facts.committed_releases if "discouraged" in one.settings]
     if not planned and not poor:
         return None
-    return section(
+    return fill_words(
         "planned",
         rows=map(_format_forecast_row, reversed(planned[-_FORECASTS:])),
         forecasts=planned,
@@ -279,7 +277,7 @@ def describe_releases(facts: ReportFacts) -> Section:
         )
         for one in reversed(facts.releases[-_RELEASES:])
     )
-    return section(
+    return fill_words(
         "releases",
         rows=rows,
         newest_first=True,
@@ -294,7 +292,7 @@ def describe_hook(facts: ReportFacts) -> Section | None:
     try:
         hook = HookState.read(facts.opened)
     except LabelguardError as error:
-        return section("hook_unread", "hook", error=str(error))
+        return fill_words("hook_unread", "hook", error=str(error))
     if hook is None:
         return None
     worker = hook.worker
@@ -304,17 +302,17 @@ def describe_hook(facts: ReportFacts) -> Section | None:
         (name, "released", f"{one}, {worker.days.get(name, '')}".rstrip(", "))
         for name, one in sorted(worker.releases.items())
     ]
-    return section("hook", rows=rows, waiting=hook.waiting, letters=hook.letters)
+    return fill_words("hook", rows=rows, waiting=hook.waiting, letters=hook.letters)
 
 
 def describe_verification(
     facts: ReportFacts, verification: Verification, anchor: Anchor | None
 ) -> Section:
     """Return what was verified, and the line to keep elsewhere."""
-    return section(
+    return fill_words(
         "verification",
         facts=facts,
         verification=verification,
         anchor=anchor,
-        newest=Anchor(*facts.opened.ledger.head()),
+        newest=Anchor(*facts.opened.ledger.read_head()),
     )

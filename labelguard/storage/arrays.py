@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the file that `load` reads."""
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the file that `load_arrays` reads."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
-def load(path: Path) -> dict[str, NDArray[Any]]:
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file by name.
 
     Sizes are taken from the headers and compared with what is there before an array is made.
@@ -34,7 +34,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
             members = file.infolist()
             if sum(member.file_size for member in members) > path.stat().st_size:
                 raise ValueError("the arrays are larger than their file")
-            return {m.filename.removesuffix(".npy"): _array(file, m) for m in members}
+            return {m.filename.removesuffix(".npy"): _read_array(file, m) for m in members}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(str(error)) from None
 
@@ -42,7 +42,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 _FORMAT: Any = np.lib.format  # not typed before NumPy 2.3
 
 
-def _array(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+def _read_array(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with file.open(member) as stream:
         version = _FORMAT.read_magic(stream)
         if version != (1, 0):

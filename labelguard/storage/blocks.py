@@ -40,10 +40,10 @@ def to_hex(block: Blocks) -> str:
     return f"{int(block[0]):016x}{int(block[1]):016x}"
 
 
-_DIGITS = np.frombuffer(b"".join(b"%04x" % value for value in range(1 << 16)), dtype=np.uint32)
+_DIGITS = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().encode(), np.uint32)
 
 
-def hexadecimal(blocks: Blocks) -> pa.StringArray:
+def format_hexadecimal(blocks: Blocks) -> pa.StringArray:
     """Return all rows as strings of 32 hexadecimal digits."""
     import pyarrow as pa
 
@@ -52,7 +52,7 @@ def hexadecimal(blocks: Blocks) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(blocks), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
-def order(blocks: Blocks) -> NDArray[np.intp]:
+def sort_order(blocks: Blocks) -> NDArray[np.intp]:
     """Return a permutation that sorts rows by their bytes."""
     # Sorting by the high half alone decides nearly always, and is several times as fast.
     permutation: NDArray[np.intp] = np.argsort(np.ascontiguousarray(blocks[:, 0]))
@@ -93,7 +93,7 @@ def unique(blocks: Blocks) -> tuple[Blocks, NDArray[np.intp]]:
     return ordered[starts], inverse
 
 
-def first_rows(number: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+def find_first_rows(number: NDArray[np.intp], count: int) -> NDArray[np.intp]:
     """Return the first row that has each number from 0 to `count` − 1, (count,)."""
     first = np.zeros(count, np.intp)
     first[number[::-1]] = np.arange(len(number))[::-1]
@@ -112,7 +112,7 @@ def distinct_rows(*columns: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[n
         values = pa.array(column).dictionary_encode()
         code = code * len(values.dictionary) + values.indices.to_numpy()
         code = pa.array(code).dictionary_encode().indices.to_numpy().astype(np.int64)
-    first = first_rows(code, code.max(initial=-1) + 1)
+    first = find_first_rows(code, code.max(initial=-1) + 1)
     distinct = np.stack([column[first].astype(np.uint64) for column in columns])
     order = np.lexsort(distinct[::-1])
     rank = np.empty(len(order), np.intp)
@@ -120,7 +120,7 @@ def distinct_rows(*columns: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[n
     return distinct[:, order], rank[code]
 
 
-def positions(table: Blocks, values: Blocks) -> NDArray[np.intp]:
+def find_positions(table: Blocks, values: Blocks) -> NDArray[np.intp]:
     """Return the row of each value in `table` (sorted, distinct), or -1 where it is absent."""
     if not len(table):
         return np.full(len(values), -1, dtype=np.intp)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import attempt, fresh_directory
+from labelguard.storage.files import fresh_directory, replace_when_done
 
 BUCKETS, MOST_BUCKETS = 16, 4096
 # The most buckets that are open files, or in the name of a part.
@@ -38,7 +38,7 @@ def check_bucket_count(count: int) -> None:
         )
 
 
-def bucket_of(keys: Blocks, count: int) -> NDArray[np.uint16]:
+def assign_buckets(keys: Blocks, count: int) -> NDArray[np.uint16]:
     """Return the bucket of each key: its first bits, 4 of them for 16 buckets."""
     return (keys[:, 0] >> np.uint64(65 - count.bit_length())).astype(np.uint16)
 
@@ -210,7 +210,7 @@ def write_bucket(directory: Path, bucket: int, table: pa.Table | None) -> None:
 
 def _write(table: pa.Table, path: Path) -> None:
     with (
-        attempt(path) as temporary,
+        replace_when_done(path) as temporary,
         pa.OSFile(str(temporary), "wb") as sink,
         pa.ipc.new_stream(sink, table.schema) as writer,
     ):
@@ -224,7 +224,7 @@ def write_uncompressed(table: pa.Table, where: Path | pa.NativeFile) -> None:
     pq.write_table(table, where, compression="none", use_dictionary=False, write_statistics=False)
 
 
-def column(table: pa.Table, name: str) -> NDArray[np.generic]:
+def read_column(table: pa.Table, name: str) -> NDArray[np.generic]:
     """Return a fixed-width column without nulls as numpy, without a copy where it lies in one
     piece.
     """
@@ -234,7 +234,7 @@ def column(table: pa.Table, name: str) -> NDArray[np.generic]:
     return np.concatenate(chunks) if chunks else np.zeros(0, np.uint64)
 
 
-def blocks(table: pa.Table, name: str) -> Blocks:
+def read_blocks(table: pa.Table, name: str) -> Blocks:
     """Return the 16-byte column that is stored as `name`_hi and `name`_lo."""
-    pair = (column(table, f"{name}_hi"), column(table, f"{name}_lo"))
+    pair = (read_column(table, f"{name}_hi"), read_column(table, f"{name}_lo"))
     return np.stack(pair, axis=1).astype(np.uint64, copy=False)

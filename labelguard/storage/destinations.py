@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import SUMS, check_output_directory, hashes_of, new_directory
+from labelguard.storage.files import SUMS, check_output_directory, hash_files, new_directory
 from labelguard.text import Progress
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def send_files(
 def _write_directory(files: Mapping[str, PublicFile], output: Path, progress: Progress) -> str:
     check_output_directory(output, "published")
     if output.is_dir() and any(output.iterdir()):
-        if hashes_of(output) != {name: file.sha256 for name, file in files.items()}:
+        if hash_files(output) != {name: file.sha256 for name, file in files.items()}:
             raise LabelguardError(f"{output} holds something else; choose another directory")
         return str(output)
     try:
@@ -140,7 +140,7 @@ def _send_to_s3(files: Mapping[str, PublicFile], to: str, progress: Progress) ->
     base = match["path"]
     try:
         filesystem, _ = FileSystem.from_uri(f"s3://{base}")
-        if _is_at_s3(files, filesystem, base):
+        if _is_published_at_s3(files, filesystem, base):
             return to
         for number, name in enumerate(sorted(files, key=lambda name: (name == SUMS, name))):
             progress("uploading to S3", number / len(files))
@@ -151,11 +151,13 @@ def _send_to_s3(files: Mapping[str, PublicFile], to: str, progress: Progress) ->
                 filesystem.delete_file(f"{base}/{name}")
                 raise
     except OSError as error:
-        raise LabelguardError(f"{to}: {_first_line(error)}") from None
+        raise LabelguardError(f"{to}: {_take_first_line(error)}") from None
     return to
 
 
-def _is_at_s3(files: Mapping[str, PublicFile], filesystem: S3FileSystem, base: str) -> bool:
+def _is_published_at_s3(
+    files: Mapping[str, PublicFile], filesystem: S3FileSystem, base: str
+) -> bool:
     """Return whether all files are there; raise `LabelguardError` if something else is."""
     from pyarrow.fs import FileSelector, FileType
 
@@ -188,7 +190,7 @@ def _send_to_hub(
     """Publish in one commit; what an earlier one published in the repository is replaced."""
     if not _REPOSITORY.fullmatch(repository):
         raise LabelguardError(f"expected hf:ORG/NAME, found {f'hf:{repository}'!a}")
-    extras.require("hub", "publishing to the Hugging Face Hub")
+    extras.require_extra("hub", "publishing to the Hugging Face Hub")
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -239,9 +241,9 @@ def _shorten_errors(where: str) -> Iterator[None]:
     except LabelguardError:
         raise
     except Exception as error:
-        raise LabelguardError(f"{where}: {_first_line(error)}") from error
+        raise LabelguardError(f"{where}: {_take_first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

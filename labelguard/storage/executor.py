@@ -1,8 +1,8 @@
 """Work on buckets side by side: on threads of this process, or wherever an engine takes it.
 
 Work is a function at the top of a module, `work(task, bucket)`. Task and result can be pickled, and
-what it writes gets its name when it is complete (`files.attempt`): wherever the calls run, and
-however often, as long as they see the same files the outcome is the same to the last byte.
+what it writes gets its name when it is complete (`files.replace_when_done`): wherever the calls
+run, and however often, as long as they see the same files the outcome is the same to the last byte.
 
 A package adds an engine by an entry point in the group `labelguard.executors`: a callable
 (workers, address) → `Executor`. `--engine` names the one to take.
@@ -118,14 +118,14 @@ def open_executor(
     `workers`: how many calls run at once; by default one a core. `address` is where the engine is
     to be found. Raises `LabelguardError` for an engine that is not installed, or not reached.
     """
-    entry = plugins.find(GROUP, engine)
+    entry = plugins.find_entry_point(GROUP, engine)
     if entry is None:
-        known = ", ".join(plugins.available(GROUP))
+        known = ", ".join(plugins.list_entry_points(GROUP))
         raise LabelguardError(f"--engine: there is no engine {engine!r}; available: {known}")
     return cast(Executor, entry.load()(workers or os.cpu_count() or 1, address))
 
 
-def over_buckets(
+def run_over_buckets(
     executor: Executor,
     work: Callable[[Task, int], Result],
     task: Task,

@@ -81,7 +81,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def attempt(path: Path, directory: Path | None = None) -> Iterator[Path]:
+def replace_when_done(path: Path, directory: Path | None = None) -> Iterator[Path]:
     """Yield a fresh name in `directory`, or beside `path`, whose file becomes `path` at the end.
 
     Work may run twice at once, and a reader sees what one of the two wrote, whole.
@@ -157,18 +157,18 @@ def new_directory(output: Path, mode: int = 0o755) -> Iterator[Path]:
         fsync_path(output.absolute().parent)
 
 
-def sums_text(hashes: Mapping[str, str]) -> str:
+def format_sums(hashes: Mapping[str, str]) -> str:
     """Return the text that `sha256sum --check` reads."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
 
 
-def sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Return the digest of a file, of which a piece at a time is in memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def hashes_of(directory: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:
+def hash_files(directory: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the digest of every file below a directory, by its path in it, with / between the
     parts. Those that are `known` are not read.
 
@@ -181,7 +181,7 @@ def hashes_of(directory: Path, known: Mapping[str, str] | None = None) -> dict[s
         if not _NAME.fullmatch(name) or path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ProjectError(f"{name!a} cannot be part of a release: no plain file or name")
         if path.is_file():
-            hashes[name] = (known or {}).get(name) or sha256(path)
+            hashes[name] = (known or {}).get(name) or hash_file(path)
     return hashes
 
 
@@ -197,13 +197,13 @@ def check_file_names(files: Iterable[str], directory: str) -> None:
 
 def find_changed_file(directory: Path, expected: Mapping[str, str]) -> str | None:
     """Return the first file of a release that is missing, altered or none of its own, or None."""
-    sums = hashlib.sha256(sums_text(expected).encode("ascii")).hexdigest()
+    sums = hashlib.sha256(format_sums(expected).encode("ascii")).hexdigest()
     files = {**expected, SUMS: sums}
     for name, digest in files.items():
         path = directory / name
         if not path.is_file() or _is_behind_link(path, directory):
             return f"{path} is missing"
-        if sha256(path) != digest:
+        if hash_file(path) != digest:
             return f"{path} was altered since the release was committed"
     for path in sorted(directory.rglob("*")):
         # A link to a directory is none: what it leads to was never hashed.
@@ -220,7 +220,7 @@ def _is_of_hub(name: str, path: Path, expected: Mapping[str, str]) -> bool:
     README.md may be the card, once more, and nothing else.
     """
     if name == "README.md" and not path.is_symlink():
-        digest = sha256(path)
+        digest = hash_file(path)
         return any(expected.get(card) == digest for card in CARDS)
     return name == ".gitattributes" or name.startswith(".cache/huggingface/")
 
@@ -242,7 +242,7 @@ def is_remote(source: str) -> bool:
     return source.startswith(SCHEME)
 
 
-def matching_paths(pattern: str) -> list[Path]:
+def find_matching_paths(pattern: str) -> list[Path]:
     """Return the files and directories that a path or a glob names, sorted.
 
     Raises `InvalidLabels` if there are none, with the one that was probably meant.

@@ -213,15 +213,6 @@ def test_pure_privacy_divides_the_budget(mechanism, epsilon, k):
     assert mechanism.epsilon(price, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
 
 
-@given(epsilon=epsilons, delta=deltas, counts=st.lists(st.integers(1, 400), max_size=30))
-@settings(deadline=None, max_examples=25)
-def test_many_prices_are_the_single_prices_bit_for_bit(epsilon, delta, counts):
-    many = rr.calibrate_many(epsilon, delta, np.array(counts, dtype=np.int64))
-    rr.calibrate.cache_clear()  # so that the single prices are computed anew
-    assert many.dtype == np.float64
-    assert many.tolist() == [rr.calibrate(epsilon, delta, k) for k in counts]
-
-
 # --- thresholds ----------------------------------------------------------------------------------
 
 
@@ -266,10 +257,7 @@ def test_thresholds_at_the_ends_of_their_range():
     assert rr.epsilon0_of(1) == pytest.approx(64 * math.log(2), rel=1e-15)
 
 
-def test_the_loss_multiplier_undoes_the_flips():
-    assert rr.loss_multiplier(0.25) == 2
-    assert rr.loss_multiplier(0) == 1
-    assert rr.loss_multiplier(0.5) == math.inf
+def test_a_label_is_flipped_with_the_odds_of_its_price():
     assert rr.flip_probability(0) == 0.5
     assert rr.flip_probability(800.0) == 0
     assert rr.flip_probability(math.log(3)) == pytest.approx(0.25, rel=1e-15)
@@ -303,9 +291,7 @@ def test_numbers_of_little_precision_have_the_price_of_their_values(calibrate, s
         (lambda: rr.epsilon(0.1, 1, 1.0), r"delta must be in \[0, 1\), found 1\.0"),
         (lambda: rr.calibrate(0.0, 1e-5, 1), "epsilon must be finite and > 0"),
         (lambda: rr.calibrate(1.0, math.nan, 1), r"delta must be in \[0, 1\), found nan"),
-        (lambda: rr.calibrate_many(1.0, 1e-5, np.array([1, 0])), "k must be an integer >= 1"),
-        (lambda: rr.calibrate_many(1.0, 1e-5, np.array([1.0])), "k must be an integer >= 1"),
-        (lambda: rr.loss_multiplier(0.6), r"flip_probability must be in \[0, 0\.5\]"),
+        (lambda: rr.calibrate(1.0, 1e-5, 0), "k must be an integer >= 1"),
         (lambda: rr.threshold(math.inf), "epsilon0 must be finite"),
         (lambda: rr.epsilon0_of(0), "threshold must be an integer >= 1, found 0"),
         (lambda: rr.epsilon0_of(2**63 + 1), "threshold must be in"),

@@ -304,4 +304,4 @@ def test_a_price_takes_it_off_delta_and_is_refused_where_it_is_more(monkeypatch)
     assert 1e-5 - pricing.delta_for_continuous_noise(policy) == pytest.approx(5.85e-7, rel=1e-2)
     monkeypatch.setattr(gaussian, "MOST_COORDINATES", 10**9)
     with pytest.raises(PolicyError, match="more than half"):
-        pricing.prices(policy, "uls")
+        pricing.compute_prices(policy, "uls")

@@ -125,7 +125,7 @@ def test_the_margin_is_far_above_what_transforms_err_by():
     for _ in range(steps - 1):
         direct = np.convolve(direct, probabilities)
     values = 2.0**-7 * (np.arange(direct.size) + steps * pmf._lower_loss)
-    found = losses.compose(pmf, steps)
+    found = losses.compose_steps(pmf, steps)
     margin = 16 * steps * 2.0**-53 * math.sqrt(found.probabilities.size)
     assert found.infinite > margin
     for epsilon in (0.1, 0.5, 1.0, 2.0):

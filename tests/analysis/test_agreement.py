@@ -17,7 +17,7 @@ import labelguard as lg
 from labelguard.accounting import randomized_response as rr
 from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError
-from labelguard.mechanisms.agreement import between_labelers, with_gold
+from labelguard.mechanisms.agreement import estimate_between_labelers, estimate_with_gold
 from labelguard.project.linking import link_table
 from labelguard.simulation import simulate
 
@@ -59,7 +59,7 @@ def measure_coverage(common, seed, *, scale=1.0, corrected=True):
     rng, hits = np.random.default_rng(seed), 0
     for _ in range(WORLDS):
         item, s, gamma, x = world(rng, common)
-        estimate = require(between_labelers(item, x, gamma if corrected else 0 * gamma))
+        estimate = require(estimate_between_labelers(item, x, gamma if corrected else 0 * gamma))
         hits += abs(estimate.agreement - truth(item, s, gamma)) <= scale * estimate.reach
     return hits / WORLDS
 
@@ -83,7 +83,7 @@ def test_the_interval_with_gold_items_holds(common):
     for _ in range(WORLDS):
         item, s, gamma, x = world(rng, common)
         gold = np.repeat(rng.choice([-1.0, 1.0], ITEMS), LABELS)
-        estimate = require(with_gold(item, x, gold, gamma))
+        estimate = require(estimate_with_gold(item, x, gold, gamma))
         weight = (1 - 2 * gamma) ** 2
         true = (1 + weight @ (s * gold) / weight.sum()) / 2
         hits += abs(estimate.agreement - true) <= estimate.reach
@@ -106,7 +106,7 @@ def gold_coverage(n, right, gamma, *, step=True):
     sure = 0.0
     for agreeing, chance in enumerate(chances):
         x = np.where(np.arange(n) < agreeing, 1, -1)
-        estimate = require(with_gold(np.arange(n), x, np.ones(n), np.full(n, gamma)))
+        estimate = require(estimate_with_gold(np.arange(n), x, np.ones(n), np.full(n, gamma)))
         reach = estimate.reach if step else 1.959964 * estimate.standard_error
         sure += float(chance) * (abs(estimate.agreement - right / n) <= reach + 1e-12)
     return sure
@@ -134,7 +134,7 @@ def pair_coverage(items, labels, gamma, alike, *, step=True):
     true, hits, worlds = (1 + float(np.mean(same))) / 2, 0, 400
     for _ in range(worlds):
         x = np.where(rng.random(len(item)) < gamma, -s, s)
-        estimate = require(between_labelers(item, x, np.full(len(item), gamma)))
+        estimate = require(estimate_between_labelers(item, x, np.full(len(item), gamma)))
         hits += abs(estimate.agreement - true) <= 1e-12 + (
             estimate.reach if step else 1.959964 * estimate.standard_error
         )
@@ -166,8 +166,8 @@ def test_both_are_unbiased():
     between, by_gold = [], []
     for _ in range(2000):
         x = np.where(rng.random(len(item)) < gamma, -s, s)
-        between.append(require(between_labelers(item, x, gamma)))
-        by_gold.append(require(with_gold(item, x, gold, gamma)))
+        between.append(require(estimate_between_labelers(item, x, gamma)))
+        by_gold.append(require(estimate_with_gold(item, x, gold, gamma)))
     weight = (1 - 2 * gamma) ** 2
     for estimate, true in (
         (between, truth(item, s, gamma)),
@@ -181,7 +181,7 @@ def test_both_are_unbiased():
 
 def test_power_sums_are_the_sum_over_pairs():
     item, _, gamma, x = world(np.random.default_rng(4), 0.7)
-    estimate = require(between_labelers(item, x, gamma))
+    estimate = require(estimate_between_labelers(item, x, gamma))
     a = 1 - 2 * gamma
     top = bottom = variance = 0.0
     for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1):
@@ -202,19 +202,21 @@ def test_power_sums_are_the_sum_over_pairs():
 
 
 def test_labels_that_were_not_flipped_are_counted_exactly():
-    estimate = require(between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6))
+    estimate = require(
+        estimate_between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6)
+    )
     assert estimate.agreement == pytest.approx(2 / 4)
     assert (estimate.standard_error, estimate.reach) == (0, 0)
     assert (estimate.comparisons, estimate.items) == (4, 2)
-    gold = require(with_gold([1, 1, 2], [1, -1, 1], [1, 1, 1], [0.0] * 3))
+    gold = require(estimate_with_gold([1, 1, 2], [1, -1, 1], [1, 1, 1], [0.0] * 3))
     assert (gold.agreement, gold.low, gold.high) == (pytest.approx(2 / 3),) * 3
 
 
 def test_nothing_is_told_of_coins_or_of_items_with_one_label():
-    assert between_labelers([1, 1], [1, 1], [0.5, 0.5]) is None
-    assert between_labelers([1, 2], [1, 1], [0.1, 0.1]) is None
-    assert with_gold([1], [1], [1], [0.5]) is None
-    assert with_gold([], [], [], []) is None
+    assert estimate_between_labelers([1, 1], [1, 1], [0.5, 0.5]) is None
+    assert estimate_between_labelers([1, 2], [1, 1], [0.1, 0.1]) is None
+    assert estimate_with_gold([1], [1], [1], [0.5]) is None
+    assert estimate_with_gold([], [], [], []) is None
 
 
 # ---------------------------------------------------------------- releases
@@ -264,7 +266,7 @@ def test_an_interval_that_is_too_wide_is_said_to_be_and_a_statistic_tells_nothin
     release = lg.privatize(table[:200].to_arrow(), project=project, epsilon=1, mechanism="rr")
     estimate = agreement(release.path)
     assert estimate.plan is None
-    assert any("too far to go by" in note for note in estimate.notes)
+    assert any("too wide to use" in note for note in estimate.notes)
     other = lg.privatize(table[:200].to_arrow(), project=lg.init(tmp_path / "other"), **STATISTIC)
     nothing = agreement(other.path)
     assert (nothing.between, nothing.gold, len(nothing.notes)) == (None, None, 1)
@@ -294,7 +296,7 @@ def test_one_pair_under_two_questions_is_two_items(project, tmp_path):
     asked = answer | {"question": "kind"}
     lines = json.dumps(asked), json.dumps(asked | {"chosen": "two", "rejected": "one"})
     gold.write_text("\n".join(lines))
-    with pytest.raises(LabelguardError, match="answers a pair in two ways"):
+    with pytest.raises(LabelguardError, match="has two answers to one pair"):
         agreement(release.path, gold)
 
 
@@ -354,7 +356,9 @@ def test_the_documented_widths_are_so():
     for epsilon, labels, *told_ in rows:
         gamma = 1 / (1 + math.exp(rr.calibrate(float(epsilon), 1e-5, int(labels))))
         item, one = np.repeat(np.arange(1000), 10), np.ones(10_000)
-        gold = (with_gold(one[:n], one[:n], one[:n], gamma * one[:n]) for n in (1000, 10_000))
-        estimate = (between_labelers(item, one, gamma * one), *gold)
+        gold = (
+            estimate_with_gold(one[:n], one[:n], one[:n], gamma * one[:n]) for n in (1000, 10_000)
+        )
+        estimate = (estimate_between_labelers(item, one, gamma * one), *gold)
         widths = [require(estimate).reach for estimate in estimate]
         assert [*map(float, told_)] == [round(number, 3) for number in (gamma, *widths)]

@@ -107,9 +107,13 @@ def test_impossible_sizes_are_refused(mechanism):
 
 # --- mistakes in the mechanisms ------------------------------------------------------------------
 
-real_noisy, real_sum, real_prices = statistic.add_noise, statistic.clipped_sum, pricing.prices
-real_sample = statistic.sample
-real_bounds: Callable[..., Bounds] = statistic.bounds
+real_noisy, real_sum, real_prices = (
+    statistic.add_noise,
+    statistic.clipped_sum,
+    pricing.compute_prices,
+)
+real_sample = statistic.draw_noise
+real_bounds: Callable[..., Bounds] = statistic.compute_bounds
 real_blocks: Callable[..., Any] = LabelBlocks.of_rows
 
 
@@ -183,19 +187,25 @@ MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
     "sensitivity to removal": (
         "statistic",
         statistic,
-        "bounds",
+        "compute_bounds",
         sensitivity_to_removal,
         {"sensitivity", "separation"},
     ),
     "Gaussian noise for the ball's": (
         "statistic",
         statistic,
-        "sample",
+        "draw_noise",
         gaussian_for_ball,
         {"ball fit"},
     ),
-    "signs for Gaussian noise": ("statistic", statistic, "sample", signs_for_gaussian, {"fit"}),
-    "ball noise on one line": ("statistic", statistic, "sample", ball_on_one_line, {"ball fit"}),
+    "signs for Gaussian noise": ("statistic", statistic, "draw_noise", signs_for_gaussian, {"fit"}),
+    "ball noise on one line": (
+        "statistic",
+        statistic,
+        "draw_noise",
+        ball_on_one_line,
+        {"ball fit"},
+    ),
     "surplus dimensions not drawn": (
         "statistic",
         Noise,
@@ -203,7 +213,7 @@ MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
         as_many_as_asked_for,
         {"surplus fit"},
     ),
-    "flips 30% too rare": ("rr", pricing, "prices", flips_too_rare, {"block"}),
+    "flips 30% too rare": ("rr", pricing, "compute_prices", flips_too_rare, {"block"}),
     "one coin in two releases": ("rr", Coins, "fresh", one_nonce_for_all_releases, {"reuse"}),
     "two half blocks": ("rr", LabelBlocks, "of_rows", two_half_blocks, {"block"}),
 }
@@ -252,7 +262,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(monkeypatch):
 
 # --- mistakes that show in whole releases --------------------------------------------------------
 
-real_query, real_usable = queries.canonical_query, stager.Stager._keep_usable_rows
+real_query, real_usable = queries.build_canonical_query, stager.Stager._keep_usable_rows
 
 
 def sides_as_they_came(layout, content):
@@ -278,11 +288,11 @@ def no_noise(total, grid, nonce):
 
 
 WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
-    "order of sides, rr": ("rr", queries, "canonical_query", sides_as_they_came, "order"),
-    "order of sides": ("statistic", queries, "canonical_query", sides_as_they_came, "order"),
+    "order of sides, rr": ("rr", queries, "build_canonical_query", sides_as_they_came, "order"),
+    "order of sides": ("statistic", queries, "build_canonical_query", sides_as_they_came, "order"),
     "ties dropped, rr": ("rr", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
     "ties dropped": ("statistic", stager.Stager, "_keep_usable_rows", without_ties, "presence"),
-    "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),
+    "flips too rare": ("rr", pricing, "compute_prices", flips_too_rare, "end to end"),
     "no noise": ("statistic", statistic, "add_noise", no_noise, "end to end"),
 }
 
@@ -315,11 +325,11 @@ def price_of_a_thousandth(price):
     return replace(noise, scale=noise.scale / 1000)
 
 
-@pytest.mark.quick("labelguard.mechanisms.statistic-sample-thousandth_of_the_ball-3")
+@pytest.mark.quick("labelguard.mechanisms.statistic-draw_noise-thousandth_of_the_ball-3")
 @pytest.mark.parametrize(
     ("where", "name", "wrong", "releases"),
     [
-        (statistic, "sample", thousandth_of_the_ball, 3),
+        (statistic, "draw_noise", thousandth_of_the_ball, 3),
         (statistic_design, "noise_of_price", price_of_a_thousandth, 1),
     ],
 )
@@ -405,10 +415,10 @@ def test_bounds_from_events_subtract_delta_and_use_complements():
 
 def test_the_verdict_is_that_no_bound_exceeds_the_claim():
     checks = [Check("one", 0.9, ""), Check("two", 1.0, "")]
-    assert AuditResult.of("rr", 1.0, DELTA, 100, checks).verdict == "holds"
-    violated = AuditResult.of("rr", 0.95, DELTA, 100, checks)
+    assert AuditResult.from_checks("rr", 1.0, DELTA, 100, checks).verdict == "holds"
+    violated = AuditResult.from_checks("rr", 0.95, DELTA, 100, checks)
     assert (violated.verdict, violated.violated_checks) == ("violated", ("two",))
-    endless = AuditResult.of("rr", 1.0, DELTA, 100, [Check("one", float("inf"), "")])
+    endless = AuditResult.from_checks("rr", 1.0, DELTA, 100, [Check("one", float("inf"), "")])
     shown = json.loads(to_json(endless))
     assert shown["lower_bound"] is None and shown["checks"][0]["lower_bound"] is None
 
@@ -420,7 +430,9 @@ def test_the_command_ends_with_code_1_if_a_violation_is_found(mechanism, monkeyp
     command += ["--pipeline-runs", "0", "--seed", "1"]
     right = CliRunner().invoke(audit, command)
     assert right.exit_code == 0 and "not refuted" in right.output
-    monkeypatch.setattr(pricing, "prices", flips_too_rare)  # of a statistic: too little noise
+    monkeypatch.setattr(
+        pricing, "compute_prices", flips_too_rare
+    )  # of a statistic: too little noise
     wrong = CliRunner().invoke(audit, [*command, "--json"])
     assert wrong.exit_code == 1
     shown = json.loads(wrong.output)

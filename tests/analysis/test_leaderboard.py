@@ -10,7 +10,7 @@ from support.arenas import SOURCES, STRENGTHS, arena
 from support.commands import run
 
 import labelguard as lg
-from labelguard.analysis.leaderboard import leaderboard, surely_ahead
+from labelguard.analysis.leaderboard import find_significant_leads, leaderboard
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 from labelguard.release.head import FILE
@@ -35,9 +35,9 @@ def test_who_is_surely_ahead_follows_from_errors_that_are_shared():
     shared, own = rng.normal(size=(5_000, 1)), rng.normal(size=(5_000, 3))
     score = np.array([10.0, 0.0, -1.0])
     # What moves all scores alike moves no difference.
-    ahead = surely_ahead(score, 50 * shared + own)
+    ahead = find_significant_leads(score, 50 * shared + own)
     assert ahead.tolist() == [[False, True, True], [False] * 3, [False] * 3]
-    assert not surely_ahead(score, 50 * own).any()
+    assert not find_significant_leads(score, 50 * own).any()
 
 
 # ---------------------------------------------------------------- of a release
@@ -64,7 +64,7 @@ def test_a_copy_of_the_release_is_enough(released, tmp_path):
 
 
 def test_the_release_tells_nothing_of_who_compared_what(released):
-    found = arrays.load(released.path / FILE)
+    found = arrays.load_arrays(released.path / FILE)
     components, rows = 4, arena().height
     assert all(rows not in values.shape for values in found.values())
     assert found["described/standings/gain"].shape == (components, components)
@@ -148,7 +148,7 @@ def test_what_nothing_connects_is_not_compared(tmp_path):
 
 def test_the_command_prints_and_writes_it(released, tmp_path):
     text = run("leaderboard", str(released.path)).output
-    assert "alpha" in text and "share rank" in text and "points of Elo" in text
+    assert "alpha" in text and "share rank" in text and "Elo points" in text
     found = json.loads(run("leaderboard", str(released.path), "--json").output)
     order = [(one["rank"], one["source"]) for one in found["boards"][0]["standings"]]
     assert order == sorted(order) and order[0] == (1, "alpha")
@@ -164,9 +164,9 @@ def test_the_command_prints_and_writes_it(released, tmp_path):
 
 
 def test_heads_without_a_summary_are_refused(released, tmp_path):
-    found = arrays.load(released.path / FILE)
+    found = arrays.load_arrays(released.path / FILE)
     old = {name: values for name, values in found.items() if not name.startswith("described/")}
-    (tmp_path / FILE).write_bytes(arrays.pack(old))
+    (tmp_path / FILE).write_bytes(arrays.pack_arrays(old))
     with pytest.raises(ProjectError, match="does not say what its columns are"):
         leaderboard(tmp_path)
 
@@ -201,8 +201,8 @@ DAMAGES: dict[str, tuple[str, np.ndarray | None]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_heads_are_refused(released, tmp_path, damage):
     name, values = DAMAGES[damage]
-    changed = arrays.load(released.path / FILE) | {name: values}
+    changed = arrays.load_arrays(released.path / FILE) | {name: values}
     present = {key: array for key, array in changed.items() if array is not None}
-    (tmp_path / FILE).write_bytes(arrays.pack(present))
+    (tmp_path / FILE).write_bytes(arrays.pack_arrays(present))
     with pytest.raises(ProjectError, match="damaged"):
         leaderboard(tmp_path)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 
 pytestmark = pytest.mark.slow
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -61,7 +61,7 @@ def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(tiny, cap
     cells = [line.removeprefix("| ").split(" | ") for line in said.out.splitlines()]
     if kind == "labels":
         assert {row[0] for row in cells} >= LABELS
-        law = block(rr.threshold(rr.calibrate(1, 1e-5, 1)), 2)
+        law = find_block(rr.threshold(rr.calibrate(1, 1e-5, 1)), 2)
         assert f"{law.flip_probability:.3f}" in said.out
     else:
         assert {row[2] for row in cells if len(row) == 4 and "12" in row[1]} >= WAYS

@@ -10,7 +10,7 @@ from labelguard.accounting import joint
 from labelguard.accounting import randomized_response as rr
 from labelguard.budget import events, pricing
 from labelguard.budget.events import EVENTS
-from labelguard.budget.policy import Allowance, Policy, usual_delta
+from labelguard.budget.policy import Allowance, Policy, choose_usual_delta
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 
@@ -125,7 +125,9 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(kind
         unit=kind.units[0],
         accept_unproven=not kind.proven,
     )
-    price = pricing.parse_price(pricing.format_price(pricing.prices(policy, kind.name)[uses]))
+    price = pricing.parse_price(
+        pricing.format_price(pricing.compute_prices(policy, kind.name)[uses])
+    )
     part = kind.component(price, uses)
     epsilon = joint.epsilon([part], pricing.delta_for_continuous_noise(policy))
     least = 2 - (1e-6 if not kind.name.startswith(("uls", "els", "records")) else 1e-2)
@@ -158,12 +160,14 @@ def test_a_block_goes_with_randomized_response_alone():
 
 
 def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum():
-    assert events.kind("rr").reuses_labels("abandoned") and events.kind("rr").reuses_labels(
-        "committed"
+    assert events.find_event_kind("rr").reuses_labels("abandoned") and events.find_event_kind(
+        "rr"
+    ).reuses_labels("committed")
+    assert not events.find_event_kind("statistic").reuses_labels("abandoned")
+    assert events.find_event_kind("statistic").reuses_labels("committed")
+    assert not events.find_event_kind("uls").reuses_labels("committed"), (
+        "every run learns from all labels"
     )
-    assert not events.kind("statistic").reuses_labels("abandoned")
-    assert events.kind("statistic").reuses_labels("committed")
-    assert not events.kind("uls").reuses_labels("committed"), "every run learns from all labels"
 
 
 def test_ties_are_coins_as_soon_as_labels_are_randomized():
@@ -173,7 +177,7 @@ def test_ties_are_coins_as_soon_as_labels_are_randomized():
 
 @pytest.mark.parametrize("units", [1, 20, 9_999, 10_000, 10_001, 84_000, 10**7])
 def test_the_usual_delta_is_the_largest_power_of_ten_that_protects_everybody(units):
-    delta = usual_delta(units)
+    delta = choose_usual_delta(units)
     assert delta < 1 / (10 * units)
     assert delta == 1e-5 or 100 * units * delta > 1 - 1e-9
 
@@ -183,12 +187,12 @@ def test_a_block_costs_what_a_coin_does_whatever_its_size():
     for size in (1, 50, 16_384):
         policy = Policy(3, 1e-5, (Allowance("rr", 50, block=size),))
         assert Policy.from_json(policy.to_json()) == policy
-        prices.append(pricing.prices(policy, "rr"))
+        prices.append(pricing.compute_prices(policy, "rr"))
     assert prices == [{50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}] * 3
-    (priced,) = pricing.quote_details(policy, *pricing.quote(policy)).events
+    (priced,) = pricing.describe_quote(policy, *pricing.compute_quote(policy)).events
     assert priced.flip_probability == pytest.approx(0.473876, abs=1e-6)
 
 
 def test_a_price_so_small_that_no_coin_has_it_is_refused():
     with pytest.raises(PolicyError, match="threshold"):
-        pricing.prices(Policy(1e-12, 0, (Allowance("rr", 10**8),)), "rr")
+        pricing.compute_prices(Policy(1e-12, 0, (Allowance("rr", 10**8),)), "rr")

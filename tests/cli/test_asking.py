@@ -55,7 +55,7 @@ def on_a_terminal(answers, *arguments):
 
 
 def releases():
-    return len(overview.releases(None))
+    return len(overview.list_releases(None))
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_charged():
@@ -125,7 +125,7 @@ def test_the_commands_that_a_refusal_names_help_at_the_price_that_it_names(mecha
     for command in re.findall(r"labelguard (policy (?:new|activate) [^,;]*)", refused.stderr):
         assert run(*shlex.split(command), *["--yes"] * ("activate" in command)).exit_code == 0
     [epsilon] = re.findall(r"the project costs ε = (\d+)", refused.stderr)
-    assert overview.budget(None).lifetime.epsilon == float(epsilon) == 6
+    assert overview.read_budget(None).lifetime.epsilon == float(epsilon) == 6
     assert run(*asked).exit_code == 0
 
 
@@ -154,7 +154,7 @@ def test_where_no_answer_can_come_a_question_names_the_option_that_answers_it(co
     assert run(*new.split()).exit_code == 0
     result = run(*command.split())
     assert result.exit_code == 2 and "no terminal to ask at" in result.stderr
-    assert otherwise in result.stderr and len(overview.journal(None)) == 2
+    assert otherwise in result.stderr and len(overview.read_journal(None)) == 2
 
 
 @pytest.mark.parametrize("more", [("--yes",), ()])
@@ -217,7 +217,7 @@ def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("labelguard.release.drawn.write_release_files", stop)
+        interrupted.setattr("labelguard.release.drawn.DrawnRelease.finish_and_write", stop)
         result = CliRunner().invoke(main, [*ASKED, *FIRST, "--yes"])
     assert result.exit_code == 130
     again = f"labelguard privatize labels.parquet --mechanism rr {' '.join(FIRST)} --yes"

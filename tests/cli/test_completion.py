@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from support.commands import run
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
-from labelguard.project import policies
 
 PROGRAM = Path(sys.executable).with_name("labelguard")
 ENGINES = {"torch", "transformers", "numpy", "duckdb", "polars", "pyarrow", "scipy", "sqlalchemy"}
@@ -40,12 +38,10 @@ def complete_words(line):
 
 @pytest.fixture
 def study(tmp_path):
-    """A project with a release and two policies, outside the working directory."""
+    """A project with a release, outside the working directory."""
     project = lg.init(tmp_path / "study")
     (project.releases / "r0001").mkdir(parents=True)
     (project.releases / "r0002.partial").mkdir()
-    for name in ("weekly", "once"):
-        policies.new(name, epsilon=3, delta=1e-5, allow=["rr:uses=2,block=1"], project=project)
     return tmp_path / "study"
 
 
@@ -77,18 +73,8 @@ def test_bash_completes_by_the_script_that_it_is_given():
     assert answer.stdout.splitlines()[-1] == "privatize"
 
 
-def test_policies_are_not_completed_where_a_server_or_a_secret_store_would_be_asked(
-    study, monkeypatch
-):
-    touched = study / "touched"
-    monkeypatch.setenv("LABELGUARD_KEY_COMMAND", f"touch {touched}")
-    (study / ".labelguard" / "keys" / "project.key").unlink()
-    assert complete_words(f"labelguard policy activate --project {study} we") == []
-    assert not touched.exists()
-
-
 def test_what_cannot_be_completed_says_nothing(tmp_path):
-    assert complete_words(f"labelguard policy show --project {tmp_path / 'none'} x") == []
+    assert complete_words(f"labelguard report --project {tmp_path / 'none'} x") == []
 
 
 def test_completing_loads_no_engine():
@@ -103,12 +89,7 @@ def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study):
     """Names on disk are whoever's who made the project; bash types them unquoted."""
     for name in ("r1$(reboot)", "r1;reboot", "r1`reboot`", "r1\nplain,reboot", "r1\x1b[2J", "r1 x"):
         (study / ".labelguard" / "releases" / name).mkdir()
-    engine = sa.create_engine(f"sqlite:///{study / '.labelguard' / 'ledger.sqlite3'}")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE policies SET name = 'o$(reboot)' WHERE name = 'once'")
-    engine.dispose()
     assert complete_words(f"labelguard report --project {study} r") == ["plain,r0001"]
-    assert complete_words(f"labelguard policy show --project {study} ") == ["plain,weekly"]
 
 
 # A path that names nothing is told at once, with the file that was probably meant.

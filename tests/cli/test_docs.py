@@ -39,7 +39,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
 PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
 HEAD = "--mechanism props --features length"
-OF_TOOLS = ("connect", "hook", "ingest", "pull", "push", "serve")
+OF_TOOLS = ("connect", "hook", "ingest", "pull", "serve")
 OF_MODELS = ("align", "candidates", "synthesize", "train")
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
@@ -257,9 +257,9 @@ def _recipe():
 
 
 def _dead_letters():
-    with contextlib.closing(OpenProject.open(".").answers.inbox()) as inbox:
+    with contextlib.closing(OpenProject.open(".").answers.open_inbox()) as inbox:
         for body in (b"[]", b"1", b"2", b"{"):
-            inbox.bury("label-studio", body, "not understood")
+            inbox.store_dead_letter("label-studio", body, "not understood")
 
 
 PREPARED = {

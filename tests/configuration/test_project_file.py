@@ -7,12 +7,12 @@ import yaml
 from jsonschema import Draft202012Validator
 from support.pages import DOCS, blocks, script
 
-from labelguard.answers.connector import Settings, connector
+from labelguard.answers.connector import Settings, open_connector
 from labelguard.configuration import project_file
 from labelguard.errors import ProjectError
 from labelguard.jobs.settings import load_job
 from labelguard.project.project import CONFIG, find
-from labelguard.report.doctor import examine
+from labelguard.report.doctor import check_installation
 
 TABLE = '[connectors.clinic]\nurl = "https://tool.example"\nproject = 7\n'
 
@@ -24,7 +24,7 @@ def refusal(project, more, *, head="format = 1\n"):
         find(project.state.parent)
     said = str(refused.value)
     assert said.startswith(f"{project.state / CONFIG}") and "\n" not in said
-    [finding] = [one for one in examine(project.state.parent) if one.name == "project"]
+    [finding] = [one for one in check_installation(project.state.parent) if one.name == "project"]
     assert not finding.ok and finding.detail == said
     return said.removeprefix(f"{project.state / CONFIG}")
 
@@ -82,7 +82,9 @@ def test_the_file_of_a_new_project_says_its_source(project):
 def test_the_doctor_checks_what_a_connector_has_of_its_own(table, said, project):
     kind = f'[connectors.clinic]\nkind = "label-studio"\n{table}\n'
     (project.state / CONFIG).write_text(f"format = 1\n{kind}", encoding="utf-8")
-    [finding] = [one for one in examine(project.state.parent) if one.name == "ingested answers"]
+    [finding] = [
+        one for one in check_installation(project.state.parent) if one.name == "ingested answers"
+    ]
     assert not finding.ok and said in finding.detail and "me:pw" not in finding.detail
 
 
@@ -111,11 +113,11 @@ def test_the_schemas_accept_the_files_of_the_page(reference):
 
 def test_the_files_of_the_page_are_understood(tmp_path):
     [text] = [one for _, one in blocks("configuration.md", "toml") if one.startswith("format")]
-    found = project_file.read(text.encode(), "labelguard.toml")
+    found = project_file.read_project_file(text.encode(), "labelguard.toml")
     [stored] = [one for _, one in blocks("operations.md", "toml") if "[storage]" in one]
     assert tomllib.loads(stored)["storage"] == found["storage"]
     for name, table in found["connectors"].items():
-        connector(Settings.of(name, table))
+        open_connector(Settings.from_table(name, table))
     [job] = [one for _, one in blocks("configuration.md", "yaml") if one.startswith("pull")]
     (tmp_path / "job.yaml").write_text(job, encoding="utf-8")
     assert load_job(tmp_path / "job.yaml").options == {

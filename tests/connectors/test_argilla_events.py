@@ -13,7 +13,7 @@ from labelguard_connectors.payloads import OutOfBounds, parse
 from support.exports import read, write
 from support.hostile import HOSTILE, paths, replaced, without
 
-from labelguard.answers.connector import Answer, Settings, connector
+from labelguard.answers.connector import Answer, Settings, open_connector
 from labelguard.errors import ConnectorError
 
 RECORDINGS = Path(__file__).parent / "recordings" / "argilla"
@@ -30,7 +30,7 @@ QUESTIONS, PAGE = read_recording("questions"), read_recording("records")
 
 
 def argilla(**options):
-    found = connector(Settings.of("argilla", {**TABLE, **options}))
+    found = open_connector(Settings.from_table("argilla", {**TABLE, **options}))
     assert isinstance(found, Argilla)
     return found
 

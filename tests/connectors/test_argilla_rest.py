@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_connectors import http
 from labelguard_connectors.argilla import Argilla
-from labelguard_connectors.argilla.publishing import argilla_pairs
+from labelguard_connectors.argilla.publishing import collect_displayable_pairs
 from labelguard_connectors.argilla.rest import ArgillaClient, list_pages
 from support.replies import Server, serving
 
-from labelguard.answers.connector import Settings, connector
+from labelguard.answers.connector import Settings, open_connector
 from labelguard.errors import ConnectorError
 from labelguard.text import no_progress
 
@@ -127,7 +127,7 @@ def test_a_data_set_that_is_not_there_is_said(server, monkeypatch):
     table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
     workspace = {"id": "00000000-0000-4000-8000-000000000000", "name": "labelers"}
     server.replies += [OK, (200, {}, {"items": [workspace]}), OK]
-    argilla = connector(Settings.of("argilla", table))
+    argilla = open_connector(Settings.from_table("argilla", table))
     for noun in ("workspace", "dataset"):
         with pytest.raises(ConnectorError, match=f"no {noun} of that name .* check {noun}"):
             argilla.about()
@@ -224,7 +224,7 @@ DATASET = "00000000-0000-4000-8000-000000000000"
 def push(release, name):
     """Push to an address where nobody listens: whoever asks anything there is told so."""
     options = {"url": "http://127.0.0.1:1", "dataset": DATASET}
-    Argilla(Settings.of("argilla", options)).push(release, name, no_progress)
+    Argilla(Settings.from_table("argilla", options)).push(release, name, no_progress)
 
 
 def chat(*messages):
@@ -249,7 +249,7 @@ def release_rows(prompt, chosen, rejected):
 
 def test_a_pair_is_one_record_whichever_side_was_chosen_how_often():
     frame = release_rows(["p", "p", "p", "q", "q"], [*"bab", *"cd"], [*"aba", *"dc"])
-    assert argilla_pairs(frame).rows() == [
+    assert collect_displayable_pairs(frame).rows() == [
         ("item p", "p", "a", "b", pytest.approx(1 / 3)),
         ("item q", "q", "c", "d", 0.5),
     ]
@@ -258,13 +258,13 @@ def test_a_pair_is_one_record_whichever_side_was_chosen_how_often():
 def test_what_a_teacher_says_is_its_probability():
     frame = release_rows(["p", "q"], ["b", "c"], ["a", "d"])
     frame = frame.with_columns(pl.Series("label_probability", [0.75, 0.75]))
-    assert argilla_pairs(frame)["share"].to_list() == [0.25, 0.75]
+    assert collect_displayable_pairs(frame)["share"].to_list() == [0.25, 0.75]
 
 
 def test_one_pair_under_two_questions_is_two_records():
     frame = release_rows(["p", "p"], ["a", "b"], ["b", "a"])
     frame = frame.with_columns(pl.Series("question", ["helpful", "harmless"]))
-    rows = argilla_pairs(frame).select("question", "share").rows()
+    rows = collect_displayable_pairs(frame).select("question", "share").rows()
     assert rows == [("helpful", 1), ("harmless", 0)]
 
 
@@ -274,7 +274,7 @@ def test_chats_have_an_order_of_their_own():
         release_rows([chat(build_message())] * 2, [one, other], [other, one]),
         release_rows([chat(build_message())] * 2, [other, one], [one, other]),
     ]
-    pairs = [argilla_pairs(frame) for frame in frames]
+    pairs = [collect_displayable_pairs(frame) for frame in frames]
     assert pairs[0].equals(pairs[1])
     assert pairs[0]["response_a"].to_list() == [one] and pairs[0]["share"].to_list() == [0.5]
 

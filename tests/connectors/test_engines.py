@@ -34,7 +34,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.release.mechanisms import props
 from labelguard.report import overview
 from labelguard.storage import buckets
-from labelguard.storage.executor import over_buckets
+from labelguard.storage.executor import run_over_buckets
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
 FRAME = pl.from_arrow(TABLE)
@@ -380,7 +380,7 @@ def write_late(task: Path, bucket: int) -> None:
 
 def test_no_process_writes_when_its_job_has_ended(tmp_path):
     with pytest.raises(LabelguardError, match="refused"):
-        list(over_buckets(Processes(2), write_late, tmp_path, count=16))
+        list(run_over_buckets(Processes(2), write_late, tmp_path, count=16))
     left = sorted(tmp_path.iterdir())
     time.sleep(0.8)
     assert sorted(tmp_path.iterdir()) == left
@@ -405,8 +405,10 @@ def kill(task: Path, bucket: int) -> int:
 def test_a_process_that_dies_loses_nothing_but_the_run(tmp_path):
     engine = Processes(2)
     with pytest.raises(LabelguardError, match="a worker process died"):
-        list(over_buckets(engine, kill, tmp_path / "died", count=16))
-    assert list(over_buckets(Processes(2), kill, tmp_path / "died", count=16)) == list(range(16))
+        list(run_over_buckets(engine, kill, tmp_path / "died", count=16))
+    assert list(run_over_buckets(Processes(2), kill, tmp_path / "died", count=16)) == list(
+        range(16)
+    )
 
 
 def test_a_task_that_cannot_travel_is_no_release(tmp_path):

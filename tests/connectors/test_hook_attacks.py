@@ -19,7 +19,7 @@ from support.hooks import Server
 from support.rounds import MORE_ROUNDS
 
 from labelguard.answers import inbox as inboxes
-from labelguard.answers.connector import Settings, connector
+from labelguard.answers.connector import Settings, open_connector
 from labelguard.answers.inbox import Inbox
 from labelguard.errors import ConnectorError
 
@@ -133,7 +133,9 @@ def told(data, *annotations):
 
 
 def label_studio():
-    return connector(Settings.of("label-studio", {"url": "http://127.0.0.1", "project": 1}))
+    return open_connector(
+        Settings.from_table("label-studio", {"url": "http://127.0.0.1", "project": 1})
+    )
 
 
 def nest(levels):
@@ -171,8 +173,8 @@ def test_a_database_that_does_not_answer_is_not_ready(made, monkeypatch):
         answers.wait(60)
         return 0
 
-    monkeypatch.setattr(Inbox, "waiting", wait)
-    monkeypatch.setattr(Inbox, "check", wait)
+    monkeypatch.setattr(Inbox, "count_waiting", wait)
+    monkeypatch.setattr(Inbox, "check_writable", wait)
     monkeypatch.setattr(delivery, "_CHECK_SECONDS", 0.1)
     with client(made) as (tool, _):
         assert [tool.get("/readyz").status_code for _ in range(20)] == [503] * 20
@@ -188,7 +190,7 @@ def test_dead_letters_do_not_fill_the_disk_and_answers_come_in_all_the_same(made
     with client(made) as (tool, inbox):
         sent = [b"x" * 900, b"y" * 40_000, b"1x", b"2x", b"3x", hooks.body(1)]
         assert [deliver(tool, one)[0] for one in sent] == [422, 503, 422, 422, 503, 200]
-        assert [letter.bytes for letter in inbox.letters()] == [16_384] * 3
+        assert [letter.bytes for letter in inbox.list_dead_letters()] == [16_384] * 3
 
 
 # `labelguard serve` on a socket: what clients may do to it, and what a crash may not.

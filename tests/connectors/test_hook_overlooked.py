@@ -22,7 +22,7 @@ def label_studio_event(project):
 
 
 def check(project, name):
-    return next(one for one in doctor.examine(project) if one.name == name)
+    return next(one for one in doctor.check_installation(project) if one.name == name)
 
 
 @pytest.fixture
@@ -47,7 +47,9 @@ def test_deliveries_of_another_project_of_the_tool_are_told_once(clinic, capfd):
     lines = [line for line in capfd.readouterr().err.splitlines() if "ignored" in line]
     assert len(lines) == 2 and all("labelguard.toml names 1" in line for line in lines)
     shown = check(clinic, "deliveries")
-    assert shown.notice and "clinic takes nothing: the delivery is of project 78" in shown.detail
+    assert (
+        shown.notice and "clinic ignores deliveries: the delivery is of project 78" in shown.detail
+    )
     with client(clinic) as (tool, _):  # started again
         assert not check(clinic, "deliveries").notice
         body = json.dumps(label_studio_event(1))

@@ -79,9 +79,11 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(clinic, en
             where = f"{server.url}/hooks/desk"
             assert httpx2.post(where, content=body, headers=hooks.headers()).status_code == 200
         wait(
-            "no release", 60, lambda: [r for r in overview.releases(made) if r.state == "committed"]
+            "no release",
+            60,
+            lambda: [r for r in overview.list_releases(made) if r.state == "committed"],
         )
-        (release,) = overview.releases(made)
+        (release,) = overview.list_releases(made)
         assert release.rows == 6
         wait("not published", 60, (desk.path.parent / release.id).exists)
         (worker,) = children(server.process.pid)
@@ -178,7 +180,9 @@ PLAIN_OLD, PLAIN_NEW = "correct-horse-battery", "staple-ñ-secret"
 
 
 def scheme(name, kind="tool", **hook):
-    return Scheme.of(Settings.of("clinic", {"kind": kind, "hook": {"scheme": name, **hook}}))
+    return Scheme.of(
+        Settings.from_table("clinic", {"kind": kind, "hook": {"scheme": name, **hook}})
+    )
 
 
 def standard(secret, *, ago=0, body=BODY, number="msg_1"):
@@ -349,12 +353,12 @@ def test_only_addresses_on_the_list_may_deliver(address, admitted):
 )
 def test_settings_that_cannot_be_are_refused(kind, hook, said):
     with pytest.raises(ConnectorError, match=said):
-        Scheme.of(Settings.of("clinic", {"kind": kind, "hook": hook}))
+        Scheme.of(Settings.from_table("clinic", {"kind": kind, "hook": hook}))
 
 
 def test_tools_that_are_known_need_no_scheme():
-    assert Scheme.of(Settings.of("argilla", {})).name == "standard-webhooks"
-    assert Scheme.of(Settings.of("ours", {"kind": "label-studio"})).name == "shared-secret"
+    assert Scheme.of(Settings.from_table("argilla", {})).name == "standard-webhooks"
+    assert Scheme.of(Settings.from_table("ours", {"kind": "label-studio"})).name == "shared-secret"
 
 
 @pytest.mark.parametrize("secret", ["this-is-not-base64!", "whsec_==========", "ä" * 20])

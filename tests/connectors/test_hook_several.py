@@ -46,7 +46,9 @@ def client(projects):
     with contextlib.ExitStack() as stack:
         served = {}
         for name, made in projects.items():
-            inbox = stack.enter_context(contextlib.closing(OpenProject.open(made).answers.inbox()))
+            inbox = stack.enter_context(
+                contextlib.closing(OpenProject.open(made).answers.open_inbox())
+            )
             endpoints = Endpoints.of(made).served
             served[name] = Hook(endpoints, inbox, Limits(), ServedProject(made))
         yield stack.enter_context(TestClient(application(served)))

@@ -11,16 +11,16 @@ import pytest
 from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 from support.clients import client
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.answers.inbox import FILE
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
 from labelguard.project import attempts, policies
 from labelguard.project.opening import OpenProject
 from labelguard.report import doctor, overview
-from labelguard.report.page import report, write
+from labelguard.report.page import report, write_report
 
 
 class Clinic:
@@ -56,7 +56,7 @@ def make(project, tmp_path, monkeypatch):
 
 def rows(project):
     """How many labels each release has."""
-    return [line.rows for line in overview.releases(project)]
+    return [line.rows for line in overview.list_releases(project)]
 
 
 def test_every_n_answers_there_is_a_release_of_all_so_far(make):
@@ -152,9 +152,9 @@ def test_a_machine_agrees_to_no_policy_and_releases_once_there_is_one(
     assert worker.turn() == Worker(found).turn()  # nothing is due
     tools.deliver(found, *(desk.answer("ann", n, "left") for n in (1, 2)))
     done = worker.turn()
-    assert (done.answers, done.releases, overview.releases(found)) == (2, [], [])
+    assert (done.answers, done.releases, overview.list_releases(found)) == (2, [], [])
     assert done.failed[0].startswith("release desk: nothing is released, for no policy is in")
-    first = doctor.examine(found)[0]
+    first = doctor.check_installation(found)[0]
     assert not first.ok and "no policy is in force" in first.detail
     policies.new("late", project=found, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
     policies.activate("late", found)
@@ -212,9 +212,9 @@ def test_while_another_job_holds_the_project_it_waits(make):
 def test_a_file_that_is_not_the_workers_stops_it(make):
     clinic = make('when = "manual"')
     (clinic.project.state / "worker.json").write_text("[]")
-    with pytest.raises(ProjectError, match="is not what a worker wrote"):
+    with pytest.raises(ProjectError, match="was not written by a worker"):
         WorkerState.read(clinic.project.state)
-    assert "is not what a worker wrote" in clinic.worker().turn().failed[0]
+    assert "was not written by a worker" in clinic.worker().turn().failed[0]
 
 
 # What may happen to the hook's worker, and to what it keeps.
@@ -278,7 +278,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     assert set(good.values()) >= {0} and good["labelguard_last_release_timestamp"] > 1.7e9
     assert (status["releases"], status["worker"]) == ("ok", "none (--no-worker)")
     assert status["exhausted_labelers"] == 1
-    [budget] = [one for one in doctor.examine(project) if one.name == "budget"]
+    [budget] = [one for one in doctor.check_installation(project) if one.name == "budget"]
     assert budget.ok and budget.notice and "1 labeler with no randomized block" in budget.detail
 
     tools.deliver(project, desk.answer("ann", 2, "left"))
@@ -286,9 +286,9 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     bad, status = read_pages(project)
     assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
     assert "1 attempt failed" in status["releases"]
-    first = doctor.examine(project)[0]
+    first = doctor.check_installation(project)[0]
     assert not first.ok and "lack" in first.detail
-    write(tmp_path / "report.json", project=project)
+    write_report(tmp_path / "report.json", project=project)
     assert "Releases fail" in (tmp_path / "report.json").read_text()
 
     tools.deliver(project, desk.answer("bob", 3, "left"))
@@ -296,11 +296,13 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     after, status = read_pages(project)
     assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}
     assert status["releases"] == "ok"
-    assert doctor.examine(project)[0].name != "releases"
+    assert doctor.check_installation(project)[0].name != "releases"
 
 
 def check(clinic):
-    return next(one for one in doctor.examine(clinic.project) if one.name == "deliveries")
+    return next(
+        one for one in doctor.check_installation(clinic.project) if one.name == "deliveries"
+    )
 
 
 def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypatch):
@@ -314,12 +316,12 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
         patch.setattr(tools.DeskConnector, "pull", refuse)
         clinic.worker().turn()
     for day, overdue in ((2, False), (3, True)):
-        with clock.simulate_time(datetime(2026, 11, day, tzinfo=UTC)):
+        with simulate_time(datetime(2026, 11, day, tzinfo=UTC)):
             shown = {one.id: one for one in report(project=clinic.project).sections}
             checked = check(clinic)
-        never = ("desk", "reconciled", "never (attempts fail since 2026-11-01)")
+        never = ("desk", "reconciled", "never (failing since 2026-11-01)")
         assert shown["hook"].table and never in shown["hook"].table.rows
-        assert any("missed of desk" in one for one in shown["to-do"].points) == overdue
+        assert any("Reconciliation of desk" in one for one in shown["to-do"].points) == overdue
         assert checked.ok != overdue and checked.notice != overdue
         assert "no api_key" in checked.detail
         lines, status = read_pages(clinic.project)
@@ -327,7 +329,7 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
         assert status["reconciled"] == {"desk": never[2]}
     clinic.day = 3
     clinic.worker().turn()
-    with clock.simulate_time(datetime(2026, 11, 3, tzinfo=UTC)):
+    with simulate_time(datetime(2026, 11, 3, tzinfo=UTC)):
         checked = check(clinic)
     assert checked.ok and not checked.notice
     assert "desk reconciled: 2026-11-03; 0 dead letters" in checked.detail
@@ -341,7 +343,7 @@ def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
     row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "ann"}
     with pytest.raises(InvalidLabels):
         lg.privatize([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)
-    assert attempts.read(project) == attempts.Attempts()
+    assert attempts.read_attempts(project) == attempts.Attempts()
     with pytest.raises(InvalidLabels):
         lg.privatize([row], project=project, mechanism="rr", epsilon=1)
     kept = json.loads((project.state / attempts.FILE).read_bytes())

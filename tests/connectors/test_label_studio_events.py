@@ -38,7 +38,7 @@ MESSAGE = re.compile(rf"Label Studio event: ({_NAME}(\.{_NAME})*: )?(missing|exp
 
 
 def hearing():
-    return LabelStudio(Settings.of("label-studio", TABLE))
+    return LabelStudio(Settings.from_table("label-studio", TABLE))
 
 
 def parse_or_refuse(event):
@@ -310,11 +310,13 @@ def test_any_missing_member_is_an_answer_or_refused():
 )
 def test_an_address_that_may_hold_a_secret_or_is_none_is_refused_and_not_shown(url):
     with pytest.raises(ConnectorError, match="url: expected one like") as refused:
-        LabelStudio(Settings.of("pairs", {"url": url, "project": 1}))
+        LabelStudio(Settings.from_table("pairs", {"url": url, "project": 1}))
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("project", [None, "1", True, 1.0])
 def test_a_project_is_named_by_its_number(project):
     with pytest.raises(ConnectorError, match="project: "):
-        LabelStudio(Settings.of("pairs", {"url": "https://example.com", "project": project}))
+        LabelStudio(
+            Settings.from_table("pairs", {"url": "https://example.com", "project": project})
+        )

@@ -59,7 +59,7 @@ def server(monkeypatch):
 
 
 def here(server):
-    return LabelStudio(Settings.of("pairs", {"url": server.url, "project": PROJECT}))
+    return LabelStudio(Settings.from_table("pairs", {"url": server.url, "project": PROJECT}))
 
 
 def keys(server):
@@ -207,14 +207,16 @@ def test_a_personal_token_that_is_refused_is_said_to_be(server, monkeypatch):
 
 def test_an_address_may_have_a_path(server):
     below = {"url": f"{server.url}/tools/label-studio/", "project": PROJECT}
-    connector = LabelStudio(Settings.of("pairs", below))
+    connector = LabelStudio(Settings.from_table("pairs", below))
     pull_answers(connector)
     assert all(path.startswith("/tools/label-studio/api/") for _, path in server.asked)
 
 
 def test_the_key_is_read_when_it_is_needed(monkeypatch):
     monkeypatch.delenv("LABELGUARD_PAIRS_API_KEY", raising=False)
-    connector = LabelStudio(Settings.of("pairs", {"url": "http://127.0.0.1:9", "project": PROJECT}))
+    connector = LabelStudio(
+        Settings.from_table("pairs", {"url": "http://127.0.0.1:9", "project": PROJECT})
+    )
     assert connector.parse_event(EVENTS[1])
     with pytest.raises(ConnectorError, match="LABELGUARD_PAIRS_API_KEY"):
         connector.about()

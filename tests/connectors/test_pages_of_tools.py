@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
-from labelguard_connectors.hook.metrics import Metrics, metrics_page
+from labelguard_connectors.hook.metrics import Metrics, render_metrics
 from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.served import ServedProject
 from labelguard_connectors.hook.serving import Scheme
 from labelguard_connectors.label_studio import rest
 from support.pages import DOCS, blocks, check_command, commands
 
-from labelguard.answers.connector import Settings, connector, kinds
+from labelguard.answers.connector import Settings, list_connector_kinds, open_connector
 from labelguard.project.retention import parse_retention_period
 
 PAGES = ("connectors.md", "label-studio.md", "argilla.md")
@@ -43,8 +43,8 @@ def test_tables_of_labelguard_toml_are_understood(block):
     told = tomllib.loads(block)
     assert set(told) <= {"connectors", "ingest", "hook"}
     for name, table in told.get("connectors", {}).items():
-        settings = Settings.of(name, table)
-        connector(settings)
+        settings = Settings.from_table(name, table)
+        open_connector(settings)
         Scheme.of(settings)
     parse_retention_period(told.get("ingest", {}))
     Schedule.of(told.get("hook", {}))
@@ -72,12 +72,12 @@ def test_the_table_of_connectors_names_every_key():
         "dataset",
         "workspace",
     }
-    assert all(f"`{kind}`" in page for kind in kinds())
+    assert all(f"`{kind}`" in page for kind in list_connector_kinds())
 
 
 def test_metrics_and_alarms_are_about_what_the_hook_counts(project):
     metrics = Metrics(ServedProject(project), ["label-studio"])
-    counted = set(re.findall(r"(?m)^# TYPE (\w+)", metrics_page({"": metrics}).decode()))
+    counted = set(re.findall(r"(?m)^# TYPE (\w+)", render_metrics({"": metrics}).decode()))
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", page))
     assert documented == {name for name in counted if not name.endswith("_created")}
@@ -202,7 +202,7 @@ def test_the_example_of_connectors_is_understood(compose):
     parse_retention_period(told["ingest"])
     words = {re.sub(r"\W", "_", name).upper() for name in tables}
     for name, table in tables.items():
-        connector(Settings.of(name, table))
+        open_connector(Settings.from_table(name, table))
     both = [compose["services"][name]["environment"] for name in ("hook", "worker")]
     for variable in (*both[0], *both[1]):
         found = re.fullmatch(r"LABELGUARD_(\w+)_(API_KEY|HOOK_SECRET)_FILE", variable)
@@ -239,5 +239,5 @@ def test_every_alert_has_a_case_that_fires():
 def test_they_are_about_what_the_hook_measures(project):
     metrics = Metrics(ServedProject(project), ["label-studio"])
     metrics.deliveries.labels("label-studio", "200").inc()
-    measured = set(NAME.findall(metrics_page({"": metrics}).decode()))
+    measured = set(NAME.findall(render_metrics({"": metrics}).decode()))
     assert set(NAME.findall(RULES.read_text())) <= measured

@@ -73,7 +73,7 @@ def rename_columns(**names):
 
 
 def is_untouched(project):
-    kinds = [entry.kind for entry in overview.journal(project.state)]
+    kinds = [entry.kind for entry in overview.read_journal(project.state)]
     folders = [*project.releases.iterdir(), *project.private_maps.iterdir()]
     folders += [*project.quarantine.iterdir()]
     return set(kinds) <= {"created"} and not folders and not project.work.exists()
@@ -365,14 +365,14 @@ def test_the_output_directory_must_be_empty(project, tmp_path):
         privatize(project, table(), output=made.path)
     with pytest.raises(ProjectError, match="holds another release"):
         privatize(project, table(), again=True, output=made.path)
-    assert len(overview.releases(project.state)) == 1
+    assert len(overview.list_releases(project.state)) == 1
 
 
 def test_an_item_id_keeps_its_content_over_releases(project):
     privatize(project, one(good(item_id="i")))
     with pytest.raises(InvalidLabels, match="another content in an earlier release"):
         privatize(project, one(good(item_id="i", prompt="another")))
-    assert len(overview.releases(project.state)) == 1
+    assert len(overview.list_releases(project.state)) == 1
 
 
 def test_bad_rows_are_set_aside_for_the_owner_only(project, tmp_path):

@@ -116,23 +116,6 @@ def test_columns_of_other_names_are_named_in_pairs():
         read_pairs(pl.DataFrame([ROW]), columns=wrong, features="source:system")
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_completions_say_which_model_wrote_them(as_json, tmp_path):
-    completions = [
-        {"response": text, "model": f"of {text}", "overall_score": score}
-        for text, score in (("b", 1.0), ("a", 2.0), ("c", 2.0))
-    ]
-    row = {"instruction": "p", "completions": completions, "labeler_id": "u"}
-    path = tmp_path / ("rated.jsonl" if as_json else "rated.parquet")
-    if as_json:
-        path.write_text(json.dumps(row) + "\n")
-    else:
-        pl.DataFrame([row]).write_parquet(path)
-    assert feature_rows(read_pairs(path, features="source:model")) == PAIRS
-    with pytest.raises(InvalidLabels, match="no column overall_score"):
-        read_pairs(path, features="source:overall_score")
-
-
 @pytest.mark.parametrize("name", [None, "", "  "])
 def test_a_side_without_a_source_is_a_bad_row(name):
     rows = [ROW, {**ROW, "model_b": name}, {**ROW, "model_a": name, "labeler_id": "v"}]

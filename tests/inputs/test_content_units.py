@@ -114,7 +114,7 @@ def units(rows, **columns):
         tables = (buckets.read_bucket(staged.rows_directory, n) for n in range(buckets.BUCKETS))
         table = pa.concat_tables([table for table in tables if table is not None])
         table = table.take(pa.array(np.argsort(table["row"].to_numpy())))
-        return [blocks.to_hex(unit) for unit in buckets.blocks(table, "unit")]
+        return [blocks.to_hex(unit) for unit in buckets.read_blocks(table, "unit")]
 
 
 def plain(prompt, a, b):
@@ -228,7 +228,7 @@ def part(**members):
     ],
 )
 def test_texts_and_chats_of_texts_are_content(structures, content):
-    assert canonical.content_of_structures(structures) == content
+    assert canonical.find_content_of_structures(structures) == content
 
 
 @pytest.mark.parametrize(
@@ -250,4 +250,4 @@ def test_texts_and_chats_of_texts_are_content(structures, content):
 )
 def test_a_number_another_member_or_two_kinds_at_once_are_none(structures):
     with pytest.raises(NotContent):
-        canonical.content_of_structures(structures)
+        canonical.find_content_of_structures(structures)

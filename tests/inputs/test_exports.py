@@ -26,7 +26,6 @@ CASES: dict[str, tuple[Writer, str, Export]] = {
     "argilla flattened": (exports.argilla_flat, ".jsonl", ROWS),
     "argilla Parquet": (exports.argilla_flat, ".parquet", ROWS),
     "argilla records": (exports.argilla_records, ".jsonl", ROWS),
-    "argilla nested": (exports.argilla_unflattened, ".jsonl", ROWS),
     "argilla page": (exports.argilla_page, ".json", ROWS),
     "label-studio JSON": (exports.label_studio, ".json", STRICT),
     "label-studio choices": (lambda rows: exports.label_studio(rows, "choices"), ".jsonl", ROWS),
@@ -39,7 +38,6 @@ CASES: dict[str, tuple[Writer, str, Export]] = {
 NAMED = {"label-studio JSON_MIN", "label-studio CSV"}
 """Exports that do not tell questions from data."""
 KEEP_SKIPS = {name for name in CASES if name.startswith("argilla") or name.endswith("JSON")}
-KEEP_SKIPS.remove("argilla nested")  # it does not tell the status of responses
 
 
 def question_of(name):
@@ -67,7 +65,7 @@ def test_a_discarded_or_cancelled_answer_is_a_skip(name, tmp_path):
     assert found.filter(pl.col("label") == LABEL_SKIP).height == len(SKIPPING[::4])
 
 
-@pytest.mark.quick("argilla flattened", "argilla nested", "label-studio CSV")
+@pytest.mark.quick("argilla flattened", "argilla page", "label-studio CSV")
 @pytest.mark.parametrize("name", CASES)
 def test_how_an_export_is_read_does_not_depend_on_answers(name, tmp_path):
     writer, suffix, rows = CASES[name]
@@ -84,6 +82,12 @@ def test_how_an_export_is_read_does_not_depend_on_answers(name, tmp_path):
         seen.append((found.format, found.reading, layout.kind, layout.types, public.to_dicts()))
     assert seen[0] == seen[1]
     assert seen[0][0] == name.split()[0]
+
+
+def test_nested_records_of_argilla_are_refused(tmp_path):
+    path = write(tmp_path / "export.jsonl", exports.argilla_unflattened())
+    with pytest.raises(InvalidLabels, match="do not tell the status"):
+        read(path, tmp_path)
 
 
 @pytest.mark.quick("7", "junk2")

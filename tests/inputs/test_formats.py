@@ -170,7 +170,6 @@ OUTSIDE: dict[str, tuple[str, list[Any]]] = {
     "scores": ("score_b", ["high", [1], {"x": 1}]),
     "arena": ("winner", ["model_c", "Model_A", "0", 1, ["model_a"]]),
     "votes": ("winner", ["a", "one"]),
-    "kaggle": ("winner_tie", [1, True, 2, "yes", [0]]),
 }
 
 
@@ -185,8 +184,8 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(sha
         staged = stage(as_table(made), tmp_path / str(number), KeyRing.public(), options)
         with pytest.raises(InvalidLabels) as caught:
             staged.refuse_labels_outside_domain()
-        said = {"scores": "score_a or score_b", "kaggle": " or ".join(TELLING["kaggle"])}
-        where = f"table row 1: column {said.get(shape, column)}: found a value outside the domain"
+        said = "score_a or score_b" if shape == "scores" else column
+        where = f"table row 1: column {said}: found a value outside the domain"
         assert str(caught.value).startswith(f"{where} (1 more such rows); ")
         assert str(caught.value).endswith(f"name another --format than {wrong}")
 
@@ -194,14 +193,12 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(sha
 CORRUPT: list[Any] = [None, "rubbish", [1], {"x": [2]}, float("nan")]
 TELLING = {
     "scores": ("score_a", "score_b"),
-    "ultrafeedback": (),
     "binarized": ("score_chosen", "score_rejected"),
     "helpsteer": ("overall_preference", "individual_preference"),
     "helpsteer2": ("preference_strength", "preference_statement"),
     "arena": ("winner",),
     "mt-bench": ("winner",),
     "votes": ("winner",),
-    "kaggle": ("winner_model_a", "winner_model_b", "winner_tie"),
 }
 
 
@@ -218,11 +215,6 @@ def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(shape, keys, p
     expected = outcome(as_table(whole))
     for value in CORRUPT:
         changed = [row | dict.fromkeys(TELLING[shape], value) for row in whole]
-        if shape == "ultrafeedback":
-            changed = [
-                row | {"completions": [c | {"overall_score": value} for c in row["completions"]]}
-                for row in whole
-            ]
         assert outcome(as_table(changed)) == expected
         # One row only: in JSON, what is written there decides the type of a column.
         assert outcome(as_jsonl([*changed[:1], *whole[1:]], tmp_path / "x.jsonl")) == expected
@@ -231,7 +223,7 @@ def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(shape, keys, p
 
 
 @pytest.mark.quick("scores", "helpsteer2")
-@pytest.mark.parametrize("shape", [s for s, names in TELLING.items() if names and s != "kaggle"])
+@pytest.mark.parametrize("shape", [s for s, names in TELLING.items() if names])
 def test_columns_of_labels_can_be_nothing_else(shape):
     name = TELLING[shape][0]
     source = as_table(rows(shape, ["a", "b"]))
@@ -354,7 +346,7 @@ def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are():
 
 
 @pytest.mark.quick("hh-rlhf")
-@pytest.mark.parametrize("shape", ["hh-rlhf", "ultrafeedback", "helpsteer", "arena", "kaggle"])
+@pytest.mark.parametrize("shape", ["hh-rlhf", "helpsteer", "arena"])
 def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
     labeler = SHAPES[shape].labeler
     nameless = [{k: v for k, v in row.items() if k != labeler} for row in rows(shape, ["a"])]

@@ -55,7 +55,7 @@ def release(home, table, **options):
 
 def places(home, worker):
     """Those of a worker's unit: how many it has, how many are taken."""
-    [own] = overview.labeler(f"worker {worker}", home).allowances
+    [own] = overview.read_labeler_budget(f"worker {worker}", home).allowances
     return own.allowed, own.used
 
 
@@ -118,7 +118,7 @@ def test_groups_are_read_from_every_format(keys, groups, tmp_path):
 def test_a_group_is_nobody_and_who_is_in_none_is_themselves(keys):
     names = ["a", "b", "worker 0"]
     groups, _ = read_groups(pa.table({"labeler_id": names, "group_id": names[::-1]}), keys, "files")
-    labelers = keys.labeler_keys("files", [*names, "other", "another"])
+    labelers = keys.hash_labelers("files", [*names, "other", "another"])
     units = groups.unit_of(labelers)
     assert len(np.unique(np.concatenate([labelers, units]), axis=0)) == 8
     assert np.array_equal(units[3:], labelers[3:])
@@ -184,7 +184,7 @@ def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_la
     release(home, pairs(ASKED, RANKS))
     who, bucket = {}, {}
     for worker in range(7):
-        labeler = keys.labeler_keys("files", [f"worker {worker}"])
+        labeler = keys.hash_labelers("files", [f"worker {worker}"])
         who[name := blocks.to_bytes(labeler)] = worker
         bucket[name] = blocks.to_bytes(groups.unit_of(labeler))[0] >> 4
     rows = drawn(home).values()

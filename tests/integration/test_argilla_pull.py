@@ -96,7 +96,7 @@ def annotated(server):
 
 def argilla(server, **options):
     table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
-    return Argilla(Settings.of("argilla", {**table, **options}))
+    return Argilla(Settings.from_table("argilla", {**table, **options}))
 
 
 def pull_answers(connector, cursor=""):

@@ -25,7 +25,7 @@ import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
-from labelguard.storage.executor import open_executor, over_buckets
+from labelguard.storage.executor import open_executor, run_over_buckets
 
 # Workers find the work of these tests.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
@@ -103,7 +103,7 @@ def test_a_cluster_encodes_and_scores_as_one_process(
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_worker_that_dies_is_replaced(engine, executors, tmp_path):
-    results = over_buckets(executors[engine], die_once, tmp_path / "died", count=16)
+    results = run_over_buckets(executors[engine], die_once, tmp_path / "died", count=16)
     if engine == "ray":
         assert list(results) == list(range(16))
     else:  # in local mode, where Spark tries nothing twice
@@ -114,9 +114,9 @@ def test_a_worker_that_dies_is_replaced(engine, executors, tmp_path):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_a_worker_finds_wrong_is_said_in_its_words(engine, executors, tmp_path):
     with pytest.raises(LabelguardError, match=r"^refused: why$"):
-        list(over_buckets(executors[engine], refuse, "why", count=4))
+        list(run_over_buckets(executors[engine], refuse, "why", count=4))
     with pytest.raises(LabelguardError, match=r"does not find .*nowhere"):
-        list(over_buckets(executors[engine], miss, tmp_path, count=4))
+        list(run_over_buckets(executors[engine], miss, tmp_path, count=4))
 
 
 COMMAND = [sys.executable, "-m", "labelguard", "privatize", "--mechanism", "rr", "--once", "--yes"]
@@ -136,7 +136,7 @@ def test_a_coordinator_that_is_killed_is_taken_up_and_charges_once(delay, shards
     made = lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
     assert made.card["counts"]["rows"] == len(TABLE)
     assert overview.verify(project.state).ok
-    [one] = [line for line in overview.releases(project.state) if line.state == "committed"]
+    [one] = [line for line in overview.list_releases(project.state) if line.state == "committed"]
     assert one.id == made.id
     table = OpenProject.open(project).ledger.releases.labelers("rr")
     assert set(table.used.tolist()) == {1}

@@ -40,7 +40,7 @@ def prepare_project(directory, table):
 
 def rows(project):
     """Prompt and chosen response of every row of the newest release."""
-    made = [one.id for one in overview.releases(project) if one.state == "committed"]
+    made = [one.id for one in overview.list_releases(project) if one.state == "committed"]
     if not made:
         return []
     found = lg.load(project.releases / made[-1])

@@ -71,7 +71,7 @@ def connector(label_studio, scene, monkeypatch):
 
 
 def settings(server, project):
-    return Settings.of(
+    return Settings.from_table(
         "pairs", {"kind": "label-studio", "url": server.url + "/", "project": project}
     )
 

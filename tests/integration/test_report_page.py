@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.arenas import SOURCES, arena
 from support.preferences import STATISTIC
+from support.times import simulate_time
 
 import labelguard as lg
 from labelguard import clock
@@ -22,7 +23,7 @@ from labelguard.answers.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
-from labelguard.report.page import write, write_leaderboard
+from labelguard.report.page import write_leaderboard, write_report
 from labelguard.simulation import simulate
 
 pytestmark = pytest.mark.browser
@@ -42,35 +43,35 @@ def pages(tmp_path_factory):
     allow = ["rr:uses=40,block=1", "statistic:releases=12"]
     table = simulate(labelers=40, labels=1_200, items=4_000)
     runs = []
-    with clock.simulate_time(MONDAY):
+    with simulate_time(MONDAY):
         policies.new("clinic", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("clinic", project)
     for week in range(4):
-        with clock.simulate_time(MONDAY + timedelta(weeks=week)):
+        with simulate_time(MONDAY + timedelta(weeks=week)):
             part = table.slice(300 * week, 300)
             made = lg.privatize(part, project=project, mechanism="rr", exhausted="drop")
             runs.append(run(week, made.id))
     runs += [run(week, made.id) for week in range(4, 20)]
     length = {"features": "length", "components": 1}
-    with clock.simulate_time(MONDAY + timedelta(weeks=4)):
+    with simulate_time(MONDAY + timedelta(weeks=4)):
         lg.privatize(table, project=project, exhausted="drop", **STATISTIC | length)
         lg.privatize(table, project=project, exhausted="drop", mechanism="props", features="length")
         directory = project.jobs / "nightly"
         directory.mkdir(parents=True)
         (directory / HISTORY).write_text("".join(json.dumps(asdict(r)) + "\n" for r in runs))
-        inbox = Inbox.at(project.state, project.ledger_url, OpenProject.open(project).keys)
-        inbox.put([Event("desk", (Answer("1", 1),))])
-        inbox.bury("desk", b"x", HOSTILE)
+        inbox = Inbox.open(project.state, project.ledger_url, OpenProject.open(project).keys)
+        inbox.store_events([Event("desk", (Answer("1", 1),))])
+        inbox.store_dead_letter("desk", b"x", HOSTILE)
         inbox.close()
         (project.state / "worker.json").write_text(json.dumps({"releases": {HOSTILE: made.id}}))
-        write(here / "full.html", project=project)
-        write(here / "release.html", made.id, project)
-        write(here / "empty.html", project=empty)
+        write_report(here / "full.html", project=project)
+        write_report(here / "release.html", made.id, project)
+        write_report(here / "empty.html", project=empty)
         board = lg.init(here / "arena", max_epsilon=1e6)
         systems = lg.privatize(arena(10), project=board, **SOURCES)
         write_leaderboard(leaderboard(systems.path), systems.id, here / "board.html")
         (made.path / "data.parquet").write_bytes(b"")
-        write(here / "broken.html", project=project)
+        write_report(here / "broken.html", project=project)
     names = ("full", "release", "empty", "broken", "board")
     return {name: here / f"{name}.html" for name in names}
 

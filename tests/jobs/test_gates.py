@@ -12,7 +12,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.state import Models
 from labelguard.mechanisms.joint_flips import paired_standard_error
-from labelguard.release.pairs_file import hold_out, item_keys
+from labelguard.release.pairs_file import compute_item_keys, hold_out
 
 WORLDS = 3_000
 COVERAGE = 0.925
@@ -113,7 +113,7 @@ def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base):
     model = [_model(base / "all", [])]
     found = gates._measure_accuracy(Gate(), Opinions(), model, pairs, flips, np.arange(100))
     assert found.candidate == pytest.approx(3.0)
-    judged = gates._decide(Gate(at_least=1.5), found)
+    judged = gates._build_judgement(Gate(at_least=1.5), found)
     assert judged.promote and (judged.candidate, judged.interval) == (1.0, (1.0, 1.0))
 
 
@@ -140,11 +140,11 @@ def test_what_cannot_judge_is_refused_before_anything_is_charged(base):
     for gate, mechanism, said in (
         (Gate(probes="nowhere.parquet"), "rr", "nowhere.parquet cannot be read"),
         (Gate(by="released"), "statistic", "needs labels with known flips"),
-        (Gate(by="held-out"), "rr", "cannot judge opinions; take released or probes"),
+        (Gate(by="held-out"), "rr", "cannot judge opinions; use released or probes"),
     ):
         with pytest.raises(LabelguardError, match=said):
             gates.check_gate(gate, step, mechanism, nothing, base)
-    with pytest.raises(LabelguardError, match="needs items to judge by"):
+    with pytest.raises(LabelguardError, match="needs held-out items"):
         gates.check_gate(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
 
 
@@ -204,7 +204,7 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
     estimates, out = [], np.zeros(0, bool)
     for seed in range(40):
         prompts = _write_release(tmp_path, seed)
-        out = hold_out(item_keys(tmp_path / "data.parquet"), 0.3)
+        out = hold_out(compute_item_keys(tmp_path / "data.parquet"), 0.3)
         wrong = [p for p, o in zip(prompts, out, strict=True) if o][:20]
         learned_by_heart = [p for p, o in zip(prompts, out, strict=True) if not o]
         _model(tmp_path / "one", wrong + learned_by_heart)
@@ -223,7 +223,7 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
 def test_coins_judge_nobody(tmp_path):
     _write_release(tmp_path, 1, gamma=0.5)
     _model(tmp_path / "one", [])
-    with pytest.raises(LabelguardError, match="are coins"):
+    with pytest.raises(LabelguardError, match="are pure noise"):
         _judge(Gate(by="released", probes=None), tmp_path, "one", None, Contents())
 
 

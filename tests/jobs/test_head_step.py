@@ -13,7 +13,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.steps import TrainingTask, open_step
 from labelguard.release.head import Head
-from labelguard.release.pairs_file import hold_out, item_keys, read_preference_pairs
+from labelguard.release.pairs_file import compute_item_keys, hold_out, read_preference_pairs
 from labelguard.text import no_progress
 
 WEEKS = 3
@@ -46,9 +46,9 @@ def weekly(labels, tmp_path_factory):
     return project, [lg.privatize(labels.slice(0, end), project=project, **options) for end in ends]
 
 
-def _task(release, output, previous=None):
+def _task(release, output):
     project = lg.find(release.path.parents[2])
-    return TrainingTask(release.path, project, output, previous, no_progress)
+    return TrainingTask(release.path, project, output, no_progress)
 
 
 def _step(**options):
@@ -62,7 +62,7 @@ def test_a_head_learns_from_flipped_labels_what_people_prefer(flipped, labels, t
     step = _step(features="length+text", holdout=0.2)
     learned = step.train(_task(flipped, tmp_path / "model"))
     file = flipped.path / "data.parquet"
-    out = hold_out(item_keys(file), 0.2)
+    out = hold_out(compute_item_keys(file), 0.2)
     assert learned.facts["rows_held_out"] == out.sum() and learned.facts["rows"] == (~out).sum()
     fresh = lg.simulate(labelers=40, labels=800, items=800, seed=7, tie_rate=0)
     first = np.asarray(fresh["label"]) == 1
@@ -87,7 +87,7 @@ def test_what_is_held_out_teaches_nothing(flipped, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     file = flipped.path / "data.parquet"
-    rows, out = pl.read_parquet(file), hold_out(item_keys(file), 0.3)
+    rows, out = pl.read_parquet(file), hold_out(compute_item_keys(file), 0.3)
     turned = pl.Series(out)
     rows.with_columns(
         chosen=pl.when(turned).then("rejected").otherwise("chosen"),
@@ -95,25 +95,12 @@ def test_what_is_held_out_teaches_nothing(flipped, tmp_path):
     ).write_parquet(other / "data.parquet")
     (other / "card.json").write_bytes((flipped.path / "card.json").read_bytes())
     task = _task(flipped, tmp_path / "two")
-    step.train(TrainingTask(other, task.project, task.output, None, no_progress))
+    step.train(TrainingTask(other, task.project, task.output, no_progress))
     one, two = (Head.load(tmp_path / name) for name in ("one", "two"))
     assert np.array_equal(one.coefficients, two.coefficients)
     rows.with_columns(chosen="rejected", rejected="chosen").write_parquet(other / "data.parquet")
-    step.train(TrainingTask(other, task.project, tmp_path / "three", None, no_progress))
+    step.train(TrainingTask(other, task.project, tmp_path / "three", no_progress))
     assert not np.array_equal(one.coefficients, Head.load(tmp_path / "three").coefficients)
-
-
-@pytest.mark.slow
-def test_the_next_model_has_the_coordinates_of_the_one_in_use(flipped, tmp_path):
-    step = _step(features="length+text", components=8)
-    step.train(_task(flipped, tmp_path / "first"))
-    step.train(_task(flipped, tmp_path / "second", tmp_path / "first"))
-    first, second = (Head.load(tmp_path / name) for name in ("first", "second"))
-    assert np.array_equal(first.basis.projection, second.basis.projection)
-    assert first.identity == second.identity
-    other = _step(features="length+text", components=4)
-    other.train(_task(flipped, tmp_path / "third", tmp_path / "first"))
-    assert len(Head.load(tmp_path / "third").basis.metric) == 4
 
 
 @pytest.mark.slow
@@ -167,7 +154,7 @@ def test_a_kill_leaves_a_model_or_none(flipped, tmp_path, monkeypatch):
         ({"componnets": 3}, r"train\.options\.componnets"),
         ({"features": "lenght"}, "lenght"),
         ({"features": "hf:/nowhere/at-all"}, "no model directory|encoders"),
-        ({"features": "length+columns:a"}, "no such columns"),
+        ({"features": "length+columns:a"}, "not these columns"),
     ],
 )
 def test_options_that_cannot_be_are_named(options, said):
@@ -187,7 +174,7 @@ def test_labels_without_flips_or_head_teach_none(flipped, tmp_path):
     (other / "card.json").write_text(card)
     task = _task(flipped, tmp_path / "model")
     with pytest.raises(LabelguardError, match="no head can be learned"):
-        _step().train(TrainingTask(other, task.project, task.output, None, no_progress))
+        _step().train(TrainingTask(other, task.project, task.output, no_progress))
     assert (
         read_preference_pairs(flipped.path / "data.parquet").num_rows
         == flipped.card["counts"]["rows"]

@@ -81,7 +81,7 @@ def test_labels_that_come_in_between_are_not_charged_twice(moment, uses, base, t
         assert done.new_labels == 30
         assert retrain(one.job).new_labels == 30
     assert one.charged() == uses
-    releases = overview.releases(one.path)
+    releases = overview.list_releases(one.path)
     assert not [line.state for line in releases if line.state in ("computing", "drawn")]
     assert releases[-1].rows == 90
 
@@ -94,7 +94,7 @@ def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(moment, base, 
     killed({"do": "retrain", "project": str(one.path), "kill_after": moment})
     said, charged = dry_run(one.job), one.charged()
     assert said.under_way == 2 and said.why == (
-        "run 2 would be taken up: finishes the release that was begun, charges nothing more"
+        "run 2 would be resumed: finishes the release already begun, charges nothing more"
     )
     assert (said.releases, said.new_labels, said.charged) == (True, 30, 0)
     assert (said.trains, said.promotes) == ("head", "models/0002")

@@ -25,7 +25,7 @@ def make_desk(here):
 
 
 def mechanisms(small):
-    return [one.mechanism for one in overview.releases(small.path) if one.state == "committed"]
+    return [one.mechanism for one in overview.list_releases(small.path) if one.state == "committed"]
 
 
 def test_every_model_is_judged_by_one_charged_statistic(tmp_path):
@@ -34,7 +34,7 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path):
     first = retrain(small.job)
     assert first.outcome == "promoted" and first.judgement
     assert first.judgement["measure"] == "log-likelihood per label"
-    assert "held out" in first.judgement["cost"] and first.judgement["current"] is None
+    assert "held-out" in first.judgement["cost"] and first.judgement["current"] is None
     held = small.charged() - first.new_labels
     assert 0 < held < 5 and first.charged == small.charged()
     assert first.charged_by == {"rr": first.new_labels, "statistic": held}
@@ -88,7 +88,7 @@ def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_
     assert (done.outcome, done.budget) == ("promoted", "exhausted")
     assert done.new_labels == done.charged and done.judgement and first.judgement
     [_, evaluation, _] = small.committed()
-    assert done.judgement["cost"] == f"nothing: evaluation {evaluation} was read again"
+    assert done.judgement["cost"] == f"nothing: evaluation {evaluation} was reused"
     assert small.history()[-1].budget == "exhausted"
 
 
@@ -201,6 +201,6 @@ def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path)
     retrain(small.job)
     spent = small.charged()
     small.asks(gate=GATE, release=statistic, train=taught)
-    with pytest.raises(LabelguardError, match="a first statistic has coordinates of its own"):
+    with pytest.raises(LabelguardError, match="a first statistic has its own coordinates"):
         retrain(small.job)
     assert small.charged() == spent

@@ -21,7 +21,7 @@ from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState
 from labelguard.project import attempts, erasure, policies
 from labelguard.project.opening import OpenProject
-from labelguard.release.pairs_file import hold_out, item_keys
+from labelguard.release.pairs_file import compute_item_keys, hold_out
 
 
 @pytest.fixture
@@ -104,8 +104,8 @@ def test_the_model_in_use_is_judged_by_no_label_that_it_learned_from(tmp_path):
     retrain(small.job)
     small.asks(gate=released, train=taught(0.5))
     done = retrain(small.job)
-    assert done.release and done.judgement and "held out of both models" in done.judgement["why"]
-    items = item_keys(lg.find(small.path).releases / done.release / "data.parquet")
+    assert done.release and done.judgement and "held out from both models" in done.judgement["why"]
+    items = compute_item_keys(lg.find(small.path).releases / done.release / "data.parquet")
     assert done.judgement["rows"] == hold_out(items, 0.2).sum() < hold_out(items, 0.5).sum()
     assert retrain(small.job).outcome == "unchanged"
 
@@ -192,7 +192,7 @@ def test_a_directory_that_no_model_can_be_promoted_into_is_said_before_anything_
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != small.path and access(path, mode))
     for start in (dry_run, retrain):
-        with pytest.raises(LabelguardError, match=r"promote\.directory: .* cannot be written"):
+        with pytest.raises(LabelguardError, match=r"promote\.directory: .* is not writable"):
             start(small.job)
     assert small.charged() == 0 and small.history() == [] and not small.models.exists()
     small.asks(promote={"directory": "job.yaml/models"})  # beneath a file there is none

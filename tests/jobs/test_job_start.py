@@ -17,9 +17,9 @@ import labelguard as lg
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import start
 from labelguard.jobs.run import dry_run, retrain
-from labelguard.jobs.settings import job_schema
+from labelguard.jobs.settings import build_job_schema
 from labelguard.project import policies
-from labelguard.report.overview import export
+from labelguard.report.overview import export_ledger
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_the_job_that_is_written_runs_under_the_policy_in_force(allow, mechanism
     assert not said.drafted and said.policy == "lasting"
     text = small.job.read_text()
     found = yaml.safe_load(text)
-    jsonschema.Draft202012Validator(job_schema()).validate(found)
+    jsonschema.Draft202012Validator(build_job_schema()).validate(found)
     assert (found["release"]["mechanism"], found["gate"]["by"]) == (mechanism, gate)
     assert found["project"] == "." and text.count("#") > 10
     outcome = retrain(small.job).outcome
@@ -120,7 +120,7 @@ def test_a_job_takes_a_gate_that_can_judge_its_heads(here, monkeypatch):
 def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_leaves_it(here):
     pq.write_table(labels(1), here / "the-place.parquet")
     of_the_release(here, "the-place.parquet", mechanism="rr")
-    export(here / "ledger.json", here)
+    export_ledger(here / "ledger.json", here)
     assert b"the-place" in (here / ".labelguard" / "ledger.sqlite3").read_bytes()
     for path in (here / "ledger.json", *(here / ".labelguard" / "releases").rglob("*")):
         assert path.is_dir() or b"the-place" not in path.read_bytes()

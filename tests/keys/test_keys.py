@@ -17,7 +17,7 @@ from labelguard.errors import KeyProblem
 from labelguard.keys.keyring import KeyRing
 from labelguard.keys.prf import Splits
 from labelguard.report import overview
-from labelguard.report.doctor import examine
+from labelguard.report.doctor import check_installation
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def refuses(project, match):
         with pytest.raises(KeyProblem, match=match):
             lg.privatize(TABLE, **PRICE, project=project)
     assert dump(project.state)["counters"] == charged
-    assert not all(check.ok for check in examine(project.state))
+    assert not all(check.ok for check in check_installation(project.state))
 
 
 def test_the_key_of_another_project_is_refused(project, tmp_path):
@@ -82,7 +82,7 @@ def test_keys_may_live_elsewhere(tmp_path, monkeypatch):
     assert not (project.state / "keys").exists()
     monkeypatch.delenv("LABELGUARD_KEYS")
     with pytest.raises(KeyProblem, match="set LABELGUARD_KEYS"):
-        overview.budget(project.state)
+        overview.read_budget(project.state)
 
 
 def test_a_project_does_not_adopt_the_key_of_another(tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_project_does_not_adopt_the_key_of_another(tmp_path, monkeypatch):
 def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path):
     one, two = KeyRing.create(tmp_path / "1"), KeyRing.create(tmp_path / "2")
     seen = {
-        ring.labeler_keys(namespace, [labeler]).tobytes()
+        ring.hash_labelers(namespace, [labeler]).tobytes()
         for ring in (one, two)
         for namespace, labeler in (("a", "bc"), ("ab", "c"), ("a", "b"), ("c", "b"), ("", "abc"))
     }

@@ -143,7 +143,7 @@ def hidden_states(directory, ids):
 def raw(spec):
     """One part of features by itself, which is not scaled."""
     name, _, options = spec.partition(":")
-    entry = plugins.find(GROUP, name)
+    entry = plugins.find_entry_point(GROUP, name)
     assert entry
     provider: FeatureProvider = entry.load()(options, None)
     return provider
@@ -331,13 +331,13 @@ def test_a_second_run_encodes_nothing_and_gives_the_same_bits(bert, forward_call
 
 
 def test_texts_that_join_alike_are_kept_apart():
-    from labelguard_trainer.features.tokens import distinct_texts
+    from labelguard_trainer.features.tokens import find_distinct_texts
 
     table = pa.table({"prompt": ["ab", "a"], "first": ["c", "bc"], "second": ["d", "d"]})
-    assert len(distinct_texts(table).keys) == 4
+    assert len(find_distinct_texts(table).keys) == 4
     answers = say("assistant", "x\nassistant: y"), say("assistant", "x") + say("assistant", "y")
     merged, split = (one_pair(say("user", "p"), one, say("assistant", "z")) for one in answers)
-    assert distinct_texts(merged).keys.tolist() != distinct_texts(split).keys.tolist()
+    assert find_distinct_texts(merged).keys.tolist() != find_distinct_texts(split).keys.tolist()
 
 
 def test_the_cache_holds_no_texts(bert, cache):

@@ -11,7 +11,7 @@ from support.tiny_models import config, tokenizer
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import open_fitted
-from labelguard.release.model_card import LearnedRelease, front_matter, releases_of_card
+from labelguard.release.model_card import LearnedRelease, front_matter, list_learned_releases
 from labelguard.text import no_progress
 
 ANSWERS = ("so", "because it is", "no", "a much longer answer than all others", "yes!")
@@ -153,4 +153,4 @@ def test_the_card_of_a_release_names_the_releases_that_its_features_learned_from
     )
     assert release.card["learned_from"] == [asdict(first)]
     assert "| also learned from | release r0001-a, ε = 1" in (release.path / "CARD.md").read_text()
-    assert releases_of_card(release.card, "1" * 64)[1:] == (first,)
+    assert list_learned_releases(release.card, "1" * 64)[1:] == (first,)

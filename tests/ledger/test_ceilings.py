@@ -63,7 +63,7 @@ def test_it_is_raised_after_asking_and_never_lowered(project):
     assert "only this is promised" in no.stderr
     assert ceiling(project) == Ceiling()
     raise_to(project, "20,1e-4", input="y\n")
-    told = overview.journal(project.state)[-1].body
+    told = overview.read_journal(project.state)[-1].body
     assert told == {"max_epsilon": 20.0, "max_delta": 1e-4}
     for lower in ("10,1e-4", "20,1e-5", "30,1e-5", "20,1e-4"):
         assert "never lowered" in raise_to(project, lower, "--yes", code=1).stderr
@@ -78,7 +78,7 @@ def test_what_is_shown_afterwards_promises_the_raised_one_only(project):
     policy_facts.raise_ceiling(Ceiling(20, 1e-3), project)
     again = lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
     assert again.card["privacy"]["ceiling"] == {"epsilon": 20.0, "delta": 1e-3}
-    assert overview.budget(project.state).ceiling == Ceiling(20, 1e-3)
+    assert overview.read_budget(project.state).ceiling == Ceiling(20, 1e-3)
     text = (again.path / "CARD.md").read_text()
     assert "ε = 20, δ = 0.001, the project's ceiling" in text and "ε = 10" not in text
     shown = policy_facts.show_ceiling(project)
@@ -102,11 +102,11 @@ def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project):
 
 def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more():
     """Sums of binary fractions would miss it by a little, in either direction."""
-    total = pricing.total([Total(0.1, 1e-5)] * 10)
+    total = pricing.sum_budgets([Total(0.1, 1e-5)] * 10)
     assert total == Total(1.0, 1e-4) and sum([0.1] * 10) != 1.0
     Ceiling(1.0, 1e-4).check(total)
     with pytest.raises(PolicyError, match=r"--raise 1\.1,0\.00011"):
-        Ceiling(1.0, 1e-4).check(pricing.total([total, Total(0.1, 1e-5)]))
+        Ceiling(1.0, 1e-4).check(pricing.sum_budgets([total, Total(0.1, 1e-5)]))
 
 
 def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(tmp_path):
@@ -143,7 +143,7 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
     epoch = ledger.begin_job()
     present = Ceiling()
     for place, (act, budget) in enumerate(acts):
-        active, before = ledger.policies.active(), pricing.total(ledger.policies.history())
+        active, before = ledger.policies.active(), pricing.sum_budgets(ledger.policies.history())
         if act == "raise":
             asked = Ceiling(float(budget[0]), budget[1] * 1e-5)
             higher = asked.epsilon >= present.epsilon and asked.delta >= present.delta
@@ -169,9 +169,9 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
             except PolicyError:
                 assert not fits
                 assert ledger.policies.active() == active  # nothing is closed for it
-        total = pricing.total(ledger.policies.history())
+        total = pricing.sum_budgets(ledger.policies.history())
         assert total.epsilon <= present.epsilon and total.delta <= present.delta
-    assert ledger.policies.ceiling() == present and ledger.fault() is None
+    assert ledger.policies.ceiling() == present and ledger.find_fault() is None
 
 
 # ---------------------------------------------------------------- one request
@@ -179,11 +179,11 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
 
 def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project):
     first = lg.privatize(TABLE, **PRICE, project=project)
-    before = overview.anchor(project.state)
+    before = overview.read_anchor_line(project.state)
     more = ({"epsilon": 8}, {"epsilon": 8, "delta": 1e-3})
     for options in ({}, PRICE, *more, {"mechanism": "rr", "uses": 3}):
         again = lg.privatize(TABLE, **options, project=project)
         assert again.reused and again.id == first.id
         noted = [n for n in again.notes if "the project gives ε = 3, δ = 1e-5 in all" in n]
         assert [n.startswith("asked: ε = 8") for n in noted] == [True] * (options in more)
-    assert overview.anchor(project.state) == before
+    assert overview.read_anchor_line(project.state) == before

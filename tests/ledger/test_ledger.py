@@ -56,7 +56,7 @@ def change(project, *changes):
     with engine.begin() as connection:
         for statement in changes:
             connection.exec_driver_sql(statement)
-        head = journal.head(connection)
+        head = journal.read_head(connection)
     engine.dispose()
     Witness(project.witnesses).replace(*head)
 
@@ -72,7 +72,7 @@ def test_an_untouched_ledger_holds(project):
     assert verdict.ok and not verdict.backwards
     assert (verdict.journal_entries, verdict.releases) == (10, 2)
     kinds = ["created", "policy", *["charged", "computing", "drawn", "committed"] * 2]
-    assert [entry.kind for entry in overview.journal(project.state)] == kinds
+    assert [entry.kind for entry in overview.read_journal(project.state)] == kinds
 
 
 @pytest.mark.quick(
@@ -141,7 +141,7 @@ def test_an_altered_ledger_is_found(changes, found, project):
     ids=["altered", "missing"],
 )
 def test_an_altered_release_file_is_found(act, found, name, project):
-    release = overview.releases(project.state)[0]
+    release = overview.list_releases(project.state)[0]
     path = Path(release.path) / name
     act(path)
     told = fault(project)
@@ -176,7 +176,7 @@ def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(project_on_eac
         with pytest.raises(LedgerError, match="exceed a labeler's allowance"):
             ledger.charge(event(labels, key="bb" * 32), policy, epoch)
     assert dump(project.ledger_url) == before
-    assert ledger.fault() is None
+    assert ledger.find_fault() is None
     ledger.charge(event([3, 0], key="cc" * 32), policy, epoch)
     assert ledger.releases.labelers("rr").used.tolist() == [8, 8]
 
@@ -191,7 +191,7 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each):
     kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
     assert ledger.refund_reserved(epoch, resumed=kept.release.id) == [reserved.release.id]
     assert ledger.releases.labelers("rr").used.tolist() == [3]
-    assert ledger.fault() is None
+    assert ledger.find_fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):
         ledger.mark_reading(reserved, epoch)
     with pytest.raises(LedgerError, match="is not computing"):
@@ -263,13 +263,13 @@ def test_the_ledger_holds_no_label_and_no_text(on_sqlite):
 
 def test_a_journal_continues_from_the_entry_before():
     mac = str.swapcase
-    first = journal.entry(1, "t", "a", {"x": 1}, journal.GENESIS, mac)
-    second = journal.entry(2, "t", "b", {}, first.digest, mac)
-    assert journal.first_fault([]) is None
-    assert journal.first_fault([first, second]) is None
-    assert journal.first_fault([second]) == "journal entry 1 is missing"
-    foreign = journal.entry(2, "t", "b", {}, "1" * 64, mac)
-    assert "2 does not follow the entry before" in str(journal.first_fault([first, foreign]))
+    first = journal.build_entry(1, "t", "a", {"x": 1}, journal.GENESIS, mac)
+    second = journal.build_entry(2, "t", "b", {}, first.digest, mac)
+    assert journal.find_first_fault([]) is None
+    assert journal.find_first_fault([first, second]) is None
+    assert journal.find_first_fault([second]) == "journal entry 1 is missing"
+    foreign = journal.build_entry(2, "t", "b", {}, "1" * 64, mac)
+    assert "2 does not follow the entry before" in str(journal.find_first_fault([first, foreign]))
 
 
 @pytest.mark.parametrize("number", [schema.VERSION - 1, schema.VERSION + 1, "0d7f35ab19ce"])

@@ -38,7 +38,7 @@ def table():
 def facts(home):
     """What each labeler has spent, and the digests of released files."""
     names = sorted(set(table()["labeler_id"].to_pylist()))
-    spent = {str(name): asdict(overview.labeler(str(name), home)) for name in names}
+    spent = {str(name): asdict(overview.read_labeler_budget(str(name), home)) for name in names}
     released = {r.id: r.files for r in OpenProject.open(home).ledger.releases.all()}
     return json.loads(json.dumps({"spent": spent, "released": released}, default=str))
 

@@ -75,7 +75,7 @@ def test_an_older_ledger_charges_nobody(removed, writer, project):
 def forget(project):
     """What was seen of the ledger is what it is now."""
     ledger = Ledger(project.ledger_url, KeyRing(project.keys))
-    Witness(project.witnesses).replace(*ledger.head())
+    Witness(project.witnesses).replace(*ledger.read_head())
 
 
 @pytest.mark.parametrize("writer", ["privatize", "privatize again", "backup"])
@@ -131,7 +131,7 @@ def test_a_ledger_of_another_project_is_called_that(tmp_path, monkeypatch):
 def test_who_looks_at_a_ledger_that_is_missing_makes_none(project):
     path = project.state / "ledger.sqlite3"
     path.unlink()
-    for look in (overview.verify, overview.budget, upgrade):
+    for look in (overview.verify, overview.read_budget, upgrade):
         with pytest.raises(LedgerError, match=r"no ledger at .* set LABELGUARD_LEDGER_URL"):
             look(project)
     assert not path.exists()
@@ -141,10 +141,10 @@ def test_a_ledger_whose_end_was_rewritten_is_refused(project, tmp_path):
     """As long as the one that was seen, and another in its last entry."""
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
     ledger = Ledger(project.ledger_url, KeyRing(project.keys))
-    number, _ = ledger.head()
+    number, _ = ledger.read_head()
     with ledger.transaction() as connection:  # as another copy of the project would
         connection.execute(sa.delete(schema.journal).where(schema.journal.c.number == number))
-        journal.append(connection, "refunded", {})
+        journal.append_entry(connection, "refunded", {})
     with pytest.raises(LedgerError, match=REFUSED):
         overview.verify(project.state)
 
@@ -169,7 +169,7 @@ def test_a_witness_that_fell_behind_is_no_fault(project, tmp_path):
     assert overview.verify(project.state).ok
     lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
     assert {seen.read_text() for seen in project.witnesses} == {
-        "{} {}\n".format(*OpenProject.open(project).ledger.head())
+        "{} {}\n".format(*OpenProject.open(project).ledger.read_head())
     }
 
 
@@ -192,7 +192,7 @@ def test_a_damaged_witness_is_refused(content, project, tmp_path):
 @pytest.mark.parametrize("lost", [0, 1])
 def test_one_witness_guards_and_the_other_is_written_again(lost, tmp_path):
     home = lg.init(tmp_path / "project")
-    newest = Ledger(home.ledger_url, KeyRing(home.keys)).head()[1]
+    newest = Ledger(home.ledger_url, KeyRing(home.keys)).read_head()[1]
     assert {path.read_text() for path in home.witnesses} == {f"1 {newest}\n"}
     home.witnesses[lost].unlink()
     lg.privatize(TABLE, **PRICE, project=home)
@@ -206,7 +206,7 @@ def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones
     for path in used_project.witnesses:
         path.unlink()
     with pytest.raises(LedgerError, match="labelguard project restore"):
-        overview.budget(used_project.state)
+        overview.read_budget(used_project.state)
     restore(made.path, tmp_path / "again", keys=used_project.keys, nothing_since=True)
     again = find(tmp_path / "again")
     assert again.witnesses[0].read_text() == again.witnesses[1].read_text()

@@ -21,7 +21,7 @@ from labelguard.mechanisms.statistic import Bounds
 
 def test_principal_axes_are_those_of_the_curvature():
     x = coordinates("normal", 40, 5, np.random.default_rng(7))
-    spectrum = geometry.spectrum(x)
+    spectrum = geometry.compute_spectrum(x)
     curvature = x.astype(np.float64).T @ x / 4
     assert spectrum.axes * spectrum.values @ spectrum.axes.T == pytest.approx(curvature)
     assert (np.diff(spectrum.values) <= 0).all()
@@ -31,21 +31,21 @@ def test_axes_have_signs_that_the_order_and_the_sides_of_pairs_do_not_change():
     rng = np.random.default_rng(8)
     x = coordinates("normal", 40, 5, rng)
     x *= np.arange(1, 6)
-    expected = geometry.spectrum(x).axes
+    expected = geometry.compute_spectrum(x).axes
     assert (np.take_along_axis(expected, np.abs(expected).argmax(axis=0)[None], axis=0) > 0).all()
     for _ in range(5):
         turned = np.where(rng.random((40, 1)) < 0.5, x, -x)
-        again = geometry.spectrum(turned[rng.permutation(40)]).axes
+        again = geometry.compute_spectrum(turned[rng.permutation(40)]).axes
         assert again == pytest.approx(expected, abs=1e-9)
-    assert (geometry.spectrum(x).axes == expected).all()
+    assert (geometry.compute_spectrum(x).axes == expected).all()
 
 
 def test_counts_are_repeated_rows():
     rng = np.random.default_rng(9)
     x, counts = coordinates("normal", 30, 4, rng), rng.integers(0, 5, 30)
     counted, repeated = (
-        geometry.spectrum(x, counts),
-        geometry.spectrum(np.repeat(x, counts, axis=0)),
+        geometry.compute_spectrum(x, counts),
+        geometry.compute_spectrum(np.repeat(x, counts, axis=0)),
     )
     assert counted.values == pytest.approx(repeated.values)
     assert counted.axes == pytest.approx(repeated.axes, abs=1e-6)
@@ -56,8 +56,8 @@ def test_coordinates_are_principal_ones_times_the_metric(whitening):
     """At whitening ½ all of them have about one variance, but for the floor."""
     x = coordinates("normal", 200, 3, np.random.default_rng(13))
     x *= np.array([1, 10, 100])
-    spectrum = geometry.spectrum(x)
-    basis = geometry.basis(spectrum, Shape(whitening=whitening, floor=1e-9))
+    spectrum = geometry.compute_spectrum(x)
+    basis = geometry.choose_basis(spectrum, Shape(whitening=whitening, floor=1e-9))
     assert basis.metric == pytest.approx((spectrum.values / spectrum.values[0]) ** -whitening, 1e-3)
     z = basis.coordinates(x)
     assert z == pytest.approx(x @ spectrum.axes * basis.metric, rel=1e-3, abs=1e-3)
@@ -71,9 +71,9 @@ def test_coordinates_are_principal_ones_times_the_metric(whitening):
 def test_the_rank_counts_directions_in_which_pairs_differ(pairs, d, rank):
     rng = np.random.default_rng(rank)
     x = (rng.standard_normal((pairs, rank)) @ rng.standard_normal((rank, d))).astype(np.float32)
-    spectrum = geometry.spectrum(x)
+    spectrum = geometry.compute_spectrum(x)
     assert spectrum.rank == rank
-    basis = geometry.basis(spectrum, Shape(components=64))
+    basis = geometry.choose_basis(spectrum, Shape(components=64))
     assert basis.projection.shape == (d, rank) and basis.metric.shape == (rank,)
 
 
@@ -82,7 +82,7 @@ def test_a_feature_in_small_units_is_a_direction_too():
     rng = np.random.default_rng(10)
     x = rng.standard_normal((500, 3)) * [1, 1, 1e-4]
     x[:, 1] = x[:, 0]
-    spectrum = geometry.spectrum(x.astype(np.float32))
+    spectrum = geometry.compute_spectrum(x.astype(np.float32))
     assert spectrum.rank == 2
     assert abs(spectrum.axes[2, 1]) == pytest.approx(1, abs=1e-3)
 
@@ -109,21 +109,21 @@ def test_features_that_are_not_finite_are_refused(bad):
     x = np.ones((4, 3), np.float32)
     x[1, 2] = bad
     with pytest.raises(InvalidLabels, match="expected finite features"):
-        geometry.spectrum(x)
+        geometry.compute_spectrum(x)
     with pytest.raises(InvalidLabels, match="expected finite features"):
-        statistic.bounds(x, comparisons([2, 2]), 0.5)
+        statistic.compute_bounds(x, comparisons([2, 2]), 0.5)
 
 
 def test_equal_features_are_refused():
     nothing = np.zeros((4, 3), np.float32)
     with pytest.raises(InvalidLabels, match="equal features"):
-        geometry.spectrum(nothing)
+        geometry.compute_spectrum(nothing)
     with pytest.raises(InvalidLabels, match="no labeled pair differs"):
-        statistic.bounds(nothing, comparisons([4]), 0.5)
+        statistic.compute_bounds(nothing, comparisons([4]), 0.5)
     with pytest.raises(InvalidLabels, match="no labeled pair differs"):
-        statistic.bounds(nothing, comparisons([]), 0.5)
+        statistic.compute_bounds(nothing, comparisons([]), 0.5)
     with pytest.raises(InvalidLabels, match="no label can move"):
-        statistic.grid(Bounds(1.0, np.ones(1), 0.0), 3, Noise("gaussian", 1.0))
+        statistic.choose_grid(Bounds(1.0, np.ones(1), 0.0), 3, Noise("gaussian", 1.0))
 
 
 SCALES = [1e-320, 1e-300, 1e-162, 1e-40, 1e-23, 1e-10, 1.0, 1e10, 1e30, 1e155, 1e300]
@@ -135,7 +135,7 @@ ROWS = st.lists(st.floats(-1, 1), min_size=1, max_size=40)
 def test_a_norm_is_never_below_the_exact_one_nor_far_above(row, scale):
     vector = np.array(row) * scale
     exact = sum(Fraction(float(x)) ** 2 for x in vector)
-    found = Fraction(float(clipping.norm_bounds(vector[None])[0]))
+    found = Fraction(float(clipping.bound_norms(vector[None])[0]))
     slack = 1 + Fraction(2 * (len(row) + 6), 2**52)
     assert exact <= found**2
     assert found - Fraction(2) ** -1073 <= 0 or (found - Fraction(2) ** -1073) ** 2 <= (
@@ -146,7 +146,7 @@ def test_a_norm_is_never_below_the_exact_one_nor_far_above(row, scale):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_is_not_finite_has_an_infinite_norm_and_counts_for_nothing(dtype):
     rows = np.array([[np.nan, 1], [np.inf, 1], [1, -np.inf], [3, 4]], dtype)
-    assert clipping.norm_bounds(rows)[:3].tolist() == [np.inf] * 3
+    assert clipping.bound_norms(rows)[:3].tolist() == [np.inf] * 3
     assert not clipping.clip_rows(rows, 1.0)[:3].any()
     assert clipping.clip_rows(rows, 1.0)[3] == pytest.approx([0.6, 0.8])
     assert clipping.clip_to_grid(rows, 5.0, 2.0**-20)[3] == pytest.approx(
@@ -174,7 +174,7 @@ def test_a_row_that_is_too_long_by_however_little_ends_at_the_clip(longer):
 
 def test_the_bound_does_not_rest_on_norms(monkeypatch):
     """The control: with norms that say nothing, what is too long counts for nothing."""
-    monkeypatch.setattr(clipping, "norm_bounds", lambda vectors: np.zeros(len(vectors)))
+    monkeypatch.setattr(clipping, "bound_norms", lambda vectors: np.zeros(len(vectors)))
     whole = 2**20
     rows = np.array([[0.6, 0.8], [0.6 + 2.0**-20, 0.8], [1e9, 0], [0.0, 1.0]])
     found = clipping.clip_to_grid(rows, 1.0, 1 / whole)
@@ -184,7 +184,7 @@ def test_the_bound_does_not_rest_on_norms(monkeypatch):
 
 
 def test_one_step_beyond_the_bound_is_seen(monkeypatch):
-    monkeypatch.setattr(clipping, "norm_bounds", lambda vectors: np.zeros(len(vectors)))
+    monkeypatch.setattr(clipping, "bound_norms", lambda vectors: np.zeros(len(vectors)))
     legs = np.array([[3.0, 4.0], [3.0, 5.0], [4.0, 3.0], [5.0, 1.0]]) * 2**28
     found = clipping.clip_to_grid(legs, 5.0 * 2**28, 1.0)
     assert found.any(axis=1).tolist() == [True, False, True, False]
@@ -202,7 +202,7 @@ def test_a_row_is_the_same_whatever_stands_beside_it():
 
 
 def test_on_finer_grids_the_bound_is_exact_as_well(monkeypatch):
-    monkeypatch.setattr(clipping, "norm_bounds", lambda vectors: np.zeros(len(vectors)))
+    monkeypatch.setattr(clipping, "bound_norms", lambda vectors: np.zeros(len(vectors)))
     legs = np.array([[3.0, 4.0], [3.0, 4.0 + 2.0**-45]]) * 2**47
     found = clipping.clip_to_grid(legs, 5.0 * 2**47, 1.0)
     assert found.any(axis=1).tolist() == [True, False]

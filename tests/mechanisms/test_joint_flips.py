@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from support.flips import coin, draw, every_answer, on_card
 
-from labelguard.accounting.blocks import block
-from labelguard.mechanisms.agreement import between_labelers, with_gold, within_items
+from labelguard.accounting.blocks import find_block
+from labelguard.mechanisms.agreement import (
+    estimate_between_labelers,
+    estimate_with_gold,
+    estimate_within_items,
+)
 from labelguard.mechanisms.joint_flips import (
     FlippedRows,
     coin_variance,
@@ -26,7 +30,7 @@ COVERAGE = 0.91
 @pytest.mark.parametrize("labels", [1, 2, 3, 6])
 def test_no_weights_make_a_sum_of_one_block_vary_more_than_the_factor_says(labels, epsilon):
     vectors, probability = every_answer(coin(epsilon), labels)
-    one = block(coin(epsilon), labels)
+    one = find_block(coin(epsilon), labels)
     covariance = np.cov(vectors.T, aweights=probability, bias=True).reshape(labels, labels)
     largest = float(np.linalg.eigvalsh(covariance)[-1])
     factor = variance_factor(one.first_moment, one.second_moment, labels)
@@ -41,7 +45,7 @@ def test_the_noise_of_a_row_is_that_of_the_block_with_its_flip_probability():
     rows = FlippedRows.of([gammas[1], 0.0, gammas[0] + 1e-12, 0.31], blocks)
     assert rows.size.tolist() == [8, 1, 2, 1]
     assert rows.noise[[1, 3]] == pytest.approx(coin_variance([0.0, 0.31]))
-    laws = [block(coin(3.0), m) for m in (8, 2)]
+    laws = [find_block(coin(3.0), m) for m in (8, 2)]
     moments = np.array([(law.first_moment, law.second_moment, law.labels) for law in laws]).T
     factors = variance_factor(*moments)
     assert rows.noise[[0, 2]] == pytest.approx(factors)
@@ -79,13 +83,13 @@ def gain(s, blocks):
 
 
 def gold(s, blocks):
-    found = with_gold(ITEMS, s, np.ones(len(s)), GAMMA, blocks)
+    found = estimate_with_gold(ITEMS, s, np.ones(len(s)), GAMMA, blocks)
     return found.agreement, found.standard_error
 
 
 def between(s, blocks):
     """Eight labelers on each item, who all agree."""
-    found = between_labelers(np.tile(np.arange(LABELS), LABELERS), s, GAMMA, blocks)
+    found = estimate_between_labelers(np.tile(np.arange(LABELS), LABELERS), s, GAMMA, blocks)
     return found.agreement, found.standard_error
 
 
@@ -109,7 +113,9 @@ def test_products_within_a_block_are_divided_by_the_second_moment():
     found, errors, wrong = [], [], []
     for _ in range(300):
         x = true * draw(coin(1.0), 2, 600, rng).ravel()
-        estimate, other = (f(items, x, gamma, blocks) for f in (within_items, between_labelers))
+        estimate, other = (
+            f(items, x, gamma, blocks) for f in (estimate_within_items, estimate_between_labelers)
+        )
         found.append(estimate.agreement)
         errors.append(estimate.standard_error)
         wrong.append(other.agreement)
@@ -122,10 +128,10 @@ def test_products_within_a_block_are_divided_by_the_second_moment():
 def test_blocks_of_one_item_that_tell_nothing_or_are_several_are_not_compared():
     three = on_card(coin(1.0), 3)  # c2 = 0
     gamma = np.full(3, three[0]["flip_probability"])
-    assert within_items([1, 1, 1], [1, 1, -1], gamma, three) is None
+    assert estimate_within_items([1, 1, 1], [1, 1, -1], gamma, three) is None
     two = on_card(coin(1.0), 2)
     gamma = np.full(5, two[0]["flip_probability"])
-    found = within_items([1, 1, 1, 2, 2], [1, 1, 1, 1, -1], gamma, two)
+    found = estimate_within_items([1, 1, 1, 2, 2], [1, 1, 1, 1, -1], gamma, two)
     assert (found.comparisons, found.items) == (1, 1) and found.agreement < 0
     gamma[4] = 0.1  # of another release
-    assert within_items([1, 1, 1, 2, 2], np.ones(5), gamma, two) is None
+    assert estimate_within_items([1, 1, 1, 2, 2], np.ones(5), gamma, two) is None

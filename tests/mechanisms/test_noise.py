@@ -28,8 +28,8 @@ from labelguard.mechanisms.noise import (
     Noise,
     NoiseKind,
     NoiseStream,
+    draw_noise,
     noise_of_price,
-    sample,
 )
 
 FALSE_FAILURE = 1e-6
@@ -47,7 +47,7 @@ def stream(number=0):
 def draws(kind, dimension, scale=LARGE):
     """Noise in units of the scale, (COORDINATES / dimension, dimension), read-only."""
     source = stream(dimension)
-    drawn = [sample(kind, scale, dimension, source) for _ in range(COORDINATES // dimension)]
+    drawn = [draw_noise(kind, scale, dimension, source) for _ in range(COORDINATES // dimension)]
     found = np.array(drawn, np.float64) / scale
     found.flags.writeable = False
     return found
@@ -169,8 +169,8 @@ def test_coordinates_draws_and_streams_are_independent(kind):
     half = (found[:, 1:] + found[:, :-1]) / np.sqrt(2)  # a correlation of ½ between neighbours
     assert not are_unrelated(half[:, 1:], half[:, :-1])
     for bit in (0, 131, 255):
-        other = np.array(sample(kind, LARGE, 4000, stream(1 << bit))) / LARGE
-        assert are_unrelated(np.array(sample(kind, LARGE, 4000, stream())) / LARGE, other)
+        other = np.array(draw_noise(kind, LARGE, 4000, stream(1 << bit))) / LARGE
+        assert are_unrelated(np.array(draw_noise(kind, LARGE, 4000, stream())) / LARGE, other)
 
 
 # --- what is public of it ------------------------------------------------------------------------
@@ -208,9 +208,9 @@ def fits(found, scale):
 
 @pytest.mark.parametrize("scale", [1, 2, 3, 7])
 def test_small_scales_have_the_probabilities_of_rounded_noise(scale):
-    found = np.array(sample("gaussian", scale, 20_000, stream(scale)))
+    found = np.array(draw_noise("gaussian", scale, 20_000, stream(scale)))
     assert fits(found, scale)
-    fine = np.array(sample("gaussian", scale * 1000, 20_000, stream(scale))) / 1000
+    fine = np.array(draw_noise("gaussian", scale * 1000, 20_000, stream(scale))) / 1000
     assert not fits(np.floor(fine).astype(np.int64), scale)
 
 
@@ -250,22 +250,24 @@ CASES = [
 def test_rounding_is_exact(kind, scale, count):
     for number in range(8):
         nonce = number.to_bytes(32, "big")
-        assert sample(kind, scale, count, NoiseStream(nonce)) == by_hand(kind, scale, count, nonce)
+        assert draw_noise(kind, scale, count, NoiseStream(nonce)) == by_hand(
+            kind, scale, count, nonce
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_precision_that_is_too_low_is_raised(kind, monkeypatch):
-    expected = sample(kind, SCALE_LIMIT, 9, stream())
+    expected = draw_noise(kind, SCALE_LIMIT, 9, stream())
     tried = world.note_calls(monkeypatch, noise, "_round_noise", lambda *_: ctx.prec)
     monkeypatch.setattr(noise, "_SPARE_BITS", -60)
-    assert sample(kind, SCALE_LIMIT, 9, stream()) == expected
+    assert draw_noise(kind, SCALE_LIMIT, 9, stream()) == expected
     assert len(tried) > 2 and tried == sorted(set(tried))
 
 
 def test_the_lowest_bits_of_the_largest_noise_are_random():
     """A float has 53 bits, and noise that passed through one ends in zeros."""
     for kind in KINDS:
-        found = sample(kind, SCALE_LIMIT, 4000, stream(7))
+        found = draw_noise(kind, SCALE_LIMIT, 4000, stream(7))
         assert stats.chisquare(np.bincount([n & 15 for n in found])).pvalue > FALSE_FAILURE
     through_a_float = [int(float(n)) & 15 for n in found]
     assert stats.chisquare(np.bincount(through_a_float, minlength=16)).pvalue < FALSE_FAILURE
@@ -275,7 +277,7 @@ def test_threads_share_arbs_precision_without_harm():
     before = ctx.prec
 
     def one(number):
-        return sample(KINDS[number % 2], 2 ** (number + 20), 50, stream(number))
+        return draw_noise(KINDS[number % 2], 2 ** (number + 20), 50, stream(number))
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(one, range(40))) == [one(number) for number in range(40)]
@@ -287,8 +289,12 @@ def test_threads_share_arbs_precision_without_harm():
 
 def test_the_noise_of_a_nonce_never_changes():
     nonce = bytes(range(32))
-    assert sample("gaussian", 3, 8, NoiseStream(nonce)) == [1, 0, 4, -2, -2, 0, -4, 3]
-    assert sample("ball", LARGE, 3, NoiseStream(nonce)) == [1110701258, 420233396, 4732367636]
+    assert draw_noise("gaussian", 3, 8, NoiseStream(nonce)) == [1, 0, 4, -2, -2, 0, -4, 3]
+    assert draw_noise("ball", LARGE, 3, NoiseStream(nonce)) == [
+        1110701258,
+        420233396,
+        4732367636,
+    ]
 
 
 def test_uniforms_are_odd_numbers_of_the_keystream_of_aes_256():
@@ -320,14 +326,14 @@ def test_a_nonce_of_another_length_is_refused(length):
 @pytest.mark.parametrize("scale", [0, -1, SCALE_LIMIT + 1, 2**70])
 def test_a_scale_that_cannot_be_drawn_is_refused(scale):
     with pytest.raises(ValueError, match=rf"scale must be in \[1, 2\^60\], found {scale}"):
-        sample("gaussian", scale, 1, stream())
+        draw_noise("gaussian", scale, 1, stream())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_arguments_out_of_range_are_refused(kind):
-    assert sample(kind, 1, 0, stream()) == []
+    assert draw_noise(kind, 1, 0, stream()) == []
     for count in (-1, DIMENSION_LIMIT + 1):
         with pytest.raises(ValueError, match=rf"count must be in \[0, 2\^16\], found {count}"):
-            sample(kind, 1, count, stream())
+            draw_noise(kind, 1, count, stream())
     with pytest.raises(TypeError):
-        sample(kind, 2.5, 1, stream())  # type: ignore[arg-type]
+        draw_noise(kind, 2.5, 1, stream())  # type: ignore[arg-type]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import props
 from labelguard.mechanisms.joint_flips import variance_factor
-from labelguard.mechanisms.props_stages import ReleasedLabels, assemble, run_stages
+from labelguard.mechanisms.props_stages import ReleasedLabels, join_stages, run_stages
 
 FIVE = 5.0
 SIMULATIONS = 1_400
@@ -25,7 +25,7 @@ ROWS = 500
 def relabel(*arguments, **options):
     """All rows after the last stage: targets, residual flips; and the report of each stage."""
     results = list(run_stages(*arguments, **options))
-    return *assemble(results), [result.report for result in results]
+    return *join_stages(results), [result.report for result in results]
 
 
 def digests(items, seed=0):
@@ -138,7 +138,7 @@ def test_the_standard_error_covers_labels_that_were_flipped_together(labels, eps
 
     Of 40 blocks the count of flips has the exact variance m(1 − c1² + (m − 1)(c2 − c1²))/4 each.
     """
-    law = block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
+    law = find_block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
     flip = np.full(40 * labels, law.flip_probability)
     noise = variance_factor(law.first_moment, law.second_moment, labels)
     votes = np.ones(len(flip))
@@ -250,7 +250,9 @@ def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets(
     cells = 64 * stages * 5
     units = digests(200 * cells)
     bucket = (units[:, 0] >> np.uint64(58)).astype(np.intp)
-    cell = (bucket * stages + props.stage_of(units, stages)) * 5 + props.fold_of(units, stages, 5)
+    cell = (bucket * stages + props.assign_stages(units, stages)) * 5 + props.assign_folds(
+        units, stages, 5
+    )
     counts = np.bincount(cell, minlength=cells)
     assert len(counts) == cells and np.abs(counts - 200).max() < 8 * np.sqrt(200)
 
@@ -270,8 +272,8 @@ class Simulated:
         self.labels = ReleasedLabels(
             pair,
             unit,
-            props.stage_of(keys, 2)[unit],
-            props.fold_of(keys, 2, 5)[unit],
+            props.assign_stages(keys, 2)[unit],
+            props.assign_folds(keys, 2, 5)[unit],
             released.astype(np.uint8),
             flip,
         )

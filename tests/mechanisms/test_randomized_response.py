@@ -141,7 +141,7 @@ def test_one_change_more_among_the_likely_answers_is_caught(rows, monkeypatch):
 
 
 def forget_laws():
-    for cache in (mechanism.block, accounting_blocks._SMALL_LIMITS):
+    for cache in (mechanism.find_block, accounting_blocks._SMALL_LIMITS):
         cache.cache_clear()
 
 

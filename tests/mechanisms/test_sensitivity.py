@@ -53,10 +53,10 @@ def test_no_labels_of_one_labeler_move_the_sum_by_more_than_the_sensitivity(
     z = coordinates(kind, len(rows), components, rng)
     if not z.any():
         with pytest.raises(InvalidLabels, match="no labeled pair differs"):
-            statistic.bounds(z, rows, quantile)
+            statistic.compute_bounds(z, rows, quantile)
         return
-    for bounds in (statistic.bounds(z, rows, quantile), unclipped(z, rows)):
-        step = statistic.grid(bounds, components, Noise("gaussian", 1.0)).step
+    for bounds in (statistic.compute_bounds(z, rows, quantile), unclipped(z, rows)):
+        step = statistic.choose_grid(bounds, components, Noise("gaussian", 1.0)).step
         for unit in np.flatnonzero(counts).tolist():
             own = bad_labels(z[rows.unit == unit], rng)
             assert_bounded(z, rows, unit, own, bounds, min(step, bounds.clip / 2**10))
@@ -69,7 +69,7 @@ def test_of_all_labels_none_moves_the_sum_by_more_than_the_sensitivity(kind, com
     rows = comparisons([4, 1, 2])
     z = coordinates(kind, len(rows), components, rng)
     z[0] += 1  # nobody is without signal
-    for bounds in (statistic.bounds(z, rows, 0.5), unclipped(z, rows)):
+    for bounds in (statistic.compute_bounds(z, rows, 0.5), unclipped(z, rows)):
         for step in (bounds.sensitivity / 2**30, bounds.sensitivity / 11):
             assert_bounded(z, rows, 0, every_label(4), bounds, step)
 
@@ -79,7 +79,7 @@ def test_a_labeler_with_very_many_labels_is_bounded_as_well():
     rows = comparisons([40_000, 3, 1])
     z = coordinates("normal", len(rows), 3, rng)
     own = bad_labels(z[:40_000], rng)
-    bounds = statistic.bounds(z, rows, 0.5)
+    bounds = statistic.compute_bounds(z, rows, 0.5)
     moved = assert_bounded(z, rows, 0, own, bounds, bounds.sensitivity / 2**30)
     assert moved == pytest.approx(2 * bounds.clip)
     free = unclipped(z, rows)
@@ -89,8 +89,8 @@ def test_a_labeler_with_very_many_labels_is_bounded_as_well():
 
 def test_the_clip_decides_and_is_attained():
     z, rows = np.ones((16, 2), np.float32), comparisons([16])
-    bounds = statistic.bounds(z, rows, 0.5)
-    step = statistic.grid(bounds, 2, Noise("gaussian", 1.0)).step
+    bounds = statistic.compute_bounds(z, rows, 0.5)
+    step = statistic.choose_grid(bounds, 2, Noise("gaussian", 1.0)).step
     assert bounds.sensitivity == 2 * bounds.clip
     one, zero = np.ones(16, np.uint8), np.zeros(16, np.uint8)
     moved = assert_bounded(z, rows, 0, [one, zero], bounds, step)
@@ -128,7 +128,7 @@ def test_no_ranking_moves_the_sum_by_more_than_the_sensitivity(sizes):
         z, rows = rankings(responses, [0] * len(sizes))
         orders = itertools.product(*map(labels_of_orders, sizes))
         choices = [np.concatenate(one) for one in orders]
-        for bounds in (statistic.bounds(z, rows, 0.5), unclipped(z, rows)):
+        for bounds in (statistic.compute_bounds(z, rows, 0.5), unclipped(z, rows)):
             assert_bounded(z, rows, 0, choices, bounds, bounds.sensitivity / 2**30)
 
 
@@ -175,7 +175,7 @@ def test_no_choices_are_clipped_where_nothing_shall_be(sizes):
         responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
         z, rows = rankings(responses, [0] * len(sizes))
         rows, answers = of_best(z, rows)
-        found = statistic.unclipped_bounds(z, rows)
+        found = statistic.compute_unclipped_bounds(z, rows)
         assert longest(z, rows, answers, found.weight) <= found.clip
         assert_bounded(z, rows, 0, answers, found, found.sensitivity / 2**30)
 
@@ -190,7 +190,7 @@ def test_the_bound_of_choices_is_attained_and_that_of_rankings_would_clip_them(s
     responses = [np.outer(np.arange(size) == 0, axis).astype(np.float32) for axis in np.eye(3)]
     z, rows = rankings(responses, [0] * 3)
     asked, answers = of_best(z, rows)
-    found = statistic.unclipped_bounds(z, asked)
+    found = statistic.compute_unclipped_bounds(z, asked)
     assert longest(z, asked, answers, found.weight) == pytest.approx(found.clip)
     wrong = math.sqrt(size * (size + 1) / (12 * (size - 1)) / (1 - 1 / size))
     assert statistic._spectral_norm_bound(z, rows, rows.pair) == pytest.approx(
@@ -210,7 +210,7 @@ def test_pairs_of_identical_responses_may_be_missing(size):
     dropped = Rows(rows.pair[kept], rows.unit[kept], 1, rows.ranking[kept], rows.size[kept])
     assert unclipped(z, dropped).sensitivity == pytest.approx(unclipped(z, rows).sensitivity)
     own = [labels[kept] for labels in labels_of_orders(size)]
-    for bounds in (statistic.bounds(z, dropped, 0.5), unclipped(z, dropped)):
+    for bounds in (statistic.compute_bounds(z, dropped, 0.5), unclipped(z, dropped)):
         assert_bounded(z, dropped, 0, own, bounds, bounds.sensitivity / 2**30)
 
 
@@ -233,7 +233,7 @@ def test_the_same_holds_for_rankings_even_if_pairs_are_missing_or_come_twice(
     times[0] = max(times[0], 1)
     some = np.repeat(np.arange(len(rows)), times)
     broken = Rows(rows.pair[some], rows.unit[some], rows.units, rows.ranking[some], rows.size[some])
-    bounds = statistic.bounds(z, broken, quantile)
+    bounds = statistic.compute_bounds(z, broken, quantile)
     assert bounds.sensitivity == 2 * bounds.clip
     unit = int(broken.unit[0])
     own = bad_labels(z[broken.pair[broken.unit == unit]], rng)
@@ -255,7 +255,7 @@ def test_many_labels_and_few_give_the_same_spectral_bound(m, monkeypatch):
 def test_weights_and_clip_follow_the_norms_without_signal():
     """b = ½, 1 and 2, and a fourth labeler whose pairs do not differ."""
     z = np.array([[1.0, 0], [2, 0], [0, 4], [0, 0]], np.float32)
-    bounds = statistic.bounds(z, comparisons([1, 1, 1, 1]), 0.5)
+    bounds = statistic.compute_bounds(z, comparisons([1, 1, 1, 1]), 0.5)
     assert bounds.clip == 1
     assert bounds.weight.tolist() == [1, 1, 0.5, 1]
 
@@ -265,7 +265,7 @@ def test_a_norm_without_signal_is_that_of_random_labels():
     z = coordinates("normal", 5, 3, np.random.default_rng(0))
     halves = np.array(list(itertools.product([-0.5, 0.5], repeat=5)))
     squares = ((halves @ z.astype(np.float64)) ** 2).sum(axis=1)
-    bounds = statistic.bounds(z, comparisons([5]), 1.0)
+    bounds = statistic.compute_bounds(z, comparisons([5]), 1.0)
     assert bounds.clip**2 == pytest.approx(squares.mean())
 
 
@@ -276,8 +276,8 @@ def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse):
         rows = comparisons([int(rng.integers(1, 9))])
         z = coordinates(KINDS[number % len(KINDS)], len(rows), 5, rng)
         z[0] += 1
-        bounds = statistic.bounds(z, rows, 0.5)
-        step = statistic.grid(bounds, 5, Noise("gaussian", 1.0)).step * coarse
+        bounds = statistic.compute_bounds(z, rows, 0.5)
+        step = statistic.choose_grid(bounds, 5, Noise("gaussian", 1.0)).step * coarse
         labels = rng.integers(0, 3, len(rows)).astype(np.uint8)
         rounded = statistic.exact_sum(z, rows, labels, bounds, step) * step
         [exact] = parts(z, rows, labels, bounds)
@@ -292,7 +292,7 @@ def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse):
 def align():
     """41 labelers of 9 equal comparisons each."""
     z, rows = np.ones((1, 1), np.float32), Rows(np.zeros(369, np.intp), np.repeat(range(41), 9), 41)
-    return z, rows, statistic.bounds(z, rows, 0.5)
+    return z, rows, statistic.compute_bounds(z, rows, 0.5)
 
 
 def test_a_clip_that_is_skipped_is_caught():
@@ -309,14 +309,14 @@ def test_a_sensitivity_of_one_clip_is_caught():
     wrong = Bounds(bounds.clip, bounds.weight, bounds.clip)
     noise = Noise("gaussian", 1.0)
     with pytest.raises(AssertionError):
-        assert_bounded(z, rows, 0, own, wrong, statistic.grid(wrong, 1, noise).step)
-    assert_bounded(z, rows, 0, own, bounds, statistic.grid(bounds, 1, noise).step)
+        assert_bounded(z, rows, 0, own, wrong, statistic.choose_grid(wrong, 1, noise).step)
+    assert_bounded(z, rows, 0, own, bounds, statistic.choose_grid(bounds, 1, noise).step)
 
 
 def test_a_clip_and_weights_that_use_the_labels_are_caught():
     """The clip is the median of ‖v_u‖: one labeler moves it, and with it what all others add."""
     z, rows, bounds = align()
-    step = statistic.grid(bounds, 1, Noise("gaussian", 1.0)).step
+    step = statistic.choose_grid(bounds, 1, Noise("gaussian", 1.0)).step
 
     def used(labels):
         norm = np.abs(parts(z, rows, labels, bounds, clip=NO_CLIP)[:, 0])
@@ -339,7 +339,7 @@ def test_rounding_to_nearest_is_caught():
     outside = np.zeros(2, int)
     for _ in range(30):
         rows, z = comparisons([6]), coordinates("normal", 6, 5, rng)
-        bounds = statistic.bounds(z, rows, 0.5)
+        bounds = statistic.compute_bounds(z, rows, 0.5)
         labels = bad_labels(z, rng)[1]
         step = bounds.clip / 20
         rounded = np.rint(parts(z, rows, labels, bounds)[0] / step)

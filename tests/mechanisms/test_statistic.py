@@ -42,7 +42,7 @@ def test_the_noise_is_at_least_that_of_the_sensitivity_on_the_grid(
     clip, relative, components, scale, kind
 ):
     bounds = Bounds(clip, np.ones(1), relative * clip)
-    grid = statistic.grid(bounds, components, Noise(kind, scale, 4))
+    grid = statistic.choose_grid(bounds, components, Noise(kind, scale, 4))
     assert grid.step == bounds.sensitivity / 2**30
     wanted = scale * on_grid(bounds, components, grid.step) / grid.step
     assert wanted <= grid.scale <= wanted * ROUNDING + 1
@@ -54,10 +54,12 @@ def test_the_noise_is_at_least_that_of_the_sensitivity_on_the_grid(
 def test_noise_that_is_not_drawn_is_refused_before_anything_is():
     bounds = Bounds(1.0, np.ones(1), 2.0)
     with pytest.raises(PolicyError, match="at most 1,073,741,824 sensitivities, found 2e\\+09"):
-        statistic.grid(bounds, 1, Noise("gaussian", 2e9))
+        statistic.choose_grid(bounds, 1, Noise("gaussian", 2e9))
     with pytest.raises(PolicyError, match="at most 65,536 components, found 70,000"):
-        statistic.grid(bounds, 70_000, Noise("gaussian", 1.0))
-    assert statistic.grid(bounds, 1, Noise("gaussian", 1e-12)).scale == 1  # never without noise
+        statistic.choose_grid(bounds, 70_000, Noise("gaussian", 1.0))
+    assert (
+        statistic.choose_grid(bounds, 1, Noise("gaussian", 1e-12)).scale == 1
+    )  # never without noise
 
 
 def test_a_million_labelers_add_up_without_overflow():
@@ -65,8 +67,8 @@ def test_a_million_labelers_add_up_without_overflow():
     labelers = 10**6
     rows = Rows(np.zeros(labelers, np.intp), np.arange(labelers), labelers)
     z = np.ones((1, 1), np.float32)
-    bounds = statistic.bounds(z, rows, 0.5)
-    step = statistic.grid(bounds, 1, GAUSSIAN).step
+    bounds = statistic.compute_bounds(z, rows, 0.5)
+    step = statistic.choose_grid(bounds, 1, GAUSSIAN).step
     assert bounds.clip / step == 2**29
     labels = np.full(labelers, LABEL_A, np.uint8)
     of_one = 2**29 - 1  # exactly C long: norms are rounded up, which takes it below the next step
@@ -86,8 +88,8 @@ def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(uni
     z = (rng.integers(-40, 41, (9, 3)) / 8).astype(np.float32)
     z[:, 0] += 6
     labels = rng.integers(0, 3, len(unit)).astype(np.uint8)
-    bounds = statistic.bounds(z, rows, 0.5)
-    step = statistic.grid(bounds, 3, GAUSSIAN).step
+    bounds = statistic.compute_bounds(z, rows, 0.5)
+    step = statistic.choose_grid(bounds, 3, GAUSSIAN).step
     expected = statistic.exact_sum(z, rows, labels, bounds, step)
     plain = np.trunc(parts(z, rows, labels, bounds) / step).astype(np.int64).sum(axis=0)
     assert np.abs(expected - plain).max() <= 7  # a rounding may fall otherwise, once a labeler
@@ -112,7 +114,7 @@ def test_the_likelihood_is_an_even_part_less_a_linear_one():
     margin = z[rows.pair].astype(np.float64) @ theta
     y, weight = np.choose(labels, [0, 1, 0.5]), bounds.weight[rows.unit]
     loss = weight @ (y * np.logaddexp(0, -margin) + (1 - y) * np.logaddexp(0, margin))
-    pair_weight = statistic.pair_weights(rows, bounds, 30)
+    pair_weight = statistic.sum_pair_weights(rows, bounds, 30)
     even = pair_weight @ np.log(2 * np.cosh(z.astype(np.float64) @ theta / 2))
     # eight labelers are each rounded by less than a step in each coordinate
     assert abs(even - theta @ released - loss) < 8 * step * np.abs(theta).sum() + 1e-10
@@ -134,7 +136,7 @@ def fitted(z, rows, labels, ridge):
     step = 1e-10
     bounds = Bounds(1e5, np.ones(rows.units), 1.0)
     exact = statistic.exact_sum(z, rows, labels, bounds, step) * step
-    return heads.fit_statistic(z, statistic.pair_weights(rows, bounds, len(z)), exact, ridge)
+    return heads.fit_statistic(z, statistic.sum_pair_weights(rows, bounds, len(z)), exact, ridge)
 
 
 def test_without_noise_and_clip_the_head_is_that_of_logistic_regression():
@@ -150,8 +152,8 @@ def test_without_noise_and_clip_the_head_is_that_of_logistic_regression():
 
 def rotate(x, shape):
     """The basis of x, and the principal axes it stands on."""
-    spectrum = geometry.spectrum(x)
-    basis = geometry.basis(spectrum, shape)
+    spectrum = geometry.compute_spectrum(x)
+    basis = geometry.choose_basis(spectrum, shape)
     return basis, spectrum.axes[:, : len(basis.metric)]
 
 
@@ -174,7 +176,7 @@ def test_a_noise_aware_ridge_gives_the_posterior_mean():
     """S = hβ + e with Var e = h + ν² and β ~ N(0, 1/λ), for one component h = ¼ Σ W z²."""
     z, weight = coordinates("normal", 50, 1, np.random.default_rng(5)), np.linspace(0.1, 2, 50)
     h, released, noise, penalty = weight @ z[:, 0].astype(np.float64) ** 2 / 4, 7.0, 3.0, 0.7
-    [ridge] = statistic.noise_aware_ridge(z, weight, np.array([penalty]), noise)
+    [ridge] = statistic.compute_noise_aware_ridge(z, weight, np.array([penalty]), noise)
     precision = h**2 / (h + noise**2)
     posterior = precision / (precision + penalty) * released / h
     assert released / (h + ridge) == pytest.approx(posterior)
@@ -209,8 +211,8 @@ def are_unrelated(first, second):
 
 def release_grid(kind="gaussian", least=1):
     z = coordinates("normal", 60, 50, np.random.default_rng(6))
-    bounds = statistic.bounds(z, comparisons([3] * 20), 0.5)
-    return statistic.grid(bounds, 50, Noise(kind, 2.5, least))
+    bounds = statistic.compute_bounds(z, comparisons([3] * 20), 0.5)
+    return statistic.choose_grid(bounds, 50, Noise(kind, 2.5, least))
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "ball"])

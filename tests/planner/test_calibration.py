@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import asked as asking
-from support.choices import sum_of_choices
+from support.choices import Choices, sum_of_choices
 
 from labelguard.accounting import gaussian
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import choices, statistic
-from labelguard.mechanisms.choices import Choices
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.planner import calibration
 from labelguard.planner.calibration import calibrate_head
@@ -35,9 +34,9 @@ class Release:
         self.x, self.rows = asking.features(PAIRS, d, least=0.3), rows
         self.shape = shape or Shape(components=6)
         counts = np.bincount(rows.pair, minlength=PAIRS)
-        self.basis: Basis = basis(spectrum(self.x, counts), self.shape)
+        self.basis: Basis = choose_basis(compute_spectrum(self.x, counts), self.shape)
         self.z = self.basis.coordinates(self.x)
-        self.bounds: Bounds = statistic.bounds(self.z, rows, self.shape.clip_quantile)
+        self.bounds: Bounds = statistic.compute_bounds(self.z, rows, self.shape.clip_quantile)
         self.noise = 2 * self.bounds.sensitivity
 
     def calibrated(self, noise=None, **options):
@@ -53,15 +52,15 @@ class Release:
         step = self.bounds.clip * 1e-6
         total = statistic.exact_sum(self.z, self.rows, labels, self.bounds, step) * step
         total = total + self.noise * rng.standard_normal(len(total))
-        weight = statistic.pair_weights(self.rows, self.bounds, PAIRS)
+        weight = statistic.sum_pair_weights(self.rows, self.bounds, PAIRS)
         penalty = self.shape.ridge * self.basis.metric**2
-        ridge = statistic.noise_aware_ridge(self.z, weight, penalty, self.noise)
+        ridge = statistic.compute_noise_aware_ridge(self.z, weight, penalty, self.noise)
         return self.z @ fit_statistic(self.z, weight, total, ridge)
 
 
 def worlds(release, seed, number=6, prior=PRIOR):
     """Margins, and E[label − ½] and P(no tie) of fresh labelers, in worlds of another seed."""
-    axes = spectrum(release.x)
+    axes = compute_spectrum(release.x)
     z = release.x @ axes.axes.astype(np.float32)
     rng = np.random.default_rng(seed)
     draws = Population(z, axes.values, release.rows, replace(prior, seed=seed)).draws(number)
@@ -109,10 +108,12 @@ def test_a_scale_neither_turns_a_head_round_nor_explodes():
     assert calibration.SMALLEST <= loud.scale <= calibration.LARGEST
     assert loud.design_effect >= 1
     margin, gain, strict = np.ones(4), np.full(4, 0.2), np.ones(4)
-    assert calibration.best_scale(margin, -gain, strict) == calibration.SMALLEST
-    assert calibration.best_scale(margin, gain, 0.4 * strict) == calibration.LARGEST
+    assert calibration.find_best_scale(margin, -gain, strict) == calibration.SMALLEST
+    assert calibration.find_best_scale(margin, gain, 0.4 * strict) == calibration.LARGEST
     # At σ(c) = .7: log(.7/.3).
-    assert calibration.best_scale(margin, gain, strict) == pytest.approx(np.log(7 / 3), abs=1e-3)
+    assert calibration.find_best_scale(margin, gain, strict) == pytest.approx(
+        np.log(7 / 3), abs=1e-3
+    )
 
 
 def few(epsilon):
@@ -182,15 +183,15 @@ def test_a_head_of_choices_is_scaled_by_its_pairs():
     unit = np.arange(sets) // 10
     rows = Rows(np.arange(len(x)), np.repeat(unit, len(one)), 60, None, np.full(len(x), size), True)
     shape = Shape(components=3)
-    axes = basis(spectrum(x), shape)
+    axes = choose_basis(compute_spectrum(x), shape)
     z = axes.coordinates(x)
-    bounds = statistic.bounds(z, rows, shape.clip_quantile)
+    bounds = statistic.compute_bounds(z, rows, shape.clip_quantile)
     asked = Choices(np.arange(0, sets * size + 1, size), unit, 60)
     responses = (phi.reshape(-1, 3) @ axes.projection).astype(np.float32)
     chosen = np.eye(size, dtype=bool)[best].reshape(-1)
     total = sum_of_choices(responses, asked, chosen, bounds.clip, bounds.weight)
     weight = bounds.weight[asked.unit]
-    theta = choices.fit(responses, asked, weight, total, shape.ridge * axes.metric**2)
+    theta = choices.fit_choices(responses, asked.size, weight, total, shape.ridge * axes.metric**2)
     gap = (utility[:, one] - utility[:, other]).reshape(-1)
     margin, right = z @ theta, 1 / (1 + np.exp(-gap))
     found = [(margin, right - 0.5, np.ones(len(margin)))]

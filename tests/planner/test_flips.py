@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.flips import coin, every_answer
 
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.flips import Flips
 from labelguard.planner.prior import Prior
-from labelguard.planner.trials import FlippedLabels, public_side
+from labelguard.planner.trials import FlippedLabels, derive_public_side
 
 
 def variance(values, probability):
@@ -36,7 +36,7 @@ def test_a_labelers_sum_varies_in_trials_as_joint_flips_do(labels, epsilon):
             ):
                 sums.append(half[list(first)] @ s + half[second] @ t)
                 chances.append(p * q / len(kept) / len(firsts))
-    one = block(coin(epsilon), size)
+    one = find_block(coin(epsilon), size)
     found = FlippedLabels.of(
         np.array([one.first_moment]),
         np.array([one.second_moment]),
@@ -50,9 +50,9 @@ def test_a_labelers_sum_varies_in_trials_as_joint_flips_do(labels, epsilon):
 def test_heads_from_joint_flips_are_noisier_than_from_as_many_coins_with_that_probability():
     x = np.random.default_rng(0).standard_normal((30, 3)).astype(np.float32)
     rows = Rows(np.arange(30) % 15, np.repeat(np.arange(15), 2), 15)
-    public = public_side(x, rows)
+    public = derive_public_side(x, rows)
     [trial] = public.trials(Prior(tie_rate=(0.0, 0.0)), 1)
-    joint = Flips.of(public, 1.0, 0.0, None).sampled
+    joint = Flips.of(public.counts, public.sampled_counts, 1.0, 0.0, None).sampled
     coins = FlippedLabels(joint.signal, joint.share, np.zeros(15))
     together, apart = trial.flipped_heads(joint), trial.flipped_heads(coins)
     np.testing.assert_array_equal(together.mean, apart.mean)

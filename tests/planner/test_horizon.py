@@ -5,14 +5,13 @@ import pytest
 
 from labelguard.accounting import gaussian
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.blocks import MOST_LABELS, block
+from labelguard.accounting.blocks import MOST_LABELS, find_block
 from labelguard.budget.request import Horizon
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import flips, tuning
 from labelguard.planner.flips import Flips
-from labelguard.planner.outcomes import Sizing
-from labelguard.planner.trials import public_side
+from labelguard.planner.trials import derive_public_side
 
 
 @pytest.mark.parametrize(
@@ -51,6 +50,7 @@ def rows(counts):
 
 X = np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32)
 MANY = [4] * 60 + [40]
+PUBLIC = derive_public_side(X, rows(MANY))
 
 
 def threshold(epsilon, uses):
@@ -59,18 +59,18 @@ def threshold(epsilon, uses):
 
 def test_coins_for_several_periods_are_spent_evenly_and_priced_whole():
     assert flips.choose_blocks(np.array(MANY), 52, 3.0, 1e-5) == (208, 1)
-    found = Flips.of(public_side(X, rows(MANY)), 3.0, 1e-5, None, periods=52)
+    found = Flips.of(PUBLIC.counts, PUBLIC.sampled_counts, 3.0, 1e-5, None, periods=52)
     assert (found.uses, found.block) == (208, 1)
     assert found.released.tolist() == [4.0] * 61  # the rest of the one with 40 has no use left
-    gamma = block(threshold(3.0, 208), 1).flip_probability
+    gamma = find_block(threshold(3.0, 208), 1).flip_probability
     assert found.every == pytest.approx(np.full(61, gamma))
 
 
 def test_blocks_for_several_periods_hold_all_labels_of_each():
-    found = Flips.of(public_side(X, rows(MANY)), 3.0, 1e-5, None, periods=2)
+    found = Flips.of(PUBLIC.counts, PUBLIC.sampled_counts, 3.0, 1e-5, None, periods=2)
     assert (found.uses, found.block) == (2, MOST_LABELS)
     assert found.released.tolist() == MANY
-    gammas = [block(threshold(3.0, 2), m).flip_probability for m in MANY]
+    gammas = [find_block(threshold(3.0, 2), m).flip_probability for m in MANY]
     assert found.every == pytest.approx(gammas)
 
 
@@ -91,24 +91,23 @@ def test_blocks_need_a_label_and_a_period():
 
 
 def test_a_labeler_with_more_labels_than_a_block_holds_gets_one_block():
-    public = public_side(X, rows([20_000, 3, 0]))
-    found = Flips.of(public, 1.0, 1e-5, None)
+    public = derive_public_side(X, rows([20_000, 3, 0]))
+    found = Flips.of(public.counts, public.sampled_counts, 1.0, 1e-5, None)
     assert found.released.tolist() == [16_384, 3]
 
 
 def test_bounds_that_nobody_exceeds_are_not_tried():
-    assert flips.bounds_to_try(np.array([3, 4, 0])) == (None, 1, 3)
-    assert flips.bounds_to_try(np.array([3, 2])) == (None, 1)
-    assert flips.bounds_to_try(np.array([1])) == (None,)
+    assert flips.list_bounds_to_try(np.array([3, 4, 0])) == (None, 1, 3)
+    assert flips.list_bounds_to_try(np.array([3, 2])) == (None, 1)
+    assert flips.list_bounds_to_try(np.array([1])) == (None,)
 
 
 def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases():
     once, often = (tuning.recommend(X, rows(MANY), 1.0, 1e-5, periods=n) for n in (1, 12))
-    assert (once.mechanism, once.releases, once.fits) == ("statistic", 1, 1.0)
-    assert (often.mechanism, often.releases, often.periods) == ("statistic", 12, 12)
-    assert often.forecast.accuracy.mean < once.forecast.accuracy.mean
+    assert (once.mechanism, once.released) == ("statistic", 1.0)
+    assert often.mechanism == "statistic" and often.accuracy.mean < once.accuracy.mean
     alone = [f for f in _forecasts(12) if f.mechanism == "statistic"]
-    assert alone[0].accuracy.mean == pytest.approx(often.forecast.accuracy.mean, abs=0.03)
+    assert alone[0].accuracy.mean == pytest.approx(often.accuracy.mean, abs=0.03)
     assert gaussian.calibrate(1.0, 1e-5, 12) > 3 * gaussian.calibrate(1.0, 1e-5)
 
 
@@ -121,7 +120,6 @@ def test_a_policy_for_several_periods_has_the_uses_of_its_blocks_or_coins():
         every, one, three = [f for f in _forecasts(periods) if f.mechanism == "rr"]
         bounds = [each.max_labels_per_labeler for each in (every, one, three)]
         assert bounds == [None, 1, 3]
-        sized = Sizing.of(every, periods)
-        assert (sized.uses, sized.block) == wanted and sized.releases is None
-        assert sized.fits == pytest.approx(1 if periods == 2 else 4 * 61 / sum(MANY))
+        assert (every.uses, every.block) == wanted
+        assert every.released == pytest.approx(1 if periods == 2 else 4 * 61 / sum(MANY))
         assert one.released == pytest.approx(61 / sum(MANY))

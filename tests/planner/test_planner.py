@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from support.commands import FIRST, PRIVATIZE, run
 
 import labelguard as lg
-from labelguard.budget.policy import usual_delta
+from labelguard.budget.policy import choose_usual_delta
 from labelguard.cli.main import Main, main
 from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
@@ -227,7 +227,7 @@ def test_nothing_is_recommended_for_fewer_than_twenty_labelers():
 def test_delta_and_features_are_the_usual_ones_unless_said(labels, monkeypatch):
     monkeypatch.setattr(planner, "default_features", lambda: "length")  # no encoder is loaded
     found = planner.plan(labels, epsilons=(1,))
-    assert (found.delta, found.features) == (usual_delta(30), "length")
+    assert (found.delta, found.features) == (choose_usual_delta(30), "length")
     assert describe_input(found).startswith("30 labelers, 900 labels of ")
     assert describe_input(found).endswith("δ = 1e-05 for each labeler; features length")
 

@@ -16,7 +16,7 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, trials, tuning
 from labelguard.planner.flips import Flips, TriedBound
 from labelguard.planner.outcomes import Interval
-from labelguard.planner.prior import Population, Prior, explained_by
+from labelguard.planner.prior import Population, Prior, guess_explained_share
 
 DELTA = 1e-5
 
@@ -26,7 +26,7 @@ def agreement(prior):
     pairs = 3000
     x = features(pairs)
     rows = Rows(np.tile(np.arange(pairs), 2), np.arange(2 * pairs), 2 * pairs)
-    public = trials.public_side(x, Rows(rows.pair[:pairs], rows.unit[:pairs], pairs))
+    public = trials.derive_public_side(x, Rows(rows.pair[:pairs], rows.unit[:pairs], pairs))
     agree, ties = [], []
     for draw in Population(public.z, public.values, rows, prior).draws(6):
         product = np.prod(draw.half.reshape(2, pairs), axis=0)
@@ -65,8 +65,12 @@ def test_what_nobody_knows_is_spread_over_the_worlds():
 
 def test_few_features_and_those_that_most_pairs_share_explain_less():
     z = features(300, 100)
-    many = explained_by(z)
-    assert explained_by(z[:, :20]) == explained_by(np.repeat(z[:100], 3, axis=0)) < many
+    many = guess_explained_share(z)
+    assert (
+        guess_explained_share(z[:, :20])
+        == guess_explained_share(np.repeat(z[:100], 3, axis=0))
+        < many
+    )
 
 
 def test_an_unknown_agreement_widens_a_forecast():
@@ -132,7 +136,7 @@ def test_a_sample_of_labelers_forecasts_like_all_of_them(monkeypatch):
 
 def test_linear_heads_of_trials_decide_like_fitted_heads():
     x, rows = features(400, 20), asked(200, 10, 400)
-    public = trials.public_side(x, rows)
+    public = trials.derive_public_side(x, rows)
     size, ridge = public.sizes[-1], public.ridges[2]
     place = len(public.sizes) * len(public.ridges) - len(public.ridges) + 2
     population = Population(public.z, public.values, public.rows, Prior())
@@ -146,7 +150,7 @@ def test_linear_heads_of_trials_decide_like_fitted_heads():
 
 def test_scores_are_those_of_realised_noise():
     x, rows = features(300, 10), asked(60, 10, 300)
-    public = trials.public_side(x, rows)
+    public = trials.derive_public_side(x, rows)
     [trial] = public.trials(Prior(), 1)
     one = trial.statistic_head(Shape(10), Noise("gaussian", 3.7))
     noise = np.random.default_rng(0).standard_normal((20_000, one.mean.shape[1]))
@@ -160,7 +164,10 @@ def test_few_labels_answered_more_truly_teach_more_where_labelers_are_many():
     worlds = trials.Worlds.of(features(400), asked(1500, 20, 400), Prior(), 3)
 
     def accuracy(epsilon, bound):
-        return TriedBound.of(worlds, Flips.of(worlds.public, epsilon, DELTA, bound)).accuracy.mean()
+        return TriedBound.of(
+            worlds,
+            Flips.of(worlds.public.counts, worlds.public.sampled_counts, epsilon, DELTA, bound),
+        ).accuracy.mean()
 
     assert accuracy(1.0, 1) > accuracy(1.0, None) + 0.002
     assert accuracy(3.0, 3) > accuracy(3.0, 1) + 0.002

@@ -6,14 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
-from labelguard_trainer.gradient.heads import HeadProblem, choose_clip_norm, rates
+from labelguard_trainer.gradient.heads import (
+    ComparisonRecords,
+    HeadProblem,
+    choose_clip_norm,
+    rates,
+)
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from support.asked import features, heavy_tailed
 
 from labelguard.accounting import gaussian, subsampled
 from labelguard.keys import keyring
-from labelguard.mechanisms.geometry import basis, spectrum
+from labelguard.mechanisms.geometry import choose_basis, compute_spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.planner import outcomes
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
@@ -28,10 +32,10 @@ def measured(worlds, x, rows, epsilon):
     multiplier = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
     mean = multiplier / (2 * PROBABILITY * STEPS**0.5)  # of the noise of all steps, as a release's
     shape = worlds.public.directions.choose_shape(lambda _: Noise("gaussian", mean))
-    axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
+    axes = choose_basis(compute_spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     z = axes.coordinates(x)
     records = ComparisonRecords.of(z, rows)
-    weight = weights(records, "root")
+    weight = records.weigh_by_unit("root")
     clip = choose_clip_norm(records, weight)
     price = {"noise_multiplier": multiplier, "sampling_probability": PROBABILITY, "steps": STEPS}
     course = NoisyRun.from_price(price, clip, rows.units)
@@ -43,7 +47,7 @@ def measured(worlds, x, rows, epsilon):
         labels = np.empty(len(rows))
         labels[np.argsort(rows.unit, kind="stable")] = draw.half + 0.5
         for _ in range(REPEATED):
-            problem = HeadProblem(z, records, weight, rate, clip)
+            problem = HeadProblem(records, weight, rate, clip)
             nowhere = Checkpoints(Path("nowhere"), STEPS, bytes)
             loop.train(problem, labels, course, nowhere, lambda share: None)
             found.append(trial.accuracy(problem.margins()))
@@ -84,7 +88,7 @@ def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automati
     statistic, rr = forecast("statistic", 0.7), forecast("rr", 0.65)
     for gain, wanted in ((INDISTINCT / 2, "statistic"), (2 * INDISTINCT, "uls")):
         every = [statistic, forecast("uls", 0.7 + gain), rr]
-        assert outcomes.best_including_training(every, 1.0).mechanism == wanted
-        assert outcomes.best(every, 1.0).mechanism == "statistic"
+        assert outcomes.find_best_with_training(every, 1.0).mechanism == wanted
+        assert outcomes.find_best(every, 1.0).mechanism == "statistic"
     better = [forecast("rr", 0.75), statistic, forecast("uls", 0.76)]
-    assert outcomes.best_including_training(better, 1.0).mechanism == "rr"
+    assert outcomes.find_best_with_training(better, 1.0).mechanism == "rr"

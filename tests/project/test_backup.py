@@ -58,7 +58,7 @@ def restore_beside(made, project, **options):
 
 
 def lifetime(project):
-    total = overview.budget(project.state).lifetime
+    total = overview.read_budget(project.state).lifetime
     return total.epsilon, total.delta
 
 
@@ -152,7 +152,7 @@ def test_a_release_that_drew_nothing_new_is_restored_too(project, tmp_path):
 
 def test_an_anchor_that_a_restore_made_void_is_told_from_a_cut_journal(made, project):
     lg.privatize(TABLE, **PRICE, project=project)
-    after = OpenProject.open(project).ledger.head()
+    after = OpenProject.open(project).ledger.read_head()
     restored = restore_beside(made, project)
     for name in "abc":
         policies.new(name, epsilon=1, delta=1e-6, allow=["rr:uses=1,block=1"], project=restored)
@@ -176,7 +176,7 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path):
     policies.new("new", epsilon=2, **options)
     made = backup(tmp_path / "backup.tar.zst", project=home)
     again = restore_beside(made, home)
-    assert overview.budget(again.state).policy is None
+    assert overview.read_budget(again.state).policy is None
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(TABLE, mechanism="rr", project=again)
     policies.activate("new", project=again)
@@ -186,7 +186,7 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path):
 
 
 def test_an_older_anchor_refutes_no_word_that_nothing_followed(project, tmp_path):
-    old = Anchor(*OpenProject.open(project).ledger.head())
+    old = Anchor(*OpenProject.open(project).ledger.read_head())
     lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
     again = restore_beside(made, project, anchor=str(old), nothing_since=True)
@@ -202,12 +202,12 @@ def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(made, project, cop
     word of whoever restores tells.
     """
     lg.privatize(TABLE, **PRICE, project=project)
-    newest = str(Anchor(*OpenProject.open(project).ledger.head()))
+    newest = str(Anchor(*OpenProject.open(project).ledger.read_head()))
     for known in ({"anchor": newest, "keys": copied}, {"keys": project.keys}):
         with pytest.raises(PolicyError, match="something followed"):
             restore_beside(made, project, nothing_since=True, **known)
     again = restore_beside(made, project, keys=copied, anchor=made.anchor)
-    assert overview.budget(again.state).policy is None
+    assert overview.read_budget(again.state).policy is None
 
 
 def test_an_anchor_of_another_history_is_refused(made, project):
@@ -281,8 +281,8 @@ def test_an_unfinished_release_is_given_up_and_stays_charged(project, tmp_path, 
     found = restore(made.path, tmp_path / "restored", keys=project.keys, nothing_since=True)
     assert found.abandoned == [unfinished] and found.complete
     again = find(tmp_path / "restored")
-    assert [r.state for r in overview.releases(again.state)] == ["committed", "abandoned"]
-    places = [overview.budget(p.state).allowances[0].used for p in (project, again)]
+    assert [r.state for r in overview.list_releases(again.state)] == ["committed", "abandoned"]
+    places = [overview.read_budget(p.state).allowances[0].used for p in (project, again)]
     assert places[0] == places[1] == 14
     assert overview.verify(again.state).ok
 
@@ -410,7 +410,7 @@ def test_a_restore_that_crashed_anywhere_can_be_run_again(
                 perform(job, target)
             again = find(target)
             assert overview.verify(again.state).ok
-            kinds = [entry.kind for entry in overview.journal(again.state)]
+            kinds = [entry.kind for entry in overview.read_journal(again.state)]
             assert kinds.count("restored") == kinds.count("closed") == 1
         shutil.rmtree(target)
         shutil.rmtree(tmp_path / "keys")

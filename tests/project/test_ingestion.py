@@ -183,12 +183,14 @@ def test_an_answer_from_the_future_is_a_dead_letter_and_loses_to_its_correction(
     told = desk.answer("maria", 1, "left")
     done = ingestion.reconcile("desk", project)
     assert (done.answers, done.left_out) == (0, {UNREADABLE: 1})
-    with contextlib.closing(OpenProject.open(project).answers.inbox()) as inbox:
-        assert ["ahead of this machine's clock" in one.why for one in inbox.letters()] == [True]
+    with contextlib.closing(OpenProject.open(project).answers.open_inbox()) as inbox:
+        assert [
+            "ahead of this machine's clock" in one.why for one in inbox.list_dead_letters()
+        ] == [True]
         desk.clock = int(time.time() * 1e6)
         desk.change(told["record"], "right")
         assert ingestion.reconcile("desk", project).answers == 1
-        assert inbox.letters() == []
+        assert inbox.list_dead_letters() == []
     assert release_counts(project) == {("prompt 1", "right 1"): 1}
 
 
@@ -201,7 +203,7 @@ def test_what_was_deleted_goes_also_where_a_crash_came_between(tool, monkeypatch
         raise _Crash
 
     with monkeypatch.context() as patch, pytest.raises(_Crash):
-        patch.setattr(retention, "forget", crash)
+        patch.setattr(retention, "forget_answers", crash)
         ingestion.ingest(project)
     assert labelers(project) == ["maria", "otto"]
     ingestion.ingest(project)
@@ -245,7 +247,7 @@ def test_whatever_crashes_every_answer_is_there_once(tool, point, how, monkeypat
         assert crashes
     ingestion.pull("desk", project) if how == "pull" else ingestion.ingest(project)
     assert sum(release_counts(project).values()) == 12
-    held = OpenProject.open(project).answers.count()
+    held = OpenProject.open(project).answers.count_stored()
     assert held.segments == len(list(project.labels.iterdir()))
     assert (held.answers, held.waiting) == (12, 0) and overview.verify(project).ok
 
@@ -291,7 +293,7 @@ def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wa
     for options in ({}, {"namespace": "other"}):
         with pytest.raises(NothingIngested):
             lg.privatize(project=project, **OPEN | options)
-    with pytest.raises(ConnectorError, match=r"no \[connectors.other\]; there are: desk"):
+    with pytest.raises(ConnectorError, match=r"no \[connectors.other\]; found: desk"):
         ingestion.pull("other", project)
     deliver(project, desk.answer("maria", 1, "left"))
     path = project.state / CONFIG

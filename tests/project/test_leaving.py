@@ -48,9 +48,9 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     table = labels_table()
     first = lg.privatize(table, project=project, **PRICE)
     before, bytes_before = values(first), files(first.path)
-    spent = overview.budget(project.state).allowances
+    spent = overview.read_budget(project.state).allowances
     erasure.remove_labeler(WHO, kind, project)
-    assert overview.budget(project.state).allowances == spent
+    assert overview.read_budget(project.state).allowances == spent
     shown = run("budget", "journal", project=project).stdout
     assert first.id in shown.split("rewritten")[1] and "{" not in shown
 
@@ -106,7 +106,7 @@ def test_refused_rows_are_as_if_they_were_not_there(gone, bad, layout, tmp_path_
         rows[row]["prompt"] = None
     table = pa.Table.from_pylist(rows)
     stays = ~np.isin(ASKED.labeler, list(gone))
-    refused = keys.labeler_keys("files", [f"worker {u}" for u in sorted(gone)])
+    refused = keys.hash_labelers("files", [f"worker {u}" for u in sorted(gone)])
     staged = [
         stage(source, here / name, keys, StagingOptions(Reading({}), "files", True, refused=who))
         for name, source, who in (
@@ -131,11 +131,12 @@ def test_refused_rows_are_as_if_they_were_not_there(gone, bad, layout, tmp_path_
 def test_a_number_written_with_a_fraction_is_another_id(project):
     """Two spellings of one labeler are refused before (`refuse_lookalikes`), never guessed at."""
     keys = KeyRing(project.keys)
-    leavers = DepartedLabelers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
+    leavers = DepartedLabelers(keys, "files", keys.hash_labelers("files", ["7", "v1"]))
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])
-    assert leavers.rows(ids).tolist() == [True, False, False, False, False, True, False]
+    assert leavers.match_ids(ids).tolist() == [True, False, False, False, False, True, False]
     assert leavers.count == 2 and repr(leavers) == "DepartedLabelers(…)"
-    assert not DepartedLabelers(keys, "other", keys.labeler_keys("files", ["7"])).rows(ids).any()
+    others = DepartedLabelers(keys, "other", keys.hash_labelers("files", ["7"]))
+    assert not others.match_ids(ids).any()
 
 
 # ---------------------------------------------------------------- who, how often
@@ -173,26 +174,26 @@ def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project):
 
 def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project):
     lg.privatize(labels_table(), project=project, **PRICE)
-    assert overview.labeler(WHO, project).departure is None
+    assert overview.read_labeler_budget(WHO, project).departure is None
     erasure.remove_labeler(WHO, "erased", project)
     erasure.remove_labeler("worker of the past", "retired", project, never_seen=True)
     erasure.remove_labeler("worker 1", "retired", project)
     erasure.remove_labeler("worker 1", "erased", project)
-    gone = overview.labeler("worker 1", project).departure
+    gone = overview.read_labeler_budget("worker 1", project).departure
     assert gone and gone.retired_at and gone.retired_at <= gone.at
     assert gone.retired_at in invoke(project, "labeler", "list").stdout
     for name in (WHO, pseudonym(project)):
-        found = overview.labeler(name, project)
+        found = overview.read_labeler_budget(name, project)
         assert found.departure in erasure.list_departures(project) and found.allowances[0].used == 1
         *_, row, _, spent = invoke(project, "budget", "labeler", name).stdout.splitlines()
         assert spent == "spent: ε = 3, δ = 1e-5 (all policies, at their full price)"
         assert row.endswith("–")
-    found = overview.labeler("worker of the past", project)
+    found = overview.read_labeler_budget("worker of the past", project)
     assert found.pseudonym == pseudonym(project, "worker of the past") and not found.allowances
     shown = invoke(project, "budget", "labeler", "worker of the past").stdout
     assert "retired on" in shown and "Nothing has been charged" in shown
     with pytest.raises(LedgerError, match="none has left"):
-        overview.labeler("nobody", project)
+        overview.read_labeler_budget("nobody", project)
 
 
 def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(project):
@@ -224,7 +225,7 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
         assert found.kind == ("erased" if "erased" in (kind, before) else "retired")
         assert found.rows_remembered == (10 if before is None else 0)
         kinds += [gone.kind for gone in erasure.list_departures(project)]
-        entries.append(len(ledger_of(project).journal()))
+        entries.append(len(ledger_of(project).read_journal()))
     assert kinds == ["retired", "retired", "erased", "erased", "erased"]
     assert np.diff(entries).tolist() == [0, 1, 0, 0]  # nothing is rewritten where nothing is
     assert_sound(project)
@@ -235,18 +236,18 @@ def test_a_member_leaves_and_the_group_keeps_what_it_spent(project):
     groups.write_text(f"labeler_id,group_id\n{WHO},ward\nworker 1,ward\n")
     policies.add_groups(groups, project)
     first = lg.privatize(labels_table(), project=project, unit="group", **PRICE)
-    spent = overview.labeler("worker 1", project.state)
+    spent = overview.read_labeler_budget("worker 1", project.state)
     with pytest.raises(LedgerError, match="group's pseudonym"):
         erasure.remove_labeler(spent.pseudonym, "erased", project)
     found = erasure.remove_labeler(WHO, "erased", project)
     assert found.group and found.randomized_blocks == 1
     assert found.rows_remembered > 0 and remembered(project) == 0
     assert any("group" in line for line in found.remains)
-    assert overview.labeler("worker 1", project.state) == spent
+    assert overview.read_labeler_budget("worker 1", project.state) == spent
     price = PRICE | {"exhausted": "drop"}
     second = lg.privatize(labels_table(), project=project, unit="group", **price)
     assert second.card["counts"]["charged"] == 0
-    assert overview.labeler("worker 1", project.state) == spent
+    assert overview.read_labeler_budget("worker 1", project.state) == spent
     assert all(row in values(first) for row in values(second))
     assert 0 < len(values(second)) < len(values(first))
     assert_sound(project)

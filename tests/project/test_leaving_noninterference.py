@@ -38,13 +38,13 @@ def test_nothing_of_leaving_depends_on_raw_labels(layout, options, tmp_path):
 @pytest.mark.slow
 def test_a_count_of_preferences_would_be_found(tmp_path, monkeypatch):
     """Negative control: a purge that tells how its rows were labelled."""
-    purge = quarantine.purge
+    purge = quarantine.remove_departed_rows
 
     def talking(directory, leavers):
         labels = [pq.read_table(path)["label"] for path in directory.rglob("*.parquet")]
         told = sum(one.to_pylist().count(1) for one in labels)
         return quarantine.RawRows(purge(directory, leavers).rows + told)
 
-    monkeypatch.setattr(quarantine, "purge", talking)
+    monkeypatch.setattr(quarantine, "remove_departed_rows", talking)
     found = differences(tmp_path, "pairs", leaving(), ALL)
     assert found and all("labeler erase" in name for name in found)

@@ -164,13 +164,13 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(kind, proje
     rest = write(labels_table().take(pa.array(OTHERS)), tmp_path / "rest.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": STATISTIC}
     killed(*(job | DRAWN | {"source": str(path)} for path in (rest, source)))
-    without, begun = (r.id for r in overview.releases(project.state))
+    without, begun = (r.id for r in overview.list_releases(project.state))
     assert {path.name for path in project.private_maps.iterdir()} == {without, begun}
     assert erasure.preview_removal(WHO, kind, project).given_up == [begun]
     found = erasure.remove_labeler(WHO, kind, project)
     assert found.given_up == [begun] and found.statistic_releases == 1
     assert found.rows_remembered == 12 and remembered(project) == 0
-    states = {r.id: (r.state, r.charged) for r in overview.releases(project.state)}
+    states = {r.id: (r.state, r.charged) for r in overview.list_releases(project.state)}
     assert states == {without: ("drawn", 6), begun: ("abandoned", 1)}
     assert erasure.remove_labeler(WHO, kind, project).given_up == []
     # The other one, begun without them, can still be finished, even from the whole file.
@@ -183,7 +183,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(project, tmp_pat
     source = write(labels_table(), tmp_path / "in.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": PRICE}
     killed(job | DRAWN | {"source": str(source)})
-    [begun] = (r.id for r in overview.releases(project.state))
+    [begun] = (r.id for r in overview.list_releases(project.state))
     home = tmp_path / "finished"
     copy_project(project.state.parent, home)
     finished = lg.privatize(source, project=home, **PRICE)
@@ -274,19 +274,23 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(filled):
     project, desk = filled
     take_in(project, desk.change("1", "right"))
     deliver(project, desk.change("2", "right"), desk.answer("otto", 9, "left"))
-    inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
-    inbox.bury("desk", ZUZANNA.encode(), "not understood")
+    inbox = Inbox.open(project.state, project.ledger_url, KeyRing(project.keys))
+    inbox.store_dead_letter("desk", ZUZANNA.encode(), "not understood")
     assert rows_of(project, ZUZANNA) == 4  # a control
     before = erasure.preview_removal(ZUZANNA, "erased", project)
     assert (before.rows_set_aside, before.unreadable_files) == (5, ["dead letter 1 for desk"])
-    assert (rows_of(project, ZUZANNA), inbox.waiting(), len(inbox.letters())) == (4, 2, 1)
+    assert (rows_of(project, ZUZANNA), inbox.count_waiting(), len(inbox.list_dead_letters())) == (
+        4,
+        2,
+        1,
+    )
     kept = run("labeler", "retire", f"desk:{ZUZANNA}", project=project, code=1, input="n\n").stdout
     assert "5 answers of theirs" in kept and "quarantine" not in kept
 
     found = erasure.remove_labeler(ZUZANNA, "erased", project)
     assert (found.rows_set_aside, found.unreadable_files) == (5, ["dead letter 1 for desk"])
     assert rows_of(project, ZUZANNA) == 0 and rows_of(project, "otto") == 3
-    assert (inbox.waiting(), inbox.letters()) == (1, [])
+    assert (inbox.count_waiting(), inbox.list_dead_letters()) == (1, [])
     inbox.close()
     assert overview.verify(project).ok
     # What comes later of theirs is dropped at the door.
@@ -320,7 +324,7 @@ def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_th
     assert found.rows_set_aside == 3
     assert found.unreadable_files == ["event of desk, which labelguard.toml does not name"]
     assert rows_of(project, None) == 3
-    assert OpenProject.open(project).answers.count().waiting == 0
+    assert OpenProject.open(project).answers.count_stored().waiting == 0
 
 
 POINTS = ("rewritten", "listed")
@@ -340,7 +344,7 @@ def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
         if point == "rewritten":
             patch.setattr(sources, "record_rewritten_segments", crash)
         else:
-            real, calls = Segments.settle, []
+            real, calls = Segments.complete_rewrites, []
 
             def settle(self, counted):
                 calls.append(1)
@@ -348,7 +352,7 @@ def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
                     raise Crash
                 real(self, counted)
 
-            patch.setattr(Segments, "settle", settle)
+            patch.setattr(Segments, "complete_rewrites", settle)
         with pytest.raises(Crash):
             erasure.remove_labeler(f"desk:{ZUZANNA}", "erased", project)
     assert overview.verify(project).ok  # whichever file counts is there

@@ -98,18 +98,18 @@ def rows(release):
 def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
     event, home, tmp_path, monkeypatch
 ):
-    [record] = overview.releases(home.state)
+    [record] = overview.list_releases(home.state)
     published = files(home.releases / record.id)
-    spent = overview.budget(home.state).allowances
+    spent = overview.read_budget(home.state).allowances
     with after(event, home, tmp_path / "event", monkeypatch) as later:
         assert overview.verify(later.state).ok
-        assert overview.budget(later.state).allowances == spent
+        assert overview.read_budget(later.state).allowances == spent
         again = lg.privatize(TABLE.slice(0, 50), **PRICE, project=later)
         assert again.reused and files(again.path) == published
         more = lg.privatize(TABLE, **PRICE, project=later)
         assert more.card["counts"]["charged"] == 7
         assert rows(again) <= rows(more)
-        total = overview.budget(later.state).lifetime
+        total = overview.read_budget(later.state).lifetime
         assert (total.epsilon, total.delta) == (3.0, 1e-5)
         assert overview.verify(later.state).ok
 

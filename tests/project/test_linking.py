@@ -43,7 +43,7 @@ def rename_workers(table, names):
 
 
 def count(project, labeler):
-    return sum(one.used for one in overview.labeler(labeler, project.state).allowances)
+    return sum(one.used for one in overview.read_labeler_budget(labeler, project.state).allowances)
 
 
 # ---------------------------------------------------------------- spellings
@@ -98,7 +98,7 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project):
     linking.declare_distinct("Worker 0", pseudonym, project)
     assert not linking.declare_distinct(pseudonym, "Worker 0", project).new  # nothing is said twice
     with pytest.raises(PolicyError, match="said to be two people"):
-        linking.link("Worker 0", "worker 0", project)
+        linking.link_two_ids("Worker 0", "worker 0", project)
     lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
     assert count(project, "Worker 0") == 1
 
@@ -109,7 +109,7 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project):
 def test_linked_ids_have_one_budget_whoever_comes_first(project):
     lg.privatize(TABLE, **PRICE | {"uses": 1}, project=project)
     linking.add_source("tool", "known", project)
-    done = linking.link("tool:7", "worker 0", project)
+    done = linking.link_two_ids("tool:7", "worker 0", project)
     assert [who.known for who in done.people] == [False, True]
     assert [who.source for who in done.people] == ["tool", "files"]
     mine = OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0"))
@@ -122,7 +122,7 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project):
 
 def test_linking_moves_no_released_label(project, tmp_path):
     first = lg.privatize(TABLE, **PRICE, project=project)
-    linking.link("worker 0", "somebody", project)
+    linking.link_two_ids("worker 0", "somebody", project)
     again = lg.privatize(TABLE.slice(0, len(TABLE) - 1), mechanism="rr", project=project)
     assert again.card["counts"]["charged"] == 0
     before = lg.load(first)
@@ -133,13 +133,13 @@ def test_linking_moves_no_released_label(project, tmp_path):
 def test_who_was_charged_apart_stays_apart(project):
     lg.privatize(TABLE, **PRICE, project=project)
     with pytest.raises(PolicyError, match="before the first charge of either"):
-        linking.link("worker 0", "worker 1", project)
-    linking.link("worker 0", "a", project)
-    linking.link("worker 1", "b", project)
+        linking.link_two_ids("worker 0", "worker 1", project)
+    linking.link_two_ids("worker 0", "a", project)
+    linking.link_two_ids("worker 1", "b", project)
     with pytest.raises(PolicyError, match="before the first charge of either"):
-        linking.link("a", "b", project)
-    assert linking.link("a", "worker 0", project).linked == 0
-    assert [entry.kind for entry in overview.journal(project.state)].count("linked") == 2
+        linking.link_two_ids("a", "b", project)
+    assert linking.link_two_ids("a", "worker 0", project).linked == 0
+    assert [entry.kind for entry in overview.read_journal(project.state)].count("linked") == 2
 
 
 def test_a_table_links_whole_chains(project, tmp_path):
@@ -163,14 +163,14 @@ def test_a_table_links_whole_chains(project, tmp_path):
 
 
 def test_linked_people_are_one_unit_of_a_statistic(project):
-    linking.link("worker 0", "worker 1", project)
+    linking.link_two_ids("worker 0", "worker 1", project)
     made = lg.privatize(TABLE, epsilon=1.0, delta=1e-5, project=project, **preferences.STATISTIC)
     assert made.card["counts"]["charged"] == 6  # seven ids
 
 
 @pytest.mark.parametrize("pair", [("", "a"), ("a", " "), ("a", "a"), ("files:a", "a")])
 def test_a_person_needs_two_ids(pair, project):
-    for act in (linking.link, linking.declare_distinct):
+    for act in (linking.link_two_ids, linking.declare_distinct):
         with pytest.raises(InvalidLabels):
             act(*pair, project)
 
@@ -202,7 +202,7 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project):
     timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
     lg.privatize(timed, mechanism="rr", columns={"submitted_at": "when"}, project=project)
     assert linking.list_sources(project)[0].columns["submitted_at"] == "when"
-    told = [entry.body.get("columns", {}) for entry in overview.journal(project.state)]
+    told = [entry.body.get("columns", {}) for entry in overview.read_journal(project.state)]
     assert ["submitted_at" in columns for columns in told if columns] == [False, True]
     lg.privatize(TABLE, mechanism="rr", project=project)  # it may be left out again
     again = timed.append_column("then", timed["when"])
@@ -262,7 +262,7 @@ def prepare_people(project):
     """A project with sources, a link, and two who look alike."""
     lg.privatize(rename_workers(TABLE, {"worker 0": "José"}), **PRICE, project=project)
     linking.add_source("tool", "known", project)
-    linking.link("tool:7", "worker 1", project)
+    linking.link_two_ids("tool:7", "worker 1", project)
     linking.declare_distinct("worker 2", "Worker 2", project)
 
 
@@ -324,8 +324,10 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project):
 
 def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project):
     linking.add_source("tool", "known", project)
-    linking.link("tool:7", "worker 0", project)
-    one, other = (person.pseudonym for person in linking.link("tool:7", "ada", project).people)
+    linking.link_two_ids("tool:7", "worker 0", project)
+    one, other = (
+        person.pseudonym for person in linking.link_two_ids("tool:7", "ada", project).people
+    )
     shown = erasure.preview_removal("tool:7", "retired", project)
     assert other in shown.linked and len(shown.linked) == 2 and one not in shown.linked
     shown = erasure.preview_removal("ada", "retired", project)

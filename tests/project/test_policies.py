@@ -46,12 +46,12 @@ def make_policy(project, name, *allow, **options):
 
 
 def details(policy):
-    return pricing.quote_details(policy, *pricing.quote(policy))
+    return pricing.describe_quote(policy, *pricing.compute_quote(policy))
 
 
 def joint_delta(policy):
     """δ of all allowances at the policy's ε, at the prices that are stored."""
-    parts = pricing.components(policy, pricing.quote(policy)[1])
+    parts = pricing.build_components(policy, pricing.compute_quote(policy)[1])
     return joint.delta(list(parts.values()), policy.epsilon)
 
 
@@ -71,25 +71,25 @@ def test_all_allowances_together_cost_the_budget_and_hardly_less(policy):
     shown = details(policy)
     assert joint_delta(policy) <= pricing.delta_for_continuous_noise(policy)
     assert policy.epsilon - 1e-3 < shown.epsilon <= policy.epsilon
-    parts = list(pricing.components(policy, pricing.quote(policy)[1]).values())
+    parts = list(pricing.build_components(policy, pricing.compute_quote(policy)[1]).values())
     assert upper_bounds.rdp(parts, policy.delta) >= shown.epsilon
     assert all(event.epsilon_alone < shown.epsilon for event in shown.events)
 
 
 def test_noise_ten_percent_too_small_would_exceed_the_budget():
     policy = Policy(3, 1e-5, BOTH)
-    parts = pricing.components(policy, pricing.quote(policy)[1])
+    parts = pricing.build_components(policy, pricing.compute_quote(policy)[1])
     sigma = parts["statistic"]
     less = [parts["rr"], replace(sigma, noise_multiplier=0.9 * sigma.noise_multiplier)]
     assert joint.delta(less, 3) > policy.delta
 
 
 def test_one_allowance_costs_what_it_always_did():
-    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr")
+    coins = pricing.compute_prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr")
     assert coins == {50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}
     policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
     sigma = gaussian.calibrate(3, 1e-5 - 12 * (1 + math.exp(3)) * 2.0**-100, 12)
-    found = pricing.prices(policy, "statistic")
+    found = pricing.compute_prices(policy, "statistic")
     assert found == {12: {"noise_multiplier": sigma}}
     assert pricing.parse_price(pricing.format_price(found[12])) == found[12]
 
@@ -100,7 +100,7 @@ BALL = Allowance("statistic", 1, ball=4)
 def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
     policy = Policy(1, 1e-5, (Allowance("rr", 50), BALL))
     assert joint_delta(policy) <= pricing.delta_for_continuous_noise(policy) < policy.delta
-    stored, prices = pricing.quote(policy)
+    stored, prices = pricing.compute_quote(policy)
     assert stored["accountant"].endswith("× ball")
     [(k, price)] = prices["statistic"].items()
     assert k == 1 and list(price) == ["scale", "components"] and price["components"] == 4
@@ -110,7 +110,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
     ball_of = shown.events[1]
     assert (ball_of.noise, ball_of.scale, ball_of.components) == ("ball", price["scale"], 4)
     assert ball_of.noise_multiplier is None and "d ≥ 4" in ball_of.in_words()
-    parts = pricing.components(policy, prices)
+    parts = pricing.build_components(policy, prices)
     less = replace(parts["statistic"], scale=0.9 * price["scale"])
     assert joint.delta([parts["rr"], less], 1) > 1.5 * policy.delta
 
@@ -118,7 +118,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
 def test_ball_noise_alone_costs_what_its_accountant_says():
     policy = Policy(1, 1e-5, (BALL,), ties="zero")
     scale = ball.calibrate(1, 1e-5 - (1 + math.e) * 2.0**-100, 4)
-    assert pricing.prices(policy, "statistic") == {1: {"scale": scale, "components": 4}}
+    assert pricing.compute_prices(policy, "statistic") == {1: {"scale": scale, "components": 4}}
     assert Policy.from_json(policy.to_json()) == policy
     assert PolicyRequest(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
 
@@ -185,7 +185,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
     policies.activate("one", project)
     assert policies.show(None, project) == replace(shown, state="active", activation=None)
     assert policies.activate("one", project).closes is None  # nothing happens twice
-    assert len(overview.journal(project.state)) == 3
+    assert len(overview.read_journal(project.state)) == 3
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
@@ -198,7 +198,7 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     again = lg.privatize(table.slice(0, 100), mechanism="rr", project=project, exhausted="drop")
     assert again.card["counts"]["charged"] == 0
     assert set(lg.load(again).rows()) <= set(lg.load(coins).rows())
-    one, other = overview.budget(project.state).allowances
+    one, other = overview.read_budget(project.state).allowances
     assert (one.event, one.used) == ("rr", coins.card["counts"]["charged"])
     assert (other.event, other.used, other.left) == ("statistic", 25, 11 * 25)
     assert "priced together with 12 statistic releases" in coins.card["privacy"]["accounting"]
@@ -257,7 +257,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table,
     assert asdict(told.closes) == {"name": "old", "epsilon": 3.0, "delta": 1e-5}
     assert asdict(told.total) == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
     assert policies.activate("new", project) == told
-    assert asdict(overview.budget(project.state).lifetime) == {
+    assert asdict(overview.read_budget(project.state).lifetime) == {
         "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
     }  # fmt: skip
     assert spent(project) == 0  # places of the new one are unused
@@ -284,15 +284,15 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
             policies.drop(name, project)
     make_policy(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
     assert overview.verify(project.state).ok
-    assert [one.kind for one in overview.journal(project.state)].count("dropped") == 2
+    assert [one.kind for one in overview.read_journal(project.state)].count("dropped") == 2
 
 
 def test_a_policy_can_end_without_another(table, project):
     make_policy(project, "p", "rr:uses=40,block=1")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project).epsilon == 3
-    assert overview.budget(project.state).lifetime.epsilon == 3
-    [own] = overview.labeler(str(table["labeler_id"][0]), project.state).allowances
+    assert overview.read_budget(project.state).lifetime.epsilon == 3
+    [own] = overview.read_labeler_budget(str(table["labeler_id"][0]), project.state).allowances
     assert 0 < own.used < own.allowed and own.left == 0
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, mechanism="rr", project=project)
@@ -336,7 +336,7 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, pro
     charged = spent(project)
     given_up = abandon("r0001", project)
     assert given_up.charged == charged == spent(project)
-    assert overview.releases(project.state)[0].state == "abandoned"
+    assert overview.list_releases(project.state)[0].state == "abandoned"
     policies.activate("q", project)
     release = lg.privatize(table, mechanism="rr", project=project)  # what was charged is free
     assert release.card["counts"]["released_before"] == charged
@@ -397,10 +397,10 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
 
 def test_an_anchor_proves_what_the_journal_held(table, project):
     make_policy(project, "p", "rr:uses=15,block=1")
-    kept = overview.anchor(project.state).anchor
+    kept = overview.read_anchor_line(project.state).anchor
     lg.privatize(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok
-    newest = overview.anchor(project.state).anchor
+    newest = overview.read_anchor_line(project.state).anchor
     # Somebody cuts the journal off, and puts everything that would tell away.
     with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:
         ledger.executescript(
@@ -408,7 +408,9 @@ def test_an_anchor_proves_what_the_journal_held(table, project):
             "DELETE FROM releases; DELETE FROM sources; DELETE FROM identities;"
         )
     ledger.close()
-    Witness(project.witnesses).replace(*Ledger(project.ledger_url, KeyRing(project.keys)).head())
+    Witness(project.witnesses).replace(
+        *Ledger(project.ledger_url, KeyRing(project.keys)).read_head()
+    )
     for path in (*project.releases.iterdir(), *project.private_maps.iterdir()):
         path.rename(project.state.parent / f"away-{path.parent.name}")
     assert overview.verify(project.state).ok  # the history that is left is consistent

@@ -181,7 +181,7 @@ def kept(tmp_path):
 
 def rows(found):
     """Mine and others'."""
-    return len(found.keys_of("r1", ME)), len(found.keys_of("r1", OTHERS))
+    return len(found.find_row_keys("r1", ME)), len(found.find_row_keys("r1", OTHERS))
 
 
 def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(kept):
@@ -263,7 +263,7 @@ def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(projec
     assert len(maps(project)) == 3
     before, windows = by_labeler(project), [len(list(path.iterdir())) for path in maps(project)]
     keys = KeyRing(project.keys)
-    name = blocks.to_bytes(keys.labeler_keys(project.namespace, ["worker 2"]))
+    name = blocks.to_bytes(keys.hash_labelers(project.namespace, ["worker 2"]))
     theirs = before.pop(name)
     assert {row["place"].split("/")[0] for row in theirs} == {path.name for path in maps(project)}
     told = run("labeler", "erase", "worker 2", "--yes", project=project)
@@ -271,6 +271,6 @@ def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(projec
     assert by_labeler(project) == before
     assert [len(list(path.iterdir())) for path in maps(project)] == windows  # none is left over
     assert overview.verify(project.state).ok
-    assert overview.journal(project.state)[-1].kind == "rewritten"
+    assert overview.read_journal(project.state)[-1].kind == "rewritten"
     again = lg.privatize(TABLE, project=project, **RR)
     assert again.card["counts"]["charged"] == 0 and by_labeler(project) == before

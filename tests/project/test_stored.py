@@ -32,7 +32,7 @@ from labelguard.project import erasure, ingestion, opening
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
-from labelguard.project.restore import _leave_storage, restore
+from labelguard.project.restore import _detach_storage, restore
 from labelguard.project.stored import StoredWitness
 from labelguard.report import overview
 
@@ -120,8 +120,8 @@ def test_a_job_that_ended_after_its_upload_is_finished_elsewhere(moment, home, s
     drawn = {name for name in store.list() if name.startswith("released/")}
     there = lose_disk(home, "second", monkeypatch)
     release = lg.privatize(TABLE, **PRICE, project=there)
-    assert not release.reused and release.id == overview.releases(there)[-1].id
-    assert len(overview.releases(there)) == 2 and overview.verify(there).ok
+    assert not release.reused and release.id == overview.list_releases(there)[-1].id
+    assert len(overview.list_releases(there)) == 2 and overview.verify(there).ok
     # What was drawn by the attempt that lost is gone; what was marked is published as it was.
     assert (drawn <= store.list().keys()) == (moment == "commit")
     there = lose_disk(there, "third", monkeypatch)
@@ -278,7 +278,7 @@ def test_a_place_that_cannot_be_reached_stops_a_job_before_it_reads(home, store,
         patch.setattr(type(store), "list", fail)
         with pytest.raises(ProjectError, match="no route to host"):
             lg.privatize(TABLE, **PRICE, project=home)
-    assert len(overview.releases(home)) == 1
+    assert len(overview.list_releases(home)) == 1
 
 
 def test_a_witness_that_moves_on_while_it_is_read_is_read_again(home, store, monkeypatch):
@@ -314,6 +314,6 @@ def test_a_witness_that_moves_on_while_it_is_read_is_read_again(home, store, mon
 def test_a_restored_project_leaves_the_storage_however_it_is_named(text, tmp_path):
     path = tmp_path / "labelguard.toml"
     path.write_text(text)
-    assert _leave_storage(path) == "s3://bucket/p"
+    assert _detach_storage(path) == "s3://bucket/p"
     told = tomllib.loads(path.read_text())
     assert told == ({"input": {"source": "files"}} if "input" in text else {})

@@ -196,7 +196,9 @@ def closed_when_ahead(prices, caution, random):
     running = np.ones(TRANSCRIPTS, dtype=bool)
     for place, blocks in enumerate(np.diff(BLOCKS, prepend=0).tolist()):
         loss += np.where(running, added_loss(blocks, random), 0.0)
-        spread = joint.noise_distance([Gaussians(NOISE.noise_multiplier, int(BLOCKS[place]))])
+        spread = joint.compute_noise_distance(
+            [Gaussians(NOISE.noise_multiplier, int(BLOCKS[place]))]
+        )
         closing = running & (loss > prices[place] + caution * spread)
         closed_at[closing] = place
         running &= ~closing

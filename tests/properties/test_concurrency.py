@@ -102,7 +102,7 @@ def ledger(project):
 
 def count_uses(project):
     """Places taken, of all labelers."""
-    return sum(int(a.used) for a in overview.budget(project.state).allowances)
+    return sum(int(a.used) for a in overview.read_budget(project.state).allowances)
 
 
 def event(labels=3, key="aa" * 32):

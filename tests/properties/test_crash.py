@@ -60,7 +60,7 @@ def test_killed_while_a_project_is_made_it_can_be_made_again(small, tmp_path):
 
 
 def charges(project):
-    return {r.id: (r.state, r.charged) for r in overview.releases(project)}
+    return {r.id: (r.state, r.charged) for r in overview.list_releases(project)}
 
 
 def places(project):
@@ -103,7 +103,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
         before = 5
     job = {"do": "privatize", "source": str(small), "options": options | roomy}
     killed(job | {"project": str(project), "kill_after": moment})
-    first = overview.releases(project)[-1].id
+    first = overview.list_releases(project)[-1].id
     assert charges(project)[first] == (state, 5)
     assert places(project) == before + 5
 
@@ -132,7 +132,7 @@ def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_
         lg.privatize(small, project=project, **options | {"again": False})
     job = {"do": "privatize", "source": str(small), "options": options, "fresh_randomness": True}
     killed(job | {"project": str(project), "kill_after": moment})
-    begun = overview.releases(project)[-1]
+    begun = overview.list_releases(project)[-1]
     marked = moment == "draw"
     assert begun.state == ("drawn" if marked else "computing")
     drawn = files(project / ".labelguard" / "released" / begun.id)

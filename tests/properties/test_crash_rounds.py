@@ -32,7 +32,7 @@ def attempt(ring, expected, *kill_at):
             assert crash(job)[0]["error"] == "", label  # it may come to its end before that step
         else:
             killed(job)
-            releases = overview.releases(project)
+            releases = overview.list_releases(project)
             state = releases[-1].state if releases else None
     unwitnessed = ring.finish(project)
     assert seen(project) == expected, label

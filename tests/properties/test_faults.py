@@ -266,7 +266,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
             with pytest.raises(LedgerError, match="cannot be used") as caught:
                 perform(ring.command, project)
         assert SECRET not in str(caught.value) and "\n" not in str(caught.value)
-        assert [record.state for record in overview.releases(project)] == ["computing"]
+        assert [record.state for record in overview.list_releases(project)] == ["computing"]
         assert_finished(ring, project, expected, "restarted")
 
 

@@ -85,16 +85,18 @@ def tables(draw):
 
 def attempt(project, source, **options):
     """Privatize; a refusal is one line that leaves the releases as they were."""
-    before = overview.releases(project.state)
+    before = overview.list_releases(project.state)
     try:
         made = labelguard.privatize(source, project=project, workers=1, **options)
     except LabelguardError as error:
         assert "\n" not in str(error)
-        assert overview.releases(project.state) == before
+        assert overview.list_releases(project.state) == before
         assert len(list(project.releases.iterdir())) == len(before)
     else:
         assert pq.read_metadata(made.path / "data.parquet").num_rows == made.card["counts"]["rows"]
-        assert all(release.state == "committed" for release in overview.releases(project.state))
+        assert all(
+            release.state == "committed" for release in overview.list_releases(project.state)
+        )
     assert overview.verify(project.state).ok
 
 

@@ -42,7 +42,7 @@ ASKED = st.dictionaries(
     st.integers(0, LABELERS - 1), st.sampled_from([1, 1, 1, 2, 4]), min_size=1, max_size=2
 )
 KINDS: tuple[str, ...] = ("rr", "statistic")
-quote = functools.cache(pricing.quote)  # a price is a function of the policy
+quote = functools.cache(pricing.compute_quote)  # a price is a function of the policy
 HIGH = Ceiling(1e6, 0.9)
 POLICIES = (
     Policy(3.0, 1e-5, (Allowance("rr", 5), Allowance("statistic", 2))),
@@ -114,7 +114,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.close = contextlib.ExitStack()
         self.url = self.new_url()
         self.epoch = 0
-        self.close.enter_context(patch.object(pricing, "quote", quote))
+        self.close.enter_context(patch.object(pricing, "compute_quote", quote))
 
     def new_url(self):
         shm = Path("/dev/shm")
@@ -400,7 +400,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_ledger_is_as_the_model(self):
         if not hasattr(self, "ledger"):
             return
-        assert self.ledger.fault() is None
+        assert self.ledger.find_fault() is None
         records = self.ledger.policies.all()
         assert {r.name: (r.policy, r.state) for r in records} == {
             name: (book.policy, book.state) for name, book in self.books.items()
@@ -432,7 +432,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if book.state != "draft":
                 epsilon += book.policy.epsilon
                 delta += book.policy.delta
-        total = pricing.total(self.ledger.policies.history())
+        total = pricing.sum_budgets(self.ledger.policies.history())
         assert (total.epsilon, total.delta) == pytest.approx((epsilon, delta))
 
 

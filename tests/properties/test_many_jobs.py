@@ -130,9 +130,9 @@ def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     records = ledger.releases.all()
     assert [record.number for record in records] == list(range(1, len(granted) + 1))
     assert len({record.idempotency_key for record in records}) == len(granted)
-    assert len(ledger.journal()) == 4 - 1 + len(granted)  # created, policy, activated
-    assert ledger.fault() is None
-    assert Ledger(ledger_url, keys, heads).head() == ledger.head()  # all hold
+    assert len(ledger.read_journal()) == 4 - 1 + len(granted)  # created, policy, activated
+    assert ledger.find_fault() is None
+    assert Ledger(ledger_url, keys, heads).read_head() == ledger.read_head()  # all hold
 
 
 @pytest.fixture
@@ -140,8 +140,8 @@ def charged(ledger_url, tmp_path):
     """Two connections to one ledger with a policy."""
     keys = KeyRing.create(tmp_path / "keys")
     first = Ledger.create(ledger_url, keys)
-    first.write(None, ledger_policies.add, "both", SMALL.policy)
-    first.write(first.begin_job(), ledger_policies.activate, "both")
+    first.write(None, ledger_policies.add_policy, "both", SMALL.policy)
+    first.write(first.begin_job(), ledger_policies.activate_draft, "both")
     return first, Ledger(ledger_url, keys)
 
 
@@ -158,7 +158,7 @@ def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(char
     assert slow.releases.labelers("rr").used.tolist() == [2]
     slow.refund_reserved(late, resumed=None)
     slow.charge(wanted, SMALL.policy, late)  # given back: the request may be made anew
-    assert slow.releases.labelers("rr").used.tolist() == [2] and slow.fault() is None
+    assert slow.releases.labelers("rr").used.tolist() == [2] and slow.find_fault() is None
 
 
 @pytest.fixture
@@ -166,32 +166,32 @@ def rivals(tmp_path):
     with databases.fresh("postgresql", tmp_path) as url:
         keys = KeyRing.create(tmp_path / "keys")
         first = Ledger.create(url, keys)
-        first.write(None, ledger_policies.add, "both", SMALL.policy)
-        first.write(first.begin_job(), ledger_policies.activate, "both")
+        first.write(None, ledger_policies.add_policy, "both", SMALL.policy)
+        first.write(first.begin_job(), ledger_policies.activate_draft, "both")
         yield url, first, Ledger(url, keys)
 
 
 def test_a_second_machine_is_told_that_the_ledger_is_busy(rivals):
     _, first, second = rivals
-    with first.exclusive():
+    with first.hold_exclusively():
         with (
             pytest.raises(ProjectBusy, match="another labelguard job works with"),
-            second.exclusive(),
+            second.hold_exclusively(),
         ):
             pass
         second.releases.all()  # looking needs no lock
-    with second.exclusive(), pytest.raises(ProjectBusy), first.exclusive():
+    with second.hold_exclusively(), pytest.raises(ProjectBusy), first.hold_exclusively():
         pass
 
 
 def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(rivals):
     url, first, second = rivals
-    with first.exclusive():
+    with first.hold_exclusively():
         epoch = first.begin_job()
         grant = first.charge(event("aa" * 32, "rr", {1: 2}, SMALL.places), SMALL.policy, epoch)
         first.mark_reading(grant, epoch)
         end_holders(url)
-        with second.exclusive():
+        with second.hold_exclusively():
             later = second.begin_job()
             with pytest.raises(LedgerError, match="another job has begun"):
                 first.commit(grant, epoch, 2, {})
@@ -203,8 +203,8 @@ def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(ri
             drawn = second.mark_drawn(again, later, "0" * 64, 2)
             second.commit(drawn, later, 2, {})
     assert [record.state for record in second.releases.all()] == ["committed"]
-    assert second.releases.labelers("rr").used.tolist() == [2] and second.fault() is None
-    with first.exclusive():  # the lock was left in order by both
+    assert second.releases.labelers("rr").used.tolist() == [2] and second.find_fault() is None
+    with first.hold_exclusively():  # the lock was left in order by both
         pass
 
 

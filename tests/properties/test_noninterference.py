@@ -115,14 +115,14 @@ def test_nothing_but_released_choices_depends_on_raw_choices(scenario, tmp_path)
 
 
 def test_a_choice_that_is_broken_into_its_pairs_is_found(tmp_path, monkeypatch):
-    whole = rr._draw
+    whole = rr._draw_labels
 
     def broken(task, rows, label, choices):
         told = choices.published & (label[choices.rows] != LABEL_TIE)
         object.__setattr__(choices, "published", told)
         return whole(task, rows, label, choices)
 
-    monkeypatch.setattr(rr, "_draw", broken)
+    monkeypatch.setattr(rr, "_draw_labels", broken)
     found = differences(tmp_path, "choices", SCENARIOS["one run"], ALL)
     assert any("data.parquet" in name for name in found)
 
@@ -166,14 +166,14 @@ def test_so_does_all_that_is_on_disk_while_it_learns(gates, tmp_path):
 
 @pytest.mark.slow
 def test_a_job_that_leaks_is_found(tmp_path, monkeypatch):
-    whole = finish.training_key
+    whole = finish.compute_training_key
 
     def by_input(job, *rest):
         assert job.source
         raw = b"".join(Path(name).read_bytes() for name in job.source)
         return whole(job, *rest) + str(sum(raw) % 97)
 
-    monkeypatch.setattr(finish, "training_key", by_input)
+    monkeypatch.setattr(finish, "compute_training_key", by_input)
     found = differences(tmp_path, "pairs", SCENARIOS["retraining"], ALL)
     assert any("history.jsonl" in name for name in found)
 

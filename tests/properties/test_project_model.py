@@ -90,11 +90,11 @@ class ProjectMachine(RuleBasedStateMachine):
     def activate(self):
         """The newest draft comes into force: everyone has all places again, at a further price."""
         name = f"p{self.made}"
-        unfinished = [r.id for r in overview.releases(self.project.state) if self.is_begun(r)]
+        unfinished = [r.id for r in overview.list_releases(self.project.state) if self.is_begun(r)]
         if policies.show(name, self.project).state == "active":
-            before = overview.anchor(self.project.state)
+            before = overview.read_anchor_line(self.project.state)
             assert policies.activate(name, self.project).closes is None
-            assert overview.anchor(self.project.state) == before
+            assert overview.read_anchor_line(self.project.state) == before
             return
         if unfinished:
             with pytest.raises(PolicyError):
@@ -222,7 +222,9 @@ class ProjectMachine(RuleBasedStateMachine):
         """Places that everyone uses under the policy in force."""
         opened = OpenProject.open(self.project.state)
         keys, ledger = opened.keys, opened.ledger
-        people = keys.labeler_keys(self.project.namespace, [f"worker {u}" for u in range(LABELERS)])
+        people = keys.hash_labelers(
+            self.project.namespace, [f"worker {u}" for u in range(LABELERS)]
+        )
         table = ledger.releases.labelers(kind)
         found = {tuple(key): int(n) for key, n in zip(table.labelers, table.used, strict=True)}
         return [found.get(tuple(key), 0) for key in people]

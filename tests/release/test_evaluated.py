@@ -287,10 +287,12 @@ def test_a_release_that_was_killed_is_finished(project, teacher, monkeypatch):
             patch.setattr(owner, step, die)
             with pytest.raises(KeyboardInterrupt):
                 evaluate()
-        assert overview.releases(project)[-1].state == state
+        assert overview.list_releases(project)[-1].state == state
     charged = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
     assert spent(project) == before + charged
-    drawn = (project.private_maps / overview.releases(project)[-1].id / "window.npz").read_bytes()
+    drawn = (
+        project.private_maps / overview.list_releases(project)[-1].id / "window.npz"
+    ).read_bytes()
     # Labels that changed since are not looked at: the sum was drawn.
     made = evaluate(RAW.with_columns(label=1 - pl.col("label")))
     assert not made.reused and spent(project) == before + charged

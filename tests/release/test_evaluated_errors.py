@@ -22,7 +22,11 @@ from labelguard.mechanisms.noise import NONCE_BYTES, Noise, ReleasedNoise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Coordinates, Head, Window
-from labelguard.release.head_summary import CoefficientErrors, normal_draws, simultaneous_factor
+from labelguard.release.head_summary import (
+    CoefficientErrors,
+    compute_simultaneous_factor,
+    draw_normal_errors,
+)
 from labelguard.text import LABEL_A
 
 DRAWS, QUANTILE, NOMINAL = 3000, 1.959964, 0.95
@@ -63,10 +67,10 @@ class World:
         grid = statistic.Grid(2.0**-20, round(noise * 2**20), "gaussian", D)
         total = statistic.exact_sum(self.z, self.rows, self.draw(rng), bounds, grid.step)
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
-        weight = statistic.pair_weights(self.rows, bounds, len(self.z))
-        bound = statistic.sampling_bound(self.z, self.rows, bounds)
+        weight = statistic.sum_pair_weights(self.rows, bounds, len(self.z))
+        bound = statistic.bound_sampling_covariance(self.z, self.rows, bounds)
         window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, None, bound)
-        return Evaluation.of(COORDINATES, [window])
+        return Evaluation.of_windows(COORDINATES, [window])
 
     def truth(self):
         """The expected difference per label."""
@@ -184,8 +188,8 @@ def test_what_a_gate_subtracts_is_exceeded_as_often_as_it_says(confidence):
 def test_the_bound_is_that_of_its_definition():
     """Σ_u (m_u/4) Σ_j w² z zᵀ, and above the clustered variance in every direction."""
     z, rows = _public(np.random.default_rng(3))
-    bounds = statistic.bounds(z, rows, 0.5)
-    found = statistic.sampling_bound(z, rows, bounds)
+    bounds = statistic.compute_bounds(z, rows, 0.5)
+    found = statistic.bound_sampling_covariance(z, rows, bounds)
     own = z[rows.pair].astype(np.float64)
     weight = bounds.weight[rows.unit]
     expected = np.einsum("n,ni,nj->ij", 10 / 4 * weight**2, own, own)
@@ -207,16 +211,16 @@ def _agreeing(bounds):
     right, timid = head(1.5, -0.8, 0.4), head(0.3, -0.16, 0.08)
     mean = 1 / (1 + np.exp(-z[rows.pair].astype(np.float64) @ right.coefficients))
     found = bounds(z, rows)
-    grid = statistic.grid(found, D, Noise("gaussian", 0.5))
-    weight = statistic.pair_weights(rows, found, len(z))
-    bound, estimates, error = statistic.sampling_bound(z, rows, found), [], 0.0
+    grid = statistic.choose_grid(found, D, Noise("gaussian", 0.5))
+    weight = statistic.sum_pair_weights(rows, found, len(z))
+    bound, estimates, error = statistic.bound_sampling_covariance(z, rows, found), [], 0.0
     for _ in range(300):
         labels = np.where(rng.random(len(rows)) < mean, LABEL_A, 1 - LABEL_A).astype(np.uint8)
         total = statistic.exact_sum(z, rows, labels, found, grid.step)
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         noise = grid.scale * grid.step
         window = Window(noisy, noise, z, weight, found.clip, found.sensitivity, None, bound)
-        estimate, error = Evaluation.of(COORDINATES, [window]).difference(right, timid)
+        estimate, error = Evaluation.of_windows(COORDINATES, [window]).difference(right, timid)
         estimates.append(estimate)
     own = found.weight[rows.unit] / found.weight[rows.unit].sum()
     truth = 0.0
@@ -227,7 +231,7 @@ def _agreeing(bounds):
 
 
 def test_a_head_that_is_rightly_sure_is_not_taken_for_worse_than_a_timid_one():
-    estimates, error, truth = _agreeing(statistic.unclipped_bounds)
+    estimates, error, truth = _agreeing(statistic.compute_unclipped_bounds)
     assert truth > 0.03
     assert abs(estimates.mean() - truth) < 5 * estimates.std() / np.sqrt(len(estimates))
     assert coverage(estimates, np.full(300, error), truth) > NOMINAL - 5 * np.sqrt(0.05 / 300)
@@ -235,7 +239,7 @@ def test_a_head_that_is_rightly_sure_is_not_taken_for_worse_than_a_timid_one():
 
 def test_clipping_those_who_agree_would_take_it_for_worse():
     """The bounds of a teacher, which may be biased: the timid head wins, surely and wrongly."""
-    estimates, error, truth = _agreeing(lambda z, rows: statistic.bounds(z, rows, 0.5))
+    estimates, error, truth = _agreeing(lambda z, rows: statistic.compute_bounds(z, rows, 0.5))
     assert truth > 0.03 and (estimates < truth - 1.96 * error).all()
 
 
@@ -244,9 +248,9 @@ def test_no_labels_at_all_are_clipped():
     rng = np.random.default_rng(8)
     z = (rng.normal(size=(80, D)) * [3, 1, 0.2]).astype(np.float32)
     rows = Rows(rng.integers(0, 80, 900), rng.integers(0, 30, 900), 30)
-    found = statistic.unclipped_bounds(z, rows)
+    found = statistic.compute_unclipped_bounds(z, rows)
     for half in (np.sign(z[rows.pair] @ rng.normal(size=D)) / 2 for _ in range(50)):
-        for units, part in statistic.contributions(z, rows, half):
+        for units, part in statistic.sum_by_labeler(z, rows, half):
             norm = np.linalg.norm(part * found.weight[units, None], axis=1)
             assert (norm <= found.clip).all()
     assert found.sensitivity == 2 * found.clip
@@ -281,30 +285,30 @@ def test_errors_have_the_covariance_of_their_parts():
     )
     expected = gain @ (scatter + (1.5**2 + 2.0**2) * EYE) @ gain.T + prior + np.diag([0.09, 0])
     # 20,000 draws: a standard error of a variance is 1 to 2 %.
-    assert np.cov(made.draws().T) == pytest.approx(expected, rel=0.08, abs=0.1)
-    assert np.array_equal(made.draws(), made.draws())
+    assert np.cov(made.simulate().T) == pytest.approx(expected, rel=0.08, abs=0.1)
+    assert np.array_equal(made.simulate(), made.simulate())
 
 
 def test_the_bound_never_exceeds_what_the_clip_allows():
     wide = errors(bound=1e6 * EYE, radius=2.0)
     narrow = errors(bound=EYE, radius=2.0)
-    assert wide.cluster_half_widths(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
-    assert narrow.cluster_half_widths(EYE) == pytest.approx(1.96, rel=1e-3)
+    assert wide.compute_cluster_half_widths(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
+    assert narrow.compute_cluster_half_widths(EYE) == pytest.approx(1.96, rel=1e-3)
 
 
 def test_differences_are_covered_together():
-    drawn = normal_draws(np.eye(6))
-    factor, spread = simultaneous_factor(drawn)
+    drawn = draw_normal_errors(np.eye(6))
+    factor, spread = compute_simultaneous_factor(drawn)
     assert spread[0, 1] == pytest.approx(np.sqrt(2), rel=0.03)
     assert 2.7 < factor < 3.0  # Tukey's range of six, 4.03, over √2
 
 
 def test_errors_are_kept_as_arrays():
     made = errors(noises=(ReleasedNoise("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
-    again = CoefficientErrors.of_arrays(made.arrays("here/"), "here/", 2)
+    again = CoefficientErrors.from_arrays(made.arrays("here/"), "here/", 2)
     assert again is not None and again.noises == made.noises and again.radius == made.radius
-    assert np.array_equal(again.draws(), made.draws())
-    assert CoefficientErrors.of_arrays({}, "here/", 2) is None
+    assert np.array_equal(again.simulate(), made.simulate())
+    assert CoefficientErrors.from_arrays({}, "here/", 2) is None
 
 
 @pytest.mark.parametrize(
@@ -314,4 +318,4 @@ def test_errors_are_kept_as_arrays():
 def test_damaged_errors_are_refused(name, value):
     arrays = errors(noises=(ReleasedNoise("ball", 2.0, 4),)).arrays("") | {name: value}
     with pytest.raises(ValueError, match=r"shape|kind|broadcast|finite|found"):
-        CoefficientErrors.of_arrays(arrays, "", 2)
+        CoefficientErrors.from_arrays(arrays, "", 2)

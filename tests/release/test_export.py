@@ -15,7 +15,7 @@ from support.lives import TABLE, first_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
-from labelguard.release.export import choose_unturned_rows, target_probabilities
+from labelguard.release.export import choose_unturned_rows, compute_target_probabilities
 from labelguard.release.frameworks import FRAMEWORKS
 
 GAMMA = 0.2
@@ -164,12 +164,12 @@ def test_a_posterior_is_the_heads_probability_in_the_mean_over_flips():
     nothing = np.full(3, np.nan)
     columns = {"label_probability": nothing, "flip_probability": flip}
     first, second = (
-        target_probabilities(pa.table(columns), "posterior", lambda batch, p=p: p)
+        compute_target_probabilities(pa.table(columns), "posterior", lambda batch, p=p: p)
         for p in (prior, 1 - prior)
     )
     seen = prior * (1 - GAMMA) + (1 - prior) * GAMMA
     np.testing.assert_allclose(seen * first + (1 - seen) * (1 - second), prior, rtol=1e-12)
-    alone = target_probabilities(pa.table(columns), "soft", lambda batch: prior)
+    alone = compute_target_probabilities(pa.table(columns), "soft", lambda batch: prior)
     np.testing.assert_array_equal(alone, prior)
 
 

@@ -12,7 +12,7 @@ from support.preferences import dump, files
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.budget.policy import usual_delta
+from labelguard.budget.policy import choose_usual_delta
 from labelguard.errors import NoProject, NotAgreed
 from labelguard.extras import MissingExtra
 from labelguard.project import policies
@@ -73,7 +73,7 @@ def test_what_was_shown_is_what_is_released(options, project):
     card = release.card
     assert card["mechanism"] == shown.mechanism
     assert card["privacy"]["epsilon"] == shown.epsilon == 3
-    assert card["privacy"]["delta"] == shown.delta == usual_delta(24)
+    assert card["privacy"]["delta"] == shown.delta == choose_usual_delta(24)
     assert card["counts"]["rows"] == shown.labels
     assert card["counts"]["charged"] == shown.charged
     assert card["budget"]["left"] == shown.left

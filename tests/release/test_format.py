@@ -340,7 +340,7 @@ def ring(vectors, tmp_path):
 
 
 def test_the_library_gives_the_names_of_the_page(vectors, ring):
-    labelers = ring.labeler_keys(vectors["namespace"], [vectors["labeler_id"]])
+    labelers = ring.hash_labelers(vectors["namespace"], [vectors["labeler_id"]])
     assert block128.to_hex(labelers[0]) == vectors["labeler"]
     group = {"labeler_id": [vectors["labeler_id"]], "group_id": [vectors["group"]["group_id"]]}
     groups, _ = read_groups(pa.table(group), ring, vectors["namespace"])
@@ -379,7 +379,7 @@ def test_the_library_gives_the_contents_of_the_page(vectors, ring, in_sql):
     digests = canonical.compute_unit_digests(words, in_sql)
     assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
     units = blocks([content["unit"] for content in contents])
-    assert np.array_equal(ring.content_unit_keys(digests), units)
+    assert np.array_equal(ring.hash_contents(digests), units)
 
 
 def test_the_library_gives_the_digest_of_a_map_on_the_page(vectors, ring, tmp_path):
@@ -439,10 +439,10 @@ def in_sql():
         yield connection
 
 
-def encoded(connection, value, sql_type):
-    kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
-    encoding = canonical.encode("x", canonical.content_of_types([kind]))
-    query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
+def encoded(connection, value, content_type_sql):
+    kind = connection.sql(f"SELECT NULL::{content_type_sql} AS x").types[0]
+    encoding = canonical.encode_sql("x", canonical.find_content_of_types([kind]))
+    query = f"SELECT {encoding} FROM (SELECT $1::{content_type_sql} AS x)"
     found: str | None = connection.execute(query, [value]).fetchall()[0][0]
     return found
 

@@ -18,7 +18,7 @@ CEILING = 60
 
 
 def states(project):
-    return [line.state for line in overview.releases(project.state)]
+    return [line.state for line in overview.list_releases(project.state)]
 
 
 def test_another_release_is_made_while_one_learns(project_on_each, gates, tmp_path):
@@ -31,7 +31,7 @@ def test_another_release_is_made_while_one_learns(project_on_each, gates, tmp_pa
         assert spent(project) == used and other.card["counts"]["charged"] == 0
         assert [note for note in other.notes if "is being computed by another process" in note]
         assert overview.verify(project.state).ok
-        assert all(finding.ok for finding in doctor.examine(project))
+        assert all(finding.ok for finding in doctor.check_installation(project))
         assert backup.backup(tmp_path / "backup.tar.zst", project=project).unfinished
         assert not learning.done()
     learned = learning.result(PATIENCE)
@@ -45,7 +45,7 @@ def test_another_release_is_made_while_one_learns(project_on_each, gates, tmp_pa
 def test_it_is_computed_once_and_given_up_by_nobody(project, gates):
     raw = labels()
     with gates.learning(raw, project) as learning:
-        [line] = overview.releases(project.state)
+        [line] = overview.list_releases(project.state)
         for act in (
             lambda: lg.privatize(raw, project=project, **gates.options),
             lambda: abandon(line.id, project),

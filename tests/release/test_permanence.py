@@ -73,14 +73,14 @@ def test_the_same_command_needs_no_ranks(project):
 
 
 def test_planning_and_answering_never_read_the_label_column(project, monkeypatch):
-    read = buckets.column
+    read = buckets.read_column
     asked_for: list[str] = []
 
     def spy(table, name):
         asked_for.append(name)
         return read(table, name)
 
-    monkeypatch.setattr(buckets, "column", spy)
+    monkeypatch.setattr(buckets, "read_column", spy)
     assert "label" not in selection.PUBLIC
     privatize(project, pairs(ASKED, RANKS))
     assert asked_for.count("label") == len(list(project.private_maps.rglob("*.parquet")))

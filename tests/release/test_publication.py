@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard, constants, snapshot_download
@@ -22,9 +21,8 @@ import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
-from labelguard.release import publication
 from labelguard.storage import destinations
-from labelguard.storage.files import SUMS, hashes_of, sums_text
+from labelguard.storage.files import SUMS, hash_file, hash_files
 
 NAME = "org/preferences"
 LOADING = """
@@ -56,7 +54,7 @@ def directory(used_project):
 
 
 def contents(directory):
-    return {name: (directory / name).read_bytes() for name in hashes_of(directory)}
+    return {name: (directory / name).read_bytes() for name in hash_files(directory)}
 
 
 def public(directory):
@@ -180,35 +178,9 @@ def test_a_directory_gets_the_same_files_once(used_project, directory, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 4_000, 10**9])
-def test_load_dataset_reads_a_directory_in_one_file_or_several(
-    size, used_project, directory, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(publication, "SHARD_BYTES", size)
+def test_load_dataset_reads_a_published_directory(used_project, directory, tmp_path):
     lg.publish("r0001", tmp_path / "published", project=used_project)
     assert load(tmp_path / "published", tmp_path).equals(lg.load(directory))
-
-
-def test_many_rows_are_cut_into_files_of_a_size(used_project, directory, tmp_path, monkeypatch):
-    rows = pq.read_table(directory / "data.parquet")
-    monkeypatch.setattr(publication, "SHARD_BYTES", 40_000)
-    source, scratch = tmp_path / "data.parquet", tmp_path / "scratch"
-    scratch.mkdir()
-    with pq.ParquetWriter(source, rows.schema, store_schema=False) as writer:
-        for _ in range(40):
-            writer.write_table(rows)
-    digest = publication.sha256(source)
-    card = tmp_path / "CARD.md"
-    card.touch()
-    committed = {"data.parquet": digest, "CARD.md": publication.sha256(card)}
-    files = publication._published_files(tmp_path, committed, scratch)
-    shards = sorted(name for name in files if name.startswith("data"))
-    assert len(shards) > 2 and shards[0] == f"data-00000-of-{len(shards):05d}.parquet"
-    read = [pq.read_table(files[name].path) for name in shards]
-    assert pa.concat_tables(read).equals(pq.read_table(source))
-    assert max(files[name].path.stat().st_size for name in shards) < 50_000
-    listed = {name: file.sha256 for name, file in files.items() if name not in (SUMS, "README.md")}
-    assert files[SUMS].path.read_text() == sums_text(listed)
 
 
 def test_the_command_says_where_the_release_is(used_project, directory, tmp_path, monkeypatch):
@@ -309,11 +281,11 @@ HOSTILE = "x`|\n---\ntags: [evil]\n---\n<script>alert(1)</script> [click](javasc
 
 def test_names_that_others_chose_cannot_write_the_card(directory):
     card = json.loads((directory / "card.json").read_text())
-    plain = DatasetCard(cards.to_markdown(card)).data.to_dict()
+    plain = DatasetCard(cards.format_markdown(card)).data.to_dict()
     card["privacy"]["public_columns"] = [HOSTILE]
     card["counts"]["left_out"] = {HOSTILE: 1}
     card["not_protected"].append(HOSTILE)
-    text = cards.to_markdown(card)
+    text = cards.format_markdown(card)
     assert DatasetCard(text).data.to_dict() == plain
     assert plain["labelguard"]["epsilon"] == card["privacy"]["epsilon"]
     body = text.split("\n---\n", 1)[1]
@@ -333,7 +305,7 @@ def test_the_card_passes_the_validation_of_the_hub(directory, hub):
 
 def test_a_file_of_another_content_is_not_copied(tmp_path):
     (tmp_path / "file").write_text("content")
-    file = destinations.PublicFile(tmp_path / "file", publication.sha256(tmp_path / "file"))
+    file = destinations.PublicFile(tmp_path / "file", hash_file(tmp_path / "file"))
     file.copy_to((tmp_path / "copy").open("wb"))
     (tmp_path / "file").write_text("another")
     with pytest.raises(LabelguardError, match="was altered"):

@@ -8,7 +8,7 @@ import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.project.opening import OpenProject
 from labelguard.storage import destinations
-from labelguard.storage.files import SUMS, hashes_of
+from labelguard.storage.files import SUMS, hash_files
 
 pytestmark = pytest.mark.integration
 PLACE = "s3://bucket/releases/one"
@@ -33,7 +33,7 @@ def objects(s3):
 def public(project):
     [record] = OpenProject.open(project).ledger.releases.all()
     directory = OpenProject.open(project).project.releases / record.id
-    files = {name: (directory / name).read_bytes() for name in hashes_of(directory)}
+    files = {name: (directory / name).read_bytes() for name in hash_files(directory)}
     return {**files, "README.md": files["CARD.md"]}
 
 

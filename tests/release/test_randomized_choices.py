@@ -21,7 +21,7 @@ from labelguard.accounting import randomized_response as binary
 from labelguard.accounting.blocks import Block
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
-from labelguard.release.card import facts
+from labelguard.release.card import list_facts
 
 FALSE_FAILURE = 1e-6
 SIZES = (3, 4, 6)
@@ -168,7 +168,7 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(project,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.drawn.write_release_files", stopped)
+        patch.setattr("labelguard.release.drawn.DrawnRelease.finish_and_write", stopped)
         with pytest.raises(KeyboardInterrupt):
             release_choices(rows(seed=1), project, **PRICE)
     made = release_choices(rows(seed=2), project, **PRICE)
@@ -206,7 +206,7 @@ def test_labelers_who_are_exhausted_do_not_stop_others(project):
     everybody = [{**row, "prompt": row["prompt"] + "?"} for row in rows(labelers=4)]
     made = release_choices(everybody, project, exhausted="drop")
     assert made.card["counts"]["charged"] == 1
-    shown = dict(facts(made.card))
+    shown = dict(list_facts(made.card))
     assert shown["  beyond the allowance"] == f"{3 * PER_LABELER} (left out)"
     assert shown["  dropped by the bound"] == "0"
     whose = f"{3 * PER_LABELER} labels beyond the allowance of their labeler left out"

@@ -25,9 +25,9 @@ from labelguard.release import card, sections
 from labelguard.release.model_card import LearnedRelease, find_learned_releases, front_matter
 from labelguard.release.writer import copy_release
 from labelguard.report import overview
-from labelguard.report.page import report, write
-from labelguard.report.render import html, markdown
-from labelguard.storage.files import SUMS, find_changed_file, hashes_of
+from labelguard.report.page import report, write_report
+from labelguard.report.render import render_html, render_markdown
+from labelguard.storage.files import SUMS, find_changed_file, hash_files
 
 CEILING = 60
 
@@ -105,7 +105,7 @@ def test_every_file_of_a_release_is_as_readable_as_its_rows(project, tmp_path, m
 
 @pytest.mark.parametrize("name", [WEIGHTS, "model"])
 def test_a_link_is_no_file_of_a_release(name, made, tmp_path):
-    expected = hashes_of(made.path)
+    expected = hash_files(made.path)
     del expected[SUMS]
     assert find_changed_file(made.path, expected) is None
     away = tmp_path / "away"
@@ -115,7 +115,7 @@ def test_a_link_is_no_file_of_a_release(name, made, tmp_path):
         find_changed_file(made.path, {WEIGHTS: expected[WEIGHTS]})
     )
     with pytest.raises(ProjectError, match=f"'{name}' cannot be part of a release"):
-        hashes_of(made.path)
+        hash_files(made.path)
 
 
 def test_a_backup_holds_them_too(made, project, tmp_path):
@@ -131,13 +131,13 @@ def test_a_backup_holds_them_too(made, project, tmp_path):
 def test_names_that_sums_cannot_tell_are_refused(name, tmp_path):
     (tmp_path / name).touch()
     with pytest.raises(ProjectError, match="cannot be part of a release"):
-        hashes_of(tmp_path)
+        hash_files(tmp_path)
 
 
 def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ProjectError, match="'pipe' cannot be part of a release"):
-        hashes_of(tmp_path)
+        hash_files(tmp_path)
 
 
 ONE = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")
@@ -234,22 +234,22 @@ def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_pa
     made = report(project=tmp_path)
     [own] = [section for section in made.sections if section.id == "seal"]
     assert own.title == f"The seal of this release ({sealed.id})" and own.chart
-    page = html(made)
+    page = render_html(made)
     assert "It is sealed with wax." in page and "red &lt;b&gt;" in page and "red <b>" not in page
-    assert "It is sealed with wax." in markdown(made)
+    assert "It is sealed with wax." in render_markdown(made)
 
 
 @pytest.mark.slow
 def test_a_card_outlives_its_mechanism(sealed, tmp_path, monkeypatch):
     monkeypatch.undo()  # the package is gone
-    [gone] = sections.sections_of_card(sealed.card)
+    [gone] = sections.load_card_sections(sealed.card)
     assert "sealed cannot be shown: it is not installed" in gone.text[0]
-    assert ("  duplicates", "0") in list(card.facts(sealed.card))
-    found = write(tmp_path / "report.html", sealed.id, tmp_path)
+    assert ("  duplicates", "0") in list(card.list_facts(sealed.card))
+    found = write_report(tmp_path / "report.html", sealed.id, tmp_path)
     assert found.ok and "cannot be shown" in (tmp_path / "report.html").read_text()
 
 
 def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(sealed, tmp_path):
     older = {name: value for name, value in sealed.card.items() if name != "seal"}
-    [section] = sections.sections_of_card(older)
+    [section] = sections.load_card_sections(older)
     assert "cannot be shown: KeyError" in section.text[0]

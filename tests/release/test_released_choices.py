@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from support import world
-from support.choices import clip_of_choices, sum_of_choices
+from support.choices import Choices, clip_of_choices, sum_of_choices
 from support.exports import write
 from support.preferences import STATISTIC
 
@@ -25,7 +25,7 @@ from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.choices import Choices, recover_responses
+from labelguard.mechanisms.choices import recover_responses
 from labelguard.release.head import Window
 from labelguard.storage import buckets
 
@@ -90,7 +90,7 @@ class World:
         self.z = np.column_stack([pairs.table[n].to_numpy() for n in names]).astype(np.float32)
         self.pairs = pairs
         tables = [buckets.read_bucket(staged.rows_directory, b) for b in range(buckets.BUCKETS)]
-        labels = [buckets.column(t, "label") for t in tables if t is not None]
+        labels = [buckets.read_column(t, "label") for t in tables if t is not None]
         self.labels = np.concatenate(labels).astype(np.uint8)
 
     def total(self, bounds, step=1e-9):
@@ -119,7 +119,7 @@ def direct(chosen, quantile):
 def test_pairs_of_choices_sum_to_the_statistic_of_choices(quantile, tmp_path):
     chosen = random_choices(1)
     here = World(table(chosen), tmp_path / "input")
-    found = statistic.bounds(here.z, here.rows, quantile)
+    found = statistic.compute_bounds(here.z, here.rows, quantile)
     clip, weight, total = direct(chosen, quantile)
     assert found.clip == pytest.approx(clip, rel=1e-5)
     np.testing.assert_allclose(np.sort(found.weight), np.sort(weight), rtol=1e-5)
@@ -148,7 +148,7 @@ def neighbours(tmp_path_factory):
 
 def movement(neighbours, quantile):
     """How far the sums of two of them are apart, and what is claimed."""
-    bounds = statistic.bounds(neighbours[0][0].z, neighbours[0][0].rows, quantile)
+    bounds = statistic.compute_bounds(neighbours[0][0].z, neighbours[0][0].rows, quantile)
     worst = 0.0
     for worlds in neighbours:
         totals = np.array([there.total(bounds) for there in worlds])

@@ -3,24 +3,18 @@
 Releases of published formats: what is said of them, who is charged, what is set aside.
 """
 
-import json
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from support.preferences import STATISTIC, compared
 from support.published import SHAPES, as_table
 
 import labelguard
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs.pairs import read_pairs
 from labelguard.learning.features import open_provider
 from labelguard.project.erasure import remove_labeler
 from labelguard.project.project import find
@@ -131,24 +125,6 @@ def release(project, rows, **options):
 
 def arena_rows():
     return SHAPES["arena"].rows(WANTED)
-
-
-def test_the_battles_of_the_page_are_read_as_it_says(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
-    (battle,) = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)
-    (command,) = re.findall(r"\$ labelguard (privatize battles.csv .*)", page)
-    monkeypatch.chdir(tmp_path)
-    Path("battles.csv").write_text(battle, encoding="utf-8")
-    labelguard.init()
-    done = CliRunner().invoke(main, [*command.split(), "--accept-little-use", "--json"])
-    assert done.exit_code == 0, done.output
-    rows = labelguard.load(json.loads(done.stdout)["path"], "polars")
-    first = {row["prompt"][0]["content"]: row for row in rows.to_dicts()}
-    assert set(first) == {"Name a prime.", "Is it late?", "Say hello."}
-    said = {side[0]["content"]: side for side in (first["Name a prime."][s] for s in CHOSEN)}
-    assert [m["content"] for m in said["9."]] == ["9.", "Another?", "Sorry, 7."]
-    features = {"features": "source:model", "public_columns": ["model"], "unit": "item"}
-    assert read_pairs("battles.csv", **features).table["source_model_first"][0].as_py() == "small"
 
 
 def test_values_of_labels_that_a_format_fixes_cannot_be_named(project):

@@ -48,7 +48,8 @@ from labelguard.jobs import settings
 assert lg.__file__.startswith({copy!r}), lg.__file__
 shown = CliRunner().invoke(main, ["privatize", "--help"]).stdout
 print("help", "--colour [red|blue]" in shown)
-options = settings.job_schema()["$defs"]["ReleaseSettings"]["properties"]["options"]["properties"]
+schema = settings.build_job_schema()["$defs"]["ReleaseSettings"]
+options = schema["properties"]["options"]["properties"]
 print("job.yaml", "red" in str(options["colour"]))
 for colour in ("red", "green"):
     try:
@@ -63,7 +64,7 @@ runpy.run_path({docs!r}, run_name="__main__")
 
 def test_an_option_added_to_one_class_is_everywhere(tmp_path):
     for package in ("labelguard", "docs"):
-        leave = shutil.ignore_patterns("__pycache__", "*.png", "*.svg")
+        leave = shutil.ignore_patterns("*.png", "*.svg")
         shutil.copytree(ROOT / package, tmp_path / package, ignore=leave)
     source = tmp_path / "labelguard/options.py"
     text = source.read_text(encoding="utf-8")
@@ -133,7 +134,7 @@ def test_a_release_is_charged_and_marked_before_a_label_is_read(project, monkeyp
 
     for act in ("begin_job", "charge", "mark_reading", "mark_drawn"):
         watch(Ledger, act)
-    watch(buckets, "column", lambda given: given[1] == "label")
+    watch(buckets, "read_column", lambda given: given[1] == "label")
     lg.privatize(TABLE.slice(0, 20), **PRICE, project=project)
     told = seen[seen.index("begin_job") :]  # it was staged before, in an order of its own
     assert list(dict.fromkeys(told)) == [

@@ -21,12 +21,12 @@ from support.twice import Twice
 import labelguard as lg
 from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.release import drawn, publication
-from labelguard.release.pairs_file import item_keys, read_preference_pairs
-from labelguard.release.rows import ROWS, list_files, rows_path
-from labelguard.release.writer import verified_release_directory
+from labelguard.release import drawn
+from labelguard.release.pairs_file import compute_item_keys, read_preference_pairs
+from labelguard.release.rows import ROWS, find_rows_path, list_files
+from labelguard.release.writer import verify_release_directory
 from labelguard.report import overview
-from labelguard.storage.files import SUMS, fsync_path, hashes_of, sums_text
+from labelguard.storage.files import SUMS, format_sums, fsync_path, hash_files
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
 RR = BUDGET | {"mechanism": "rr"}
@@ -65,8 +65,8 @@ def test_parts_behind_one_another_are_the_rows_of_the_one_file(releases):
     assert pl.concat(read).equals(pl.read_parquet((whole / ROWS).read_bytes()))
     assert len({len(frame) for frame in read}) > 1 and not min(map(len, read))
     assert (parts / "card.json").read_bytes() == (whole / "card.json").read_bytes()
-    assert (parts / SUMS).read_text() == sums_text(
-        {name: digest for name, digest in hashes_of(parts).items() if name != SUMS}
+    assert (parts / SUMS).read_text() == format_sums(
+        {name: digest for name, digest in hash_files(parts).items() if name != SUMS}
     )
 
 
@@ -108,18 +108,18 @@ def test_what_learns_from_a_release_reads_parts_as_it_reads_one_file(releases, t
 
 
 def test_a_part_that_is_missing_altered_or_added_is_noticed(copy, releases):
-    assert verified_release_directory(copy) == copy
+    assert verify_release_directory(copy) == copy
     (copy / NAMES[1]).write_bytes((copy / NAMES[0]).read_bytes() + b" ")
     with pytest.raises(ProjectError, match=f"{NAMES[1]} was altered"):
-        verified_release_directory(copy)
+        verify_release_directory(copy)
     (copy / NAMES[1]).unlink()
-    for read in (lg.load, verified_release_directory):
+    for read in (lg.load, verify_release_directory):
         with pytest.raises(ProjectError, match=f"{NAMES[1]} is missing"):
             read(copy)
     shutil.copy2(releases[0] / NAMES[1], copy)
     shutil.copy2(copy / NAMES[0], copy / "data-00128-of-00128.parquet")
     with pytest.raises(ProjectError, match=r"data-00128-of-00128\.parquet was added"):
-        verified_release_directory(copy)
+        verify_release_directory(copy)
 
 
 def test_sums_that_name_no_part_are_those_of_no_release(copy):
@@ -127,18 +127,17 @@ def test_sums_that_name_no_part_are_those_of_no_release(copy):
     (copy / SUMS).write_text("\n".join(sums) + "\n")
     (copy / NAMES[-1]).unlink()
     with pytest.raises(ProjectError, match=f"{NAMES[-1]} is missing"):
-        verified_release_directory(copy)
+        verify_release_directory(copy)
 
 
-def test_what_is_published_of_either_is_a_release(releases, tmp_path, monkeypatch):
-    monkeypatch.setattr(publication, "SHARD_BYTES", 1)
+def test_what_is_published_of_either_is_a_release(releases, tmp_path):
     for path in releases:
         published = tmp_path / path.parents[2].name
         lg.publish(path.name, published, project=path.parents[1])
         assert lg.load(published).equals(lg.load(path))
-        assert open_release(str(published), None).file == rows_path(published)
-    names = {path.name for path in list_files(rows_path(tmp_path / str(COUNT)))}
-    assert names == set(NAMES) and len(list_files(rows_path(tmp_path / "64"))) > 1
+        assert open_release(str(published), None).file == find_rows_path(published)
+    names = {path.name for path in list_files(find_rows_path(tmp_path / str(COUNT)))}
+    assert names == set(NAMES) and len(list_files(find_rows_path(tmp_path / "64"))) == 1
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["parts", "one file"])
@@ -152,14 +151,17 @@ def test_a_directory_whose_name_reads_as_a_pattern_is_read_itself(number, releas
     assert not {*lg.load(decoy)["prompt"]} & {*prompts}  # the decoy has other rows
     for kind in ("polars", "arrow", "pandas"):
         assert pl.DataFrame(_columns(lg.load(release, kind)))["prompt"].equals(prompts)
-    rows = fitting._read_dataset(rows_path(release), tmp_path / "cache")
+    rows = fitting._read_dataset(find_rows_path(release), tmp_path / "cache")
     assert rows["prompt"][:] == prompts.to_list()
-    assert item_keys(rows_path(release)).tolist() == item_keys(rows_path(releases[number])).tolist()
+    assert (
+        compute_item_keys(find_rows_path(release)).tolist()
+        == compute_item_keys(find_rows_path(releases[number])).tolist()
+    )
     assert agreement(release) == agreement(releases[number])
     assert set(read_prompts(release)) == set(prompts)
     for path, other in ((tmp_path / "p[1].jsonl", expected), (tmp_path / "p1.jsonl", expected[:1])):
         other.write_ndjson(path)
-    assert len(item_keys(tmp_path / "p[1].jsonl")) == len(expected)
+    assert len(compute_item_keys(tmp_path / "p[1].jsonl")) == len(expected)
     assert read_preference_pairs(tmp_path / "p[1].jsonl")["prompt"].to_pylist() == prompts.to_list()
 
 

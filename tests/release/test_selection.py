@@ -89,7 +89,10 @@ def test_a_use_is_a_block_of_new_labels(tmp_path):
     for block, uses in ((None, [1, 1, 1, 1]), (8, [1, 1, 2, 5]), (1, [1, 8, 9, 33])):
         project = lg.init(tmp_path / str(block))
         release = lg.privatize(pairs(asked, opinions(51, 1)), project=project, block=block, **PRICE)
-        found = [overview.labeler(f"worker {n}", project.state).allowances[0] for n in range(4)]
+        found = [
+            overview.read_labeler_budget(f"worker {n}", project.state).allowances[0]
+            for n in range(4)
+        ]
         assert [place.used for place in found] == uses
         assert {place.allowed for place in found} == {max(uses)}  # nothing is reserved
         laws = release.card["flip_probability"]["blocks"]
@@ -137,7 +140,7 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path):
     release = lg.privatize(rankings(asked, opinions(len(asked), 1)), project=project, **bound)
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places
-    assert overview.budget(project.state).allowances[0].left == 6 * 2
+    assert overview.read_budget(project.state).allowances[0].left == 6 * 2
 
 
 def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path):
@@ -145,7 +148,7 @@ def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path):
     project, bound = lg.init(tmp_path), PRICE | {"max_labels_per_labeler": 2, "block": 1}
     with pytest.raises(PolicyError, match="no label fits"):
         lg.privatize(rankings(asked, opinions(4, 1)), project=project, **bound)
-    assert overview.budget(project.state).policy is None
+    assert overview.read_budget(project.state).policy is None
 
 
 def test_a_content_has_one_block_of_all_its_labels_or_of_few(tmp_path):
@@ -163,7 +166,7 @@ def test_a_content_has_one_block_of_all_its_labels_or_of_few(tmp_path):
             max_labels_per_labeler=most,
         )
         assert release.card["counts"]["labelers"] == 10 and len(items(release)) == labels
-        assert overview.budget(project.state).allowances[0].allowed == 10
+        assert overview.read_budget(project.state).allowances[0].allowed == 10
         [flip] = lg.load(release)["flip_probability"].unique()
         law = Block(randomized_response.threshold(1), most or 3)
         assert flip == pytest.approx(law.flip_probability)

@@ -68,7 +68,7 @@ def test_the_card_and_the_head_are_shown_in_the_same_words(project, release):
 
 def test_a_labeler_pays_one_place_however_many_labels_they_gave(project):
     lg.privatize(survey(), project=project, uses=3, **TEACHER)
-    [budget] = overview.budget(project.state).allowances
+    [budget] = overview.read_budget(project.state).allowances
     assert (budget.allowed, budget.used) == (360, 120)
     assert overview.verify(project.state).ok
 
@@ -119,7 +119,7 @@ def test_windows_add_up_to_one_statistic(project, tmp_path, no_noise):
     assert windows.card["statistic"]["windows"] == 2
     one, two = Head.load(whole.path), Head.load(windows.path)
     x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
-    assert np.corrcoef(one.margins(x), two.margins(x))[0, 1] > 0.999
+    assert np.corrcoef(one.predict_log_odds(x), two.predict_log_odds(x))[0, 1] > 0.999
     assert two.noise > one.noise
 
 

@@ -64,7 +64,7 @@ def spent_by(who, project):
     """ε of a person, as all three places that tell it have it."""
     across = add_up_spending([who], [project]).total
     letter = erasure.preview_removal(who, "erased", project, never_seen=True).epsilon
-    assert across and letter == overview.labeler(who, project).epsilon == across.epsilon
+    assert across and letter == overview.read_labeler_budget(who, project).epsilon == across.epsilon
     return letter
 
 
@@ -88,7 +88,7 @@ def test_who_left_under_one_of_two_ids_loses_to_later_policies_as_before(tmp_pat
     project = lg.init(tmp_path / "linked")
     lg.privatize(labels_table(), project=project, epsilon=3.0, uses=2, **COST)
     linking.add_source("tool", "known", project)
-    linking.link(WHO, "tool:7", project)
+    linking.link_two_ids(WHO, "tool:7", project)
     erasure.remove_labeler(WHO, "erased", project)
     add_policy(project)
     assert spent_by(WHO, project) == 5.0
@@ -143,7 +143,7 @@ def test_ids_that_are_linked_have_one_budget(tmp_path):
     project = lg.init(tmp_path / "linked")
     lg.privatize(labels_table(), project=project, epsilon=3.0, uses=2, **COST)
     linking.add_source("tool", "known", project)
-    linking.link(WHO, "tool:7", project)
+    linking.link_two_ids(WHO, "tool:7", project)
     total = add_up_spending([WHO, "tool:7"], [tmp_path / "linked"]).total
     assert total and total.epsilon == 3.0
 
@@ -160,7 +160,7 @@ def test_there_is_no_sum_across_units_and_none_of_contents(two, tmp_path):
 
 
 def test_an_id_that_nobody_knows_is_refused_and_not_repeated(two):
-    with pytest.raises(LedgerError, match="nobody with this id") as error:
+    with pytest.raises(LedgerError, match="this id was never seen") as error:
         add_up_spending(["some secret"], two)
     assert "secret" not in str(error.value)
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from support.preferences import STATISTIC
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.cli.main import main
 from labelguard.project import policies
 from labelguard.report import overview
@@ -31,7 +31,7 @@ def weekly(project, weeks, paces, **options):
     label = options.pop("label", 1)
     options = {"mechanism": "rr", "exhausted": "drop"} | options
     for week in weeks:
-        with clock.simulate_time(MONDAY + timedelta(weeks=week)):
+        with simulate_time(MONDAY + timedelta(weeks=week)):
             lg.privatize(labels(week, paces, label), project=project, **options)
 
 
@@ -42,8 +42,8 @@ def policy(project, *allow, name="clinic", **options):
 
 def weeks_left(project, week):
     """The weeks of each allowance, at a time after the first Monday."""
-    with clock.simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
-        return [one.weeks_left for one in overview.budget(project).allowances]
+    with simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
+        return [one.weeks_left for one in overview.read_budget(project).allowances]
 
 
 def test_use_is_counted_over_all_labelers():
@@ -73,7 +73,7 @@ def test_there_is_no_rate_until_two_weeks_are_over_nor_by_a_clock_that_was_set_b
     assert weeks_left(project, 2) == [27], "18 of 20 are left, at 2 in 3 weeks"
     place = ["--project", str(project.state.parent)]
     for week, shown in ((1, False), (2, True)):
-        with clock.simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
+        with simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
             said = CliRunner().invoke(main, ["budget", "show", *place]).output
         assert ("at the present rate" in said) == shown
 

@@ -12,7 +12,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, find
 from labelguard.report import demonstration
-from labelguard.report.doctor import check_connector, examine
+from labelguard.report.doctor import check_connector, check_installation
 
 _DESK = "[connectors.desk]"
 
@@ -93,7 +93,7 @@ def test_where_skips_are_hidden_among_ties_none_is_counted(tool):
 
 def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(tool):
     project, desk = tool
-    with pytest.raises(InvalidLabels, match="nothing was answered"):
+    with pytest.raises(InvalidLabels, match="holds no answers yet"):
         check_connector("desk", project)
     desk.answer("maria", 1, "left", harmless="right")
     with pytest.raises(InvalidLabels, match="question"):
@@ -113,12 +113,12 @@ def test_what_it_notes_does_not_depend_on_what_was_answered(tool):
 
 
 def test_one_fault_is_told_once(used_project):
-    assert all(one.ok for one in examine(used_project))
+    assert all(one.ok for one in check_installation(used_project))
     (used_project.keys / "project.key").unlink()
-    found = {one.name: one.detail for one in examine(used_project) if not one.ok}
+    found = {one.name: one.detail for one in check_installation(used_project) if not one.ok}
     assert "project.key" in found.pop("keys")
     names = ("ledger", "private maps", "ingested answers", "deliveries", "budget")
-    assert found == dict.fromkeys(names, "not looked at: see keys")
+    assert found == dict.fromkeys(names, "not checked: see keys")
 
 
 # The demonstration; what it measures is in the golden text of the command.

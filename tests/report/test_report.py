@@ -17,9 +17,9 @@ from support.commands import run
 from support.pages import DOCS, ROOT
 from support.preferences import STATISTIC, TABLE
 from support.reports import HOSTILE, section
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.configuration.project_file import OrganisationTable
@@ -32,12 +32,12 @@ from labelguard.release.coefficients import COLUMNS
 from labelguard.release.sections import Section, Table
 from labelguard.report import overview
 from labelguard.report.facts import format_best_guess_accuracy
-from labelguard.report.page import report, write
-from labelguard.report.render import Report, html, json_text, markdown
+from labelguard.report.page import report, write_report
+from labelguard.report.render import Report, render_html, render_json, render_markdown
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
 STATEMENTS = list(OrganisationTable.model_fields)
-RENDERERS = (html, markdown, json_text)
+RENDERERS = (render_html, render_markdown, render_json)
 # Templates that have the columns of the report's tables, and a line of them that is of a letter.
 WORDS = [
     ROOT / "labelguard" / name for name in ("report/words.j2", "release/mechanisms/sections.j2")
@@ -108,7 +108,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
 
 def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project):
     for year, table in ((2031, TABLE), (2030, TABLE.slice(0, 9))):
-        with clock.simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
+        with simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
             lg.privatize(table, project=project, **BUDGET)
     found = overview.verify(project)
     assert found.ok and "2030-05-01T00:00:00Z" in str(found.backwards)
@@ -126,8 +126,8 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
     assert document.title == "<b>Clinic</b>: labels under differential privacy"
     facts = dict(document.summary)
     assert facts["contact"] == "privacy@clinic.example" and len(facts["project id"]) == 16
-    assert facts["period"] == overview.releases(project)[0].created_at[:10]
-    page = html(document)
+    assert facts["period"] == overview.list_releases(project)[0].created_at[:10]
+    page = render_html(document)
     assert "&lt;b&gt;Clinic&lt;/b&gt;" in page and "<b>Clinic" not in page
 
 
@@ -159,9 +159,9 @@ def test_the_hook_is_told_in_counts(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "hook"]
     opened = OpenProject.open(project)
-    inbox = Inbox.at(project.state, project.ledger_url, opened.keys)
-    inbox.put([Event("desk", (Answer("1", 1), Answer("2", 1)))])
-    inbox.bury("desk", b"secret words", "no JSON")
+    inbox = Inbox.open(project.state, project.ledger_url, opened.keys)
+    inbox.store_events([Event("desk", (Answer("1", 1), Answer("2", 1)))])
+    inbox.store_dead_letter("desk", b"secret words", "no JSON")
     inbox.close()
     worker = {"reconciled": {"desk": "2026-01-05"}, "releases": {"files": "r0001"}}
     (project.state / "worker.json").write_text(json.dumps(worker))
@@ -208,14 +208,14 @@ def test_no_text_of_a_pair_is_in_it(released):
 
 
 def test_a_kept_anchor_is_looked_for_in_the_journal(project, tmp_path):
-    kept, page = overview.anchor(project).anchor, tmp_path / "report.md"
+    kept, page = overview.read_anchor_line(project).anchor, tmp_path / "report.md"
     lg.privatize(TABLE.slice(0, 9), project=project, **BUDGET)
     proof = section(report(project=project), "verification")
-    assert overview.anchor(project).anchor in proof.lines
-    assert write(page, project=project, anchor=kept).ok
+    assert overview.read_anchor_line(project).anchor in proof.lines
+    assert write_report(page, project=project, anchor=kept).ok
     assert f"holds entry {kept.split(':')[2]} as the anchor" in page.read_text()
     forged = kept[:-1] + ("0" if kept[-1] != "0" else "1")
-    document = write(page, project=project, anchor=forged)
+    document = write_report(page, project=project, anchor=forged)
     assert not document.ok and "it was cut or changed" in page.read_text()
     assert "as the anchor that was kept" not in page.read_text()
 
@@ -225,7 +225,7 @@ def test_who_left_is_told_by_pseudonym(project):
     assert not [one for one in report(project=project).sections if one.id == "people"]
     retired = erasure.remove_labeler("worker 1", "retired", project).labeler
     erased = erasure.remove_labeler("worker 2", "erased", project).labeler
-    linking.link("worker 3", "a newcomer", project)
+    linking.link_two_ids("worker 3", "a newcomer", project)
     document = report(project=project)
     gone = section(document, "people")
     kinds = {(retired, "retired"), (erased, "erased")}
@@ -237,7 +237,7 @@ def test_who_left_is_told_by_pseudonym(project):
 def test_who_left_under_one_of_two_ids_is_told_with_the_other(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     linking.add_source("tool", "known", project)
-    linking.link("worker 1", "tool:7", project)
+    linking.link_two_ids("worker 1", "tool:7", project)
     left = erasure.remove_labeler("worker 1", "erased", project)
     gone = section(report(project=project), "people")
     assert dict(gone.facts)["left with another id of theirs still active"] == "1"
@@ -316,7 +316,7 @@ class Tags(HTMLParser):
 
 
 def test_no_name_becomes_markup_of_the_page():
-    page = html(hostile())
+    page = render_html(hostile())
     tags = Tags(page).found
     assert not {"script", "iframe", "object", "link", "base", "form"} & {tag for tag, _ in tags}
     for _, attributes in tags:
@@ -328,7 +328,7 @@ def test_no_name_becomes_markup_of_the_page():
 
 
 def test_no_name_becomes_markup_of_the_markdown():
-    text = markdown(hostile())
+    text = render_markdown(hostile())
     assert "\u202e" not in text and "\x1b" not in text
     outside = [line for line in text.splitlines() if not line.startswith("    ")]
     for line in outside:
@@ -338,12 +338,12 @@ def test_no_name_becomes_markup_of_the_markdown():
     assert sum(line.startswith("#") for line in outside) == 2
     assert "1\\. one" in outside
     command = Section("b", "B", lines=("labelguard plan my_dir/*.csv --x 'a & $b'",))
-    document = markdown(Report("T", "", "0", True, (), (command,)))
+    document = render_markdown(Report("T", "", "0", True, (), (command,)))
     assert f"\n    {command.lines[0]}\n" in document  # to be typed as it stands
 
 
 def test_no_name_becomes_markup_of_the_json():
-    text = json_text(hostile())
+    text = render_json(hostile())
     assert text.isascii() and json.loads(text)["title"] == HOSTILE
 
 
@@ -360,13 +360,13 @@ def test_hostile_names_of_sources_and_features_are_escaped(tmp_path):
     remember(project, ran(1, why=HOSTILE, model=HOSTILE, outcome=f"  - {HOSTILE}"))
     document = report(project=project)
     assert name in words(document)
-    page, text = html(document), markdown(document)
+    page, text = render_html(document), render_markdown(document)
     assert "<b onclick" not in page and "<script>alert" not in page and "\u202e" not in page + text
     assert "&lt;b onclick=x&gt;" in page and "\\<b onclick" in text
 
 
 def test_the_policy_of_the_page_allows_its_style_and_nothing_else(released):
-    page = html(report(project=released[0]))
+    page = render_html(report(project=released[0]))
     style = page.split("<style>")[1].split("</style>")[0]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     allowed = f"default-src &#39;none&#39;; img-src data:; style-src &#39;sha256-{digest}&#39;"
@@ -375,13 +375,13 @@ def test_the_policy_of_the_page_allows_its_style_and_nothing_else(released):
 
 
 def test_the_name_of_the_file_says_the_format(project, tmp_path):
-    assert write(tmp_path / "a.md", project=project).format == "md"
-    assert write(tmp_path / "a.json", project=project).format == "json"
-    assert write(tmp_path / "a", project=project).format == "html"
-    assert write(tmp_path / "b.md", project=project, format="json").format == "json"
-    with pytest.raises(LabelguardError, match=r"found m\.pdf: print the page to a PDF"):
-        write(tmp_path / "m.pdf", project=project)
-    overview.export(tmp_path / "ledger.json", project)
+    assert write_report(tmp_path / "a.md", project=project).format == "md"
+    assert write_report(tmp_path / "a.json", project=project).format == "json"
+    assert write_report(tmp_path / "a", project=project).format == "html"
+    assert write_report(tmp_path / "b.md", project=project, format="json").format == "json"
+    with pytest.raises(LabelguardError, match=r"found m\.pdf; for a PDF, print the page"):
+        write_report(tmp_path / "m.pdf", project=project)
+    overview.export_ledger(tmp_path / "ledger.json", project)
     for name in ("a.md", "a", "ledger.json"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     assert find(tmp_path).state == project.state

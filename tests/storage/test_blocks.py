@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelguard.storage.blocks import distinct_rows, first_rows, order_within
+from labelguard.storage.blocks import distinct_rows, find_first_rows, order_within
 
 ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**64 - 1) | st.integers(0, 2)))
 
@@ -27,6 +27,6 @@ def test_distinct_rows_are_those_of_a_sort(rows):
     distinct, which = distinct_rows(group, key)
     assert distinct.T.tolist() == [list(row) for row in sorted(set(rows))]
     assert distinct[:, which].T.tolist() == [list(row) for row in rows]
-    first = first_rows(which, distinct.shape[1])
+    first = find_first_rows(which, distinct.shape[1])
     assert [rows[row] for row in first.tolist()] == sorted(set(rows))
     assert [rows.index(rows[row]) for row in first.tolist()] == first.tolist()

@@ -1,11 +1,26 @@
 """The statistic of choices by its definition, from the responses themselves."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.mechanisms.statistic import clip_and_weights
+from labelguard.mechanisms.statistic import choose_clip_and_weights
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Choice j, of unit[j], is among the rows offsets[j] to offsets[j+1] of a matrix."""
+
+    offsets: NDArray[np.intp]
+    unit: NDArray[np.intp]
+    units: int
+
+    @property
+    def size(self):
+        return np.diff(self.offsets)
 
 
 def centred(features, asked):
@@ -19,7 +34,9 @@ def clip_of_choices(features, asked, quantile):
     """C and the weights of labelers, from the norms of those who choose at random."""
     squares = (centred(features, asked) ** 2).sum(axis=1)
     of_choice = np.add.reduceat(squares, asked.offsets[:-1]) / asked.size
-    return clip_and_weights(np.sqrt(np.bincount(asked.unit, of_choice, asked.units)), quantile)
+    return choose_clip_and_weights(
+        np.sqrt(np.bincount(asked.unit, of_choice, asked.units)), quantile
+    )
 
 
 def sum_of_choices(features, asked, best, clip, weight):

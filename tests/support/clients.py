@@ -16,7 +16,7 @@ from labelguard.project.opening import OpenProject
 @contextlib.contextmanager
 def inbox_of(made):
     """The inbox of a project."""
-    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
+    with contextlib.closing(OpenProject.open(made).answers.open_inbox()) as inbox:
         yield inbox
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from labelguard.storage.files import SUMS, hashes_of, sums_text
+from labelguard.storage.files import SUMS, format_sums, hash_files
 
 NOISE = ("label_probability", "flip_probability", "residual_flip_estimate")
 
@@ -46,7 +46,7 @@ def release_copy(directory, table):
     card = {"release": "r0001-c0de", "kind": "labels", "privacy": privacy}
     (directory / "card.json").write_text(json.dumps(card))
     (directory / "CARD.md").write_text("# Release r0001-c0de\n")
-    (directory / SUMS).write_text(sums_text(hashes_of(directory)))
+    (directory / SUMS).write_text(format_sums(hash_files(directory)))
     return directory
 
 

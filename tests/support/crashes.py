@@ -220,7 +220,7 @@ class Ring:
 
 
 def committed(project):
-    return [record.state for record in overview.releases(project)].count("committed")
+    return [record.state for record in overview.list_releases(project)].count("committed")
 
 
 @contextlib.contextmanager

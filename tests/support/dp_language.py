@@ -35,12 +35,17 @@ def labels():
 def problem(kind, base, lora=LORA, of=None, *, swapped=False, **settings):
     """On a CPU; `settings` are those of a training configuration."""
     config = Path(base).with_name("config.yaml")
-    usual = {"max_length": 48, "per_device_train_batch_size": 6, "learning_rate": 0.01}
+    usual = {
+        "max_length": 48,
+        "per_device_train_batch_size": 6,
+        "learning_rate": 0.01,
+        "use_cpu": "true",
+    }
     given = {**usual, **settings}
     config.write_text("\n".join(f"{name}: {value}" for name, value in given.items()))
     options = LearnerOptions(base, lora, str(config))
     prepared = PreparedLanguage.of(kind, pairs(swapped=swapped), options)
-    return prepared.open(of or records(), "cpu")
+    return prepared.open(of or records())
 
 
 def moved(found, steps=2):

@@ -107,26 +107,10 @@ def argilla_page(rows):
     return [{"items": records, "total": len(records)}]
 
 
-def argilla_unflattened(rows):
+def argilla_unflattened():
     """`records.to_list(flatten=False)`, which drops the status of responses."""
-    return [
-        {
-            "id": f"task {number}",
-            "fields": _fields(of_task[0]),
-            "metadata": {},
-            "suggestions": {},
-            "responses": {
-                NAME: [
-                    {"value": WORDS.get(row["label"], "response_a"), "user_id": row["labeler_id"]}
-                    for row in of_task
-                ]
-            },
-            "vectors": {},
-            "status": "completed",
-            "_server_id": f"server {number}",
-        }
-        for number, of_task in enumerate(_tasks(rows).values())
-    ]
+    responses = {NAME: [{"value": "response_a", "user_id": "ann"}]}
+    return [{"id": "1", "fields": {"prompt": "why"}, "responses": responses, "_server_id": "1"}]
 
 
 def label_studio(rows, tag="pairwise"):
@@ -264,7 +248,7 @@ def read(source, scratch, **reading):
         found = formats.apply_format(part, connection, asked)
         layout = found.find_layout(connection)
         batches = readers.read_batches(
-            found.file, connection, query.canonical_query(layout, layout.content)
+            found.file, connection, query.build_canonical_query(layout, layout.content)
         )
         frames += [pl.DataFrame(pl.from_arrow(batch)) for batch in batches]
     frame = pl.concat(frames)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import comb
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.budget import pricing
 
 
@@ -37,25 +37,25 @@ def draw(threshold, labels, blocks, rng):
 
 def on_card(threshold, *labels):
     """Blocks of these sizes as a card has them."""
-    laws = [block(threshold, m) for m in labels]
+    laws = [find_block(threshold, m) for m in labels]
     names = ("flip_probability", "labels", "second_moment")
     return [{name: getattr(law, name) for name in names} for law in laws]
 
 
 def scale_thresholds(patch, factor):
     """Coins flip so many times as often as they are paid for, as a mistake would have it."""
-    exact = pricing.prices
+    exact = pricing.compute_prices
 
     def scaled(*asked):
         prices = exact(*asked).items()
         return {k: {"threshold": int(price["threshold"] * factor)} for k, price in prices}
 
-    patch.setattr(pricing, "prices", scaled)
+    patch.setattr(pricing, "compute_prices", scaled)
 
 
 def most_changes(threshold, labels):
     """How many flips are likely."""
-    return block(threshold, labels).most_changes
+    return find_block(threshold, labels).most_changes
 
 
 def odds(threshold):

@@ -37,7 +37,7 @@ def of_part(project, raw, part, share=SHARE):
     """The rows of one part's labelers."""
     opened = OpenProject.open(project)
     ids = raw["labeler_id"].unique().cast(pl.String).to_list()
-    keys = opened.keys.labeler_keys(opened.project.namespace, ids)
+    keys = opened.keys.hash_labelers(opened.project.namespace, ids)
     own = [
         i for i, yes in zip(ids, opened.keys.splits(share).is_in(keys, part), strict=True) if yes
     ]

@@ -87,13 +87,13 @@ def stored(made):
     """How many events wait of each answer, by the answer's id."""
 
     found: dict[str, int] = {}
-    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
-        for name in inbox.connectors():
-            inbox.claim(name, "looked at", 1_000_000)
+    with contextlib.closing(OpenProject.open(made).answers.open_inbox()) as inbox:
+        for name in inbox.list_connectors():
+            inbox.claim_events(name, "looked at", 1_000_000)
         for event in inbox.read_claimed("looked at"):
             for answer in event.answers:
                 found[answer.record] = found.get(answer.record, 0) + 1
-        inbox.settle(())
+        inbox.finish_claims(())
     return found
 
 

@@ -64,11 +64,11 @@ class Desk:
         return found
 
     def committed(self):
-        return [one.id for one in overview.releases(self.path) if one.state == "committed"]
+        return [one.id for one in overview.list_releases(self.path) if one.state == "committed"]
 
     def charged(self):
         """Uses of all labelers."""
-        return sum(one.used for one in overview.budget(self.path).allowances)
+        return sum(one.used for one in overview.read_budget(self.path).allowances)
 
 
 def labels(batch, seed=1):

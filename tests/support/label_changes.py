@@ -53,7 +53,7 @@ def labels_of_orders(size):
 
 def unclipped(z, rows):
     """Bounds under which nobody is clipped, so that only the movement of labels counts."""
-    return statistic.unclipped_bounds(z, rows)
+    return statistic.compute_unclipped_bounds(z, rows)
 
 
 def parts(z, rows, labels, bounds, *, clip=None):

@@ -10,7 +10,7 @@ from labelguard.text import LABEL_TIE
 
 
 def rows_keep_the_order_of_the_file(patch):
-    patch.setattr(staged, "canonical_order", lambda table: np.arange(table.num_rows))
+    patch.setattr(staged, "compute_canonical_order", lambda table: np.arange(table.num_rows))
 
 
 def _keep_usable_rows(patch, change):
@@ -45,7 +45,7 @@ def labels_enter_the_key(patch):
 
 
 def _counts(patch, count):
-    whole = selection.counts_for_ledger
+    whole = selection.collect_ledger_counts
 
     def counts(plan):
         rows = plan.directory.parent / "input" / "rows"
@@ -53,7 +53,7 @@ def _counts(patch, count):
         labels = [y for table in tables if table is not None for y in table["label"].to_pylist()]
         return whole(plan) | {"duplicates": count(labels)}
 
-    patch.setattr(selection, "counts_for_ledger", counts)
+    patch.setattr(selection, "collect_ledger_counts", counts)
 
 
 def preferences_are_counted(patch):

@@ -43,7 +43,7 @@ BAD = (int(THEIRS[0]), int(THEIRS[3]), int(OTHERS[1]), int(OTHERS[40]))
 
 
 def key_of(project, labeler=WHO):
-    return KeyRing(project.keys).labeler_keys("files", [labeler])
+    return KeyRing(project.keys).hash_labelers("files", [labeler])
 
 
 def pseudonym(project, labeler=WHO):

@@ -199,7 +199,7 @@ def dump(state):
 
 def spent(project):
     """Places in use, of all allowances of the policy in force."""
-    return sum(one.used for one in overview.budget(project.state).allowances)
+    return sum(one.used for one in overview.read_budget(project.state).allowances)
 
 
 def files(directory):

@@ -103,29 +103,6 @@ def implicit(n, p):
 
 
 @each
-def ultrafeedback(n, p):
-    """Completions with their scores (openbmb/UltraFeedback), by a rater of one's own."""
-    found = {"a": (8.5, 2.0), "b": (3.0, 3.5), "tie": (5.0, 5.0), None: (None, 5.0)}[p]
-    completions = [
-        {
-            "model": model,
-            "response": said,
-            "annotations": {"helpfulness": {"Rating": "N/A", "Rationale": ""}},
-            "critique": "",
-            "overall_score": score,
-        }
-        for model, said, score in zip(("one", "other"), sides(n), found, strict=True)
-    ]
-    return {
-        "source": "made",
-        "instruction": question(n),
-        "models": ["one", "other"],
-        "completions": completions,
-        "labeler_id": who(n),
-    }
-
-
-@each
 def binarized(n, p):
     """ultrafeedback_binarized: a prompt of text that both lists of messages begin with."""
     chosen, rejected = ([user(question(n)), assistant(said)] for said in by_position(n, p))
@@ -226,21 +203,6 @@ def votes(n, p):
     return {"judge_hash": row.pop("labeler_id"), **row, "winner": winner}
 
 
-@each
-def kaggle(n, p):
-    """Battles of two turns, as Kaggle's competition has them: who won, in three columns."""
-    columns = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
-    texts = {"prompt": question(n), "response_a": sides(n)[0], "response_b": sides(n)[1]}
-    return {
-        "id": n,
-        "model_a": "small",
-        "model_b": "large",
-        "labeler_id": who(n),
-        **{name: json.dumps([text]) for name, text in texts.items()},
-        **{name: None if p is None else int(p == won) for name, won in columns.items()},
-    }
-
-
 @dataclass(frozen=True)
 class Shape:
     """How a format's rows are made, what it is called, and how its labelers are."""
@@ -259,14 +221,12 @@ SHAPES = {
     "scores": Shape(scores, "scores"),
     "hh-rlhf": Shape(hh_rlhf, "hh-rlhf", blank=False),
     "implicit": Shape(implicit, "hh-rlhf", blank=False),
-    "ultrafeedback": Shape(ultrafeedback, "ultrafeedback"),
     "binarized": Shape(binarized, "ultrafeedback", blank=False),
     "helpsteer": Shape(helpsteer, "helpsteer", "annotator"),
     "helpsteer2": Shape(helpsteer2, "helpsteer", "annotator"),
     "arena": Shape(arena, "arena", "judge"),
     "mt-bench": Shape(mt_bench, "arena", "judge"),
     "votes": Shape(votes, "arena", "judge_hash"),
-    "kaggle": Shape(kaggle, "kaggle"),
     "alpaca": Shape(alpaca, "alpaca", blank=False),
 }
 

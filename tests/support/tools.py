@@ -162,10 +162,10 @@ def take_in(project, *events):
 
 def deliver(project, *events, name="desk"):
     """Put events into the inbox as the hook of connector `name` does; how many were new."""
-    connector = DeskConnector(Settings.of(name, {"file": "unused"}))
-    inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
+    connector = DeskConnector(Settings.from_table(name, {"file": "unused"}))
+    inbox = Inbox.open(project.state, project.ledger_url, KeyRing(project.keys))
     told = [Event(name, tuple(connector.parse_event(event))) for event in events]
     try:
-        return inbox.put(told)
+        return inbox.store_events(told)
     finally:
         inbox.close()

@@ -15,7 +15,7 @@ from labelguard_trainer.training.evaluate import evaluate
 
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.props import estimate_error
-from labelguard.release.pairs_file import hold_out, item_keys
+from labelguard.release.pairs_file import compute_item_keys, hold_out
 
 # By chance a statistical test below fails once in a million: 4.9 standard errors.
 
@@ -81,11 +81,11 @@ def test_baselines_are_measured_on_the_rows_of_the_model_and_corrected_alike():
 def test_fewer_rows_are_evaluated_by_whole_items_and_always_the_same():
     items = np.repeat(np.arange(10, dtype=np.uint64), 3)
     out = items < 8
-    few = request.limit_held_out(items, out, 7)
+    few = request.choose_evaluated_rows(items, out, 7)
     assert few.sum() == 6 and set(items[few]) == {0, 1}
-    assert (few <= request.limit_held_out(items, out, 12)).all()
-    assert (request.limit_held_out(items, out, 24) == out).all()
-    assert request.limit_held_out(items, out, 1).sum() == 3  # an item at least
+    assert (few <= request.choose_evaluated_rows(items, out, 12)).all()
+    assert (request.choose_evaluated_rows(items, out, 24) == out).all()
+    assert request.choose_evaluated_rows(items, out, 1).sum() == 3  # an item at least
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
@@ -153,28 +153,28 @@ def _pairs(file, *, rename="", swap=False, chat=False):
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(chat):
-    items = item_keys(_pairs(Path("a.parquet"), chat=chat))
+    items = compute_item_keys(_pairs(Path("a.parquet"), chat=chat))
     out = hold_out(items, 0.1).reshape(5, 4_000)
     assert (out == out[0]).all() and len(set(items.tolist())) == 4_000
     assert abs(out[0].mean() - 0.1) < 4.9 * math.sqrt(0.09 / 4_000)
     assert (hold_out(items, 0.1) <= hold_out(items, 0.2)).all()
     assert not hold_out(items, 0).any()
     same = _pairs(Path("b.parquet"), rename="record-", swap=True, chat=chat)
-    assert (item_keys(same) == items).all()
+    assert (compute_item_keys(same) == items).all()
     pl.read_parquet(same).write_ndjson(Path("b.jsonl"))
-    assert (item_keys(Path("b.jsonl")) == items).all()
+    assert (compute_item_keys(Path("b.jsonl")) == items).all()
 
 
 def test_what_is_held_out_stays_so_in_every_version():
     one = pa.table({"prompt": ["a"], "chosen": ["b"], "rejected": ["c"]})
     pq.write_table(one, Path("one.parquet"))
-    assert item_keys(Path("one.parquet")).tolist() == [2274710708441003862]
+    assert compute_item_keys(Path("one.parquet")).tolist() == [2274710708441003862]
 
 
 def test_what_is_neither_text_nor_chat_is_refused():
     pq.write_table(pa.table({n: [1] for n in ("prompt", "chosen", "rejected")}), Path("n.parquet"))
     with pytest.raises(LabelguardError, match="must be texts, or chats"):
-        item_keys(Path("n.parquet"))
+        compute_item_keys(Path("n.parquet"))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])

@@ -203,8 +203,8 @@ def test_forward_is_smallest_in_the_mean_at_the_true_probability():
 
 
 def test_auto_is_forward():
-    assert losses.loss_of("auto") is losses.forward
-    assert losses.loss_of("robust") is losses.robust
+    assert losses.find_loss("auto") is losses.forward
+    assert losses.find_loss("robust") is losses.robust
 
 
 @pytest.mark.parametrize("name", REFERENCES)

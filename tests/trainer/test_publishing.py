@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import SUMS, hashes_of, sums_text
+from labelguard.storage.files import SUMS, format_sums, hash_files
 
 NAME = "org/aligned"
 
@@ -54,7 +54,7 @@ def model(trained, tmp_path):
 
 
 def public(directory):
-    files = {name: (directory / name).read_bytes() for name in hashes_of(directory)}
+    files = {name: (directory / name).read_bytes() for name in hash_files(directory)}
     return {**files, "README.md": files["TRAINING_CARD.md"]}
 
 
@@ -100,15 +100,15 @@ def test_an_adapter_names_the_base_that_others_have(adapter, shop, tmp_path):
     card = ModelCard((tmp_path / "out" / "README.md").read_text())
     assert card.data.base_model == "org/base" and card.data.library_name == "peft"
     publish_model(tmp_path / "out", tmp_path / "again", base="org/base")  # sums hold there too
-    assert hashes_of(tmp_path / "again") == hashes_of(tmp_path / "out")
+    assert hash_files(tmp_path / "again") == hash_files(tmp_path / "out")
 
 
 def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, tmp_path):
     card = model / "TRAINING_CARD.md"
     card.write_text(card.read_text().replace("- differential-privacy", "- non-private", 1))
-    hashes = hashes_of(model)
+    hashes = hash_files(model)
     del hashes[SUMS]
-    (model / SUMS).write_text(sums_text(hashes))
+    (model / SUMS).write_text(format_sums(hashes))
     command = ["train", "publish", str(model), "--to", str(tmp_path / "out")]
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 1 and "--non-private" in refused.output

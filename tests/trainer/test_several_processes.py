@@ -28,7 +28,7 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
 from labelguard.processes import count_processes, is_first_process
-from labelguard.storage.files import SUMS, hashes_of, sums_text
+from labelguard.storage.files import SUMS, format_sums, hash_files
 
 TESTS = Path(__file__).parents[1]
 EXAMPLE = TESTS.parent / "examples/fsdp.yaml"
@@ -66,7 +66,7 @@ def varied(beside):
     gamma = pl.Series("flip_probability", np.linspace(0.05, 0.45, len(rows)))
     rows.with_columns(gamma).write_parquet("varied/data.parquet")
     Path("varied", SUMS).unlink()
-    Path("varied", SUMS).write_text(sums_text(hashes_of(Path("varied"))))
+    Path("varied", SUMS).write_text(format_sums(hash_files(Path("varied"))))
     model = tiny_models.gpt2()
     for dropout in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):  # each process would drop others
         setattr(model.config, dropout, 0.0)

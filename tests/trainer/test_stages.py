@@ -167,7 +167,7 @@ def _step(shop, kind, **options):
 
 def _train(step, shop, output):
     nowhere: Any = None  # a language model asks no project
-    return step.train(TrainingTask(shop / "rr", nowhere, output, None, no_progress))
+    return step.train(TrainingTask(shop / "rr", nowhere, output, no_progress))
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTraine
 from labelguard_trainer.training import check_trl_version, models
 from labelguard_trainer.training.rows import RawLabels
 from labelguard_trainer.training.settings import check_fields, parse_lora, read_config
-from peft import LoraConfig
 from support import tiny_models as tiny
 
 from labelguard.errors import LabelguardError
@@ -131,15 +130,6 @@ def test_a_reward_model_is_no_language_model():
     args = RewardConfig("out", max_length=64)
     message = read_refusal(name, args, trainer=RewardTrainer, train_dataset=ROWS)
     assert "has 3 outputs" in message
-
-
-def test_a_frozen_backbone_goes_with_neither_lora_nor_dropout(base):
-    args = RewardConfig("out", max_length=64, frozen_backbone=True)
-    lora = LoraConfig(r=4)
-    given = {"trainer": RewardTrainer, "train_dataset": ROWS}
-    assert "only the head" in read_refusal(base, args, peft_config=lora, **given)
-    args = RewardConfig("out", max_length=64, frozen_backbone=True, disable_dropout=False)
-    assert "disable_dropout" in read_refusal(base, args, **given)
 
 
 def test_rows_whose_sides_are_equal_after_truncation_are_left_out_and_counted(base, caplog):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import labelguard as lg
 from labelguard.accounting.account import LabelNoise, RunNoise, StatisticNoise
 from labelguard.analysis.leaderboard import Leaderboard
-from labelguard.planner.forecast import PlanResult
+from labelguard.planner.advice import PlanResult
 from labelguard.project.policy_facts import Activation, PolicyDetails, PolicyLine
 from labelguard.report.inspection import Inspection
 

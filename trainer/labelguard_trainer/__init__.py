@@ -17,49 +17,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelguard_trainer.alignment.best_of import best_of
-    from labelguard_trainer.alignment.generation import generate
-    from labelguard_trainer.alignment.synthesis import synthesize
-    from labelguard_trainer.features.cache import VectorCache
-    from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
-    from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
-    from labelguard_trainer.training.evaluate import TrainingResult
-    from labelguard_trainer.training.kto import KTOConfig, KTOTrainer
-    from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
-    from labelguard_trainer.training.run import train
-    from labelguard_trainer.training.training_card import publish_model
+    from labelguard_trainer.alignment.best_of import best_of as best_of
+    from labelguard_trainer.alignment.generation import generate as generate
+    from labelguard_trainer.alignment.synthesis import synthesize as synthesize
+    from labelguard_trainer.features.cache import VectorCache as VectorCache
+    from labelguard_trainer.features.encoder import EncoderConfig as EncoderConfig
+    from labelguard_trainer.features.encoder import FrozenEncoder as FrozenEncoder
+    from labelguard_trainer.training.dpo import DPOConfig as DPOConfig
+    from labelguard_trainer.training.dpo import DPOTrainer as DPOTrainer
+    from labelguard_trainer.training.evaluate import TrainingResult as TrainingResult
+    from labelguard_trainer.training.kto import KTOConfig as KTOConfig
+    from labelguard_trainer.training.kto import KTOTrainer as KTOTrainer
+    from labelguard_trainer.training.reward import RewardConfig as RewardConfig
+    from labelguard_trainer.training.reward import RewardTrainer as RewardTrainer
+    from labelguard_trainer.training.run import train as train
+    from labelguard_trainer.training.training_card import publish_model as publish_model
 
-_HOMES = {
-    "alignment.best_of": ["best_of"],
-    "alignment.generation": ["generate"],
-    "alignment.synthesis": ["synthesize"],
-    "features.cache": ["VectorCache"],
-    "features.encoder": ["EncoderConfig", "FrozenEncoder"],
-    "training.dpo": ["DPOConfig", "DPOTrainer"],
-    "training.evaluate": ["TrainingResult"],
-    "training.kto": ["KTOConfig", "KTOTrainer"],
-    "training.training_card": ["publish_model"],
-    "training.reward": ["RewardConfig", "RewardTrainer"],
-    "training.run": ["train"],
+_MODULES = {
+    "DPOConfig": "training.dpo",
+    "DPOTrainer": "training.dpo",
+    "EncoderConfig": "features.encoder",
+    "FrozenEncoder": "features.encoder",
+    "KTOConfig": "training.kto",
+    "KTOTrainer": "training.kto",
+    "RewardConfig": "training.reward",
+    "RewardTrainer": "training.reward",
+    "TrainingResult": "training.evaluate",
+    "VectorCache": "features.cache",
+    "best_of": "alignment.best_of",
+    "generate": "alignment.generation",
+    "publish_model": "training.training_card",
+    "synthesize": "alignment.synthesis",
+    "train": "training.run",
 }
-
-__all__ = [
-    "DPOConfig",
-    "DPOTrainer",
-    "EncoderConfig",
-    "FrozenEncoder",
-    "KTOConfig",
-    "KTOTrainer",
-    "RewardConfig",
-    "RewardTrainer",
-    "TrainingResult",
-    "VectorCache",
-    "best_of",
-    "generate",
-    "publish_model",
-    "synthesize",
-    "train",
-]
+__all__ = [*_MODULES]
 
 
 # Trainers of TRL that take no noise of rows here, and what does.
@@ -78,11 +69,10 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    for home, names in _HOMES.items():
-        if name in names:
-            if home.startswith(("alignment", "training")):
-                import_module("labelguard_trainer.training").check_installation()
-            return getattr(import_module(f"labelguard_trainer.{home}"), name)
+    if module := _MODULES.get(name):
+        if not module.startswith("features"):
+            import_module("labelguard_trainer.training").check_installation()
+        return getattr(import_module(f"labelguard_trainer.{module}"), name)
     why = _OTHERS.get(name.removesuffix("Trainer").removesuffix("Config"))
     hint = f": {why}" if why else ""
     raise AttributeError(f"module 'labelguard_trainer' has no attribute {name!r}{hint}")

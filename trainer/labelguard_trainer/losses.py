@@ -61,19 +61,23 @@ def forward(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
 def robust(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
     """[(1−γ)ℓ(t; z) − γℓ(1−t; z)]/(1−2γ); with unequal γ to be weighted (`rows`)."""
     z = _widen_to_float32(z)
-    return unbias_loss(softplus(-z), softplus(z), target, flip_probability)
+    return estimate_true_loss(softplus(-z), softplus(z), target, flip_probability)
 
 
-def unbias_loss(given: Tensor, turned: Tensor, target: Probability, flip: Probability) -> Tensor:
+def estimate_true_loss(
+    given: Tensor, turned: Tensor, target: Probability, flip: Probability
+) -> Tensor:
     """Return an unbiased estimate of any loss of the true label, (n,), as `robust` is one.
 
     `given` is the loss if `chosen` is preferred, `turned` that if `rejected` is.
     """
-    first, second = weigh_both_losses(target, flip)
+    first, second = compute_unbiased_targets(target, flip)
     return first * given + second * turned
 
 
-def weigh_both_losses(target: Probability, flip: Probability) -> tuple[Probability, Probability]:
+def compute_unbiased_targets(
+    target: Probability, flip: Probability
+) -> tuple[Probability, Probability]:
     """Return the unbiased targets of both sides: (t − γ)/(1 − 2γ) and (1 − t − γ)/(1 − 2γ)."""
     return (target - flip) / (1 - 2 * flip), (1 - target - flip) / (1 - 2 * flip)
 
@@ -81,7 +85,7 @@ def weigh_both_losses(target: Probability, flip: Probability) -> tuple[Probabili
 LOSSES: Mapping[str, Loss] = {"forward": forward, "robust": robust, "soft": soft, "plain": plain}
 
 
-def loss_of(preference_loss: str) -> Loss:
+def find_loss(preference_loss: str) -> Loss:
     """Return the loss of that name; `auto` is `forward`, which is `soft` for rows without flips."""
     return LOSSES["forward" if preference_loss == "auto" else preference_loss]
 
@@ -97,7 +101,7 @@ def dpo(
     beta: float = 0.1,
     loss: str = "auto",
 ) -> Tensor:
-    """Return DPO's loss of each row, by `loss_of(loss)`.
+    """Return DPO's loss of each row, by `find_loss(loss)`.
 
     The first four are log-probabilities of whole answers, (n,) each, of the model and of its
     reference.
@@ -112,7 +116,7 @@ def dpo(
         torch.as_tensor(value, device=margin.device).expand_as(margin)
         for value in (target, flip_probability)
     )
-    return loss_of(loss)(margin, *rows)
+    return find_loss(loss)(margin, *rows)
 
 
 def ipo(
@@ -129,7 +133,7 @@ def ipo(
     (2t − 1)/(1 − 2γ)/(2β): the loss is a square still.
     """
     margin, aim = _widen_to_float32(margin), 1 / (2 * beta)
-    return unbias_loss((margin - aim) ** 2, (margin + aim) ** 2, target, flip_probability)
+    return estimate_true_loss((margin - aim) ** 2, (margin + aim) ** 2, target, flip_probability)
 
 
 def kto(
@@ -150,7 +154,7 @@ def kto(
     """
     sign = torch.where(desirable.bool(), 1.0, -1.0)
     given = torch.sigmoid(-sign * beta * (_widen_to_float32(log_ratio) - kl))
-    return unbias_loss(given, 1 - given, target, flip_probability)
+    return estimate_true_loss(given, 1 - given, target, flip_probability)
 
 
 def _widen_to_float32(z: Tensor) -> Tensor:

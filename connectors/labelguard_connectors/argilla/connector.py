@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from labelguard import extras
-from labelguard.answers.connector import Answer, Page, Settings, Unreadable, credential
+from labelguard.answers.connector import Answer, Page, Settings, Unreadable, read_credential
 from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
@@ -46,7 +46,7 @@ class Argilla:
     format = "argilla"
 
     def __init__(self, settings: Settings) -> None:
-        options = settings.own(ArgillaOptions)
+        options = settings.parse_options(ArgillaOptions)
         self._name, where = settings.name, f"{FILE}: connectors.{settings.name}"
         self._url = parse_server_url(where, options.url)
         self._dataset = DatasetName(options.dataset, options.workspace)
@@ -115,7 +115,7 @@ class Argilla:
                 else client.dataset(self._dataset).workspace_id
             )
             where = client.where
-        key = credential(self._name, "api_key")
+        key = read_credential(self._name, "api_key")
         dataset = create_dataset(where, self._url, key, identity, title, release, pairs, progress)
         return f"{self._url}/dataset/{dataset}/annotation-mode"
 
@@ -125,7 +125,7 @@ class Argilla:
             pass
 
     def _client(self) -> ArgillaClient:
-        extras.require("argilla", "the connector to Argilla")
+        extras.require_extra("argilla", "the connector to Argilla")
         from labelguard_connectors.argilla.rest import ArgillaClient
 
-        return ArgillaClient(self._name, self._url, credential(self._name, "api_key"))
+        return ArgillaClient(self._name, self._url, read_credential(self._name, "api_key"))

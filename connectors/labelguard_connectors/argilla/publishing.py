@@ -18,7 +18,7 @@ from labelguard.errors import ConnectorError
 from labelguard.release.writer import load, read_card
 from labelguard.text import Progress
 from labelguard_connectors.argilla.rest import HINTS
-from labelguard_connectors.releases import SIDES, released_pairs
+from labelguard_connectors.releases import SIDES, collect_released_pairs
 
 # Records in one request: Argilla takes 500, but some seconds for them.
 _RECORDS = 200
@@ -32,12 +32,12 @@ _GUIDELINES = (
 
 def read_pairs(release: Path, name: str) -> pl.DataFrame:
     """Return the pairs of a release that Argilla can show, for a data set of this name."""
-    extras.require("argilla-push", "publishing in Argilla")
+    extras.require_extra("argilla-push", "publishing in Argilla")
     if not 0 < len(name) <= _LONGEST_DATASET:
         raise ConnectorError(
             f"a data set of Argilla has a name of 1 to {_LONGEST_DATASET} characters"
         )
-    return argilla_pairs(load(release))
+    return collect_displayable_pairs(load(release))
 
 
 def create_dataset(
@@ -131,7 +131,7 @@ def _hide_client_messages(where: str) -> Iterator[None]:
     raise ConnectorError(f"{where}: Argilla's client: {kind}")
 
 
-def argilla_pairs(rows: pl.DataFrame) -> pl.DataFrame:
+def collect_displayable_pairs(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the distinct pairs: item_id, the fields, and `share`, the probability that A is
     preferred.
 
@@ -139,7 +139,7 @@ def argilla_pairs(rows: pl.DataFrame) -> pl.DataFrame:
     """
     for column in ("prompt", "chosen", "rejected"):
         _check_chats(rows, column)
-    return released_pairs(rows).drop("probability")
+    return collect_released_pairs(rows).drop("probability")
 
 
 def _check_chats(rows: pl.DataFrame, column: str) -> None:

@@ -28,7 +28,7 @@ class Ray:
     shares_memory = False
 
     def __init__(self, workers: int, address: str | None = None) -> None:
-        extras.require("ray", "--engine ray")
+        extras.require_extra("ray", "--engine ray")
         import ray
 
         self._started = not ray.is_initialized()

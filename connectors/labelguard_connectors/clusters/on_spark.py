@@ -31,7 +31,7 @@ class Spark:
     shares_memory = False
 
     def __init__(self, workers: int, address: str | None = None) -> None:
-        extras.require("spark", "--engine spark")
+        extras.require_extra("spark", "--engine spark")
         from pyspark.sql import SparkSession
 
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

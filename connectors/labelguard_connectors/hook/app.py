@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import labelguard
 from labelguard_connectors.hook.delivery import PATH, RETRY_SECONDS, STATUSES, Hook
-from labelguard_connectors.hook.metrics import CONTENT_TYPE, metrics_page
+from labelguard_connectors.hook.metrics import CONTENT_TYPE, render_metrics
 
 _DELIVERY = {
     "summary": "Deliver one event",
@@ -98,7 +98,7 @@ def _make_page_application(hooks: Mapping[str, Hook], stray: Hook | None) -> Fas
     async def metrics() -> Response:
         await asyncio.gather(*(hook.refresh_counts() for hook in hooks.values()))
         return Response(
-            metrics_page(
+            render_metrics(
                 {name: hook.metrics for name, hook in hooks.items()},
                 stray.metrics if stray else None,
             ),

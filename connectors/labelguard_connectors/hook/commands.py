@@ -47,7 +47,7 @@ def serve(host: str, port: int, no_worker: bool, project: tuple[Path, ...]) -> S
     Example:
       labelguard serve --port 8410
     """
-    extras.require(_EXTRA, "labelguard serve")
+    extras.require_extra(_EXTRA, "labelguard serve")
     from labelguard_connectors.hook import server
 
     worker = [] if no_worker else [sys.executable, "-m", "labelguard", "hook", "work", "--attached"]
@@ -83,7 +83,7 @@ def hook_work(once: bool, attached: bool, named: str, project: Path | None) -> T
     Example:
       labelguard hook work --once
     """
-    extras.require(_EXTRA, "labelguard hook work")
+    extras.require_extra(_EXTRA, "labelguard hook work")
     from labelguard_connectors.hook import worker
 
     if once:

@@ -81,11 +81,13 @@ class BatchWriter:
 
     async def bury(self, connector: str, body: bytes, why: str) -> None:
         """Wait until a body that cannot be understood is among the dead letters."""
-        await self._queue_and_await(partial(self._inbox.bury, connector, body, why), len(body))
+        await self._queue_and_await(
+            partial(self._inbox.store_dead_letter, connector, body, why), len(body)
+        )
 
     async def check_disk(self) -> None:
         """Wait until a record is on disk. Raises as `store` does."""
-        await self._queue_and_await(self._inbox.check, 0)
+        await self._queue_and_await(self._inbox.check_writable, 0)
 
     async def _queue_and_await(self, work: Event | Callable[[], None], size: int) -> None:
         is_full = self._waiting >= MOST_EVENTS or self._bytes + size > MOST_BYTES
@@ -118,7 +120,7 @@ class BatchWriter:
 
     def _store_events(self, events: list[Event]) -> None:
         began = time.perf_counter()
-        new, states = self._inbox.put(events), sum(len(event.answers) for event in events)
+        new, states = self._inbox.store_events(events), sum(len(event.answers) for event in events)
         self._metrics.commits.observe(time.perf_counter() - began)
         self._metrics.commit_events.observe(states)
         self._metrics.events.inc(new)
@@ -295,7 +297,10 @@ class Hook:
 
     def _read_counts(self) -> None:
         with contextlib.suppress(ConnectorError):
-            self._waiting, self._letters = self._inbox.waiting(), self._inbox.count_letters()
+            self._waiting, self._letters = (
+                self._inbox.count_waiting(),
+                self._inbox.count_dead_letters(),
+            )
             self.metrics.waiting.set(self._waiting)
             self.metrics.letters.set(self._letters)
 

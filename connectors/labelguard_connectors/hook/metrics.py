@@ -55,7 +55,7 @@ class Metrics:
         return int(done), int(new)
 
 
-def metrics_page(metrics: Mapping[str, Metrics], strays: Metrics | None = None) -> bytes:
+def render_metrics(metrics: Mapping[str, Metrics], strays: Metrics | None = None) -> bytes:
     """Return the numbers of projects, by name, as Prometheus reads them.
 
     Every number has the name of its project, but that of an only one, whose name is "". `strays`

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-from labelguard.budget.events import kind
-from labelguard.configuration.loader import validate
+from labelguard.budget.events import find_event_kind
+from labelguard.configuration.loader import validate_settings
 from labelguard.configuration.project_file import FILE, HookTable
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import Where
@@ -50,7 +50,7 @@ class Schedule:
     @classmethod
     def of(cls, hook: Mapping[str, Any]) -> Self:
         """From `[hook]`. Raises `ConnectorError` for what it cannot be."""
-        own = validate(HookTable, hook, FILE, at=("hook",), error=ConnectorError).release
+        own = validate_settings(HookTable, hook, FILE, at=("hook",), error=ConnectorError).release
         if own.mechanism not in (mechanisms := [*list_mechanisms(), AUTO]):
             raise ConnectorError(f"{_WHERE}.mechanism: expected one of {', '.join(mechanisms)}")
         when, _, count = own.when.partition(":")
@@ -66,7 +66,7 @@ class Schedule:
         """
         if self.when == "manual":
             return ["nothing is released automatically"]
-        budget = overview.budget(where)
+        budget = overview.read_budget(where)
         if (policy := budget.policy) is None:
             return [NO_POLICY]
         mechanism = self._choose_mechanism(policy, where)
@@ -87,7 +87,7 @@ class Schedule:
             return mechanism
         mechanisms = [
             line.mechanism
-            for line in overview.releases(where)
+            for line in overview.list_releases(where)
             if line.state == "committed" and line.part == "training"
         ]
         if mechanisms:
@@ -112,7 +112,7 @@ def _describe_allowance(event: str, policy: PolicyDetails, usage: Usage | None) 
     allowed = [a.allowed for a in policy.allowances if a.event == event]
     if not allowed:
         return f"the policy pays for no {event}: every release will be refused"
-    noun = kind(event).noun
+    noun = find_event_kind(event).noun
     if usage is None or not usage.labelers:
         count = pluralize(allowed[0], noun)
         return f"no labeler was charged yet; it lasts for {count} of each labeler"

@@ -66,7 +66,7 @@ class ServedProject:
 
     def attempts(self) -> Attempts:
         """Return the attempts to release; the last known ones, where none can be read any more."""
-        known = attempts.read(self._home)
+        known = attempts.read_attempts(self._home)
         self._attempts = known if known != Attempts() else self._attempts
         return self._attempts
 

@@ -77,7 +77,7 @@ def serve(
     with contextlib.ExitStack() as stack:
         bodies, hooks, watched = limits.Bodies(bounds), {}, {}
         for name, opened in projects.items():
-            inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
+            inbox = stack.enter_context(contextlib.closing(opened.answers.open_inbox()))
             watched[name] = ServedProject(opened.project)
             served = endpoints[name].served
             hooks[name] = Hook(served, inbox, bounds, watched[name], bodies, name)
@@ -85,8 +85,8 @@ def serve(
                 why = describe_unknown_source(source)
                 log.warning("unknown source", connector=f"{name}/{connector}".lstrip("/"), why=why)
         stray = None if "" in hooks else Hook({}, inbox, bounds, watched[name], bodies)
-        listener = stack.enter_context(contextlib.closing(terminal.listen(host, port)))
-        address = terminal.address_of(listener)
+        listener = stack.enter_context(contextlib.closing(terminal.open_listener(host, port)))
+        address = terminal.format_address(listener)
         for name, each in endpoints.items():
             for connector, why in each.left_out.items():
                 log.warning("not served", connector=f"{name}/{connector}".lstrip("/"), why=why)

@@ -30,7 +30,7 @@ from typing import Self
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from labelguard.answers import connector as connectors
-from labelguard.answers.connector import Answer, Connector, Settings, credential
+from labelguard.answers.connector import Answer, Connector, Settings, read_credential
 from labelguard.answers.inbox import Event, Letter
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
@@ -133,14 +133,14 @@ class Scheme:
             _require_matching_proof(proof, [secret.encode() for secret in secrets])
         elif self.name == "hmac-sha256":
             _require_matching_proof(
-                proof, [b"sha256=" + _hmac(one, body).hex().encode() for one in secrets]
+                proof, [b"sha256=" + _compute_hmac(one, body).hex().encode() for one in secrets]
             )
         else:
             stamp = headers.get(self.timestamp_header, "")
             _check_timestamp(stamp, self.timestamp_header)
             signed = stamp.encode("latin-1") + body
             _require_matching_proof(
-                proof, [base64.b64encode(_hmac(one, signed)) for one in secrets]
+                proof, [base64.b64encode(_compute_hmac(one, signed)) for one in secrets]
             )
 
 
@@ -153,7 +153,7 @@ def _has_standard_signature(secret: str, headers: Mapping[str, str], body: bytes
     return True
 
 
-def _hmac(secret: str, data: bytes) -> bytes:
+def _compute_hmac(secret: str, data: bytes) -> bytes:
     return hmac.digest(secret.encode(), data, "sha256")
 
 
@@ -203,13 +203,13 @@ class Endpoints:
         left_out: dict[str, str] = {}
         for name, settings in connectors.read_all_settings(project.connectors).items():
             try:
-                secrets = tuple(credential(name, SECRET).split())
+                secrets = tuple(read_credential(name, SECRET).split())
             except ConnectorError as error:
                 left_out[name] = str(error)
                 continue
             scheme = Scheme.of(settings)
             scheme.check_secrets(name, secrets)
-            served[name] = Endpoint(name, connectors.connector(settings), scheme, secrets)
+            served[name] = Endpoint(name, connectors.open_connector(settings), scheme, secrets)
         if not served:
             why = "; ".join(left_out.values()) or "labelguard.toml has no [connectors.NAME]"
             raise ConnectorError(f"there is no connector to serve: {why}")
@@ -268,8 +268,8 @@ class RetryResult:
 
 def dead_letters(where: Where = None) -> list[Letter]:
     """Return a project's dead letters, oldest first."""
-    with contextlib.closing(OpenProject.open(where).answers.inbox()) as inbox:
-        return inbox.letters()
+    with contextlib.closing(OpenProject.open(where).answers.open_inbox()) as inbox:
+        return inbox.list_dead_letters()
 
 
 @dataclass(frozen=True)
@@ -282,10 +282,10 @@ class Discarded:
 
 def discard(where: Where = None, numbers: Sequence[int] = ()) -> Discarded:
     """Forget dead letters. Raises `ConnectorError` for a number that there is no letter of."""
-    with contextlib.closing(OpenProject.open(where).answers.inbox()) as inbox:
-        _check_letters_exist(numbers, inbox.letters())
+    with contextlib.closing(OpenProject.open(where).answers.open_inbox()) as inbox:
+        _check_letters_exist(numbers, inbox.list_dead_letters())
         for number in numbers:
-            inbox.remove(number)
+            inbox.delete_dead_letter(number)
     return Discarded(sorted(set(numbers)))
 
 
@@ -301,24 +301,24 @@ def retry(where: Where = None, numbers: Sequence[int] = ()) -> RetryResult:
     """
     opened = OpenProject.open(where)
     settings = connectors.read_all_settings(opened.project.connectors)
-    with contextlib.closing(opened.answers.inbox()) as inbox:
-        letters = inbox.letters()
+    with contextlib.closing(opened.answers.open_inbox()) as inbox:
+        letters = inbox.list_dead_letters()
         _check_letters_exist(numbers, letters)
         letters = [letter for letter in letters if not numbers or letter.number in numbers]
         names = {letter.connector for letter in letters} & set(settings)
-        known = {name: connectors.connector(settings[name]) for name in names}
+        known = {name: connectors.open_connector(settings[name]) for name in names}
         left = []
         for letter in letters:
             if letter.connector not in known:
                 left.append(letter)
                 continue
-            body = inbox.letter(letter.number)
+            body = inbox.read_dead_letter(letter.number)
             try:
                 answers = parse_delivery(known[letter.connector], body)
             except ConnectorError:
                 left.append(letter)
                 continue
             if answers:
-                inbox.put([Event(letter.connector, tuple(answers))])
-            inbox.remove(letter.number)
+                inbox.store_events([Event(letter.connector, tuple(answers))])
+            inbox.delete_dead_letter(letter.number)
     return RetryResult(len(letters) - len(left), left)

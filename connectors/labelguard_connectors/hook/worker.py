@@ -153,8 +153,8 @@ class Worker:
 
     def _ingest(self, turn: Turn, progress: WorkerState) -> None:
         """Ingest what waits where it may make a release due: every time is a segment."""
-        with contextlib.closing(OpenProject.open(self._project).answers.inbox()) as inbox:
-            waiting = inbox.waiting()
+        with contextlib.closing(OpenProject.open(self._project).answers.open_inbox()) as inbox:
+            waiting = inbox.count_waiting()
         if waiting and self._is_ingestion_due(waiting, progress):
             turn.answers += ingestion.ingest(self._project).answers
             self._ingested = time.monotonic()
@@ -179,7 +179,7 @@ class Worker:
         release = privatize(None, namespace=source, project=self._project, **options)
         progress.segments[source], progress.days[source] = last, self._today()
         progress.releases[source] = release.id
-        usages = overview.budget(self._project).allowances
+        usages = overview.read_budget(self._project).allowances
         progress.exhausted = max((one.exhausted_labelers for one in usages), default=None)
         progress.write(self._project.state)
         if not release.reused:
@@ -190,7 +190,7 @@ class Worker:
         """Raise `PolicyError` where no policy is in force, and note it: a machine agrees to
         nothing.
         """
-        if overview.budget(self._project).policy is None:
+        if overview.read_budget(self._project).policy is None:
             error = PolicyError(NO_POLICY)
             attempts.record_failure(self._project, error)
             raise error
@@ -251,7 +251,7 @@ class Worker:
 
 def _open_completion_connector(settings: Settings) -> CountsCompletion:
     """Return the connector, which must know when all is answered. Raises `ConnectorError`."""
-    connector = connectors.connector(settings)
+    connector = connectors.open_connector(settings)
     if not isinstance(connector, CountsCompletion):
         raise ConnectorError(
             f'[hook.release]: when = "completed" needs a tool that says so, and connector '

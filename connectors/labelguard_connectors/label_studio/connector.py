@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from labelguard import extras
-from labelguard.answers.connector import Answer, Page, Settings, credential
+from labelguard.answers.connector import Answer, Page, Settings, read_credential
 from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
@@ -38,7 +38,7 @@ class LabelStudio:
     format = "label-studio"
 
     def __init__(self, settings: Settings) -> None:
-        options = settings.own(LabelStudioOptions)
+        options = settings.parse_options(LabelStudioOptions)
         self._name, self._project = settings.name, options.project
         self._url = parse_server_url(f"{FILE}: connectors.{settings.name}", options.url)
 
@@ -98,10 +98,10 @@ class LabelStudio:
 
     @cached_property
     def _client(self) -> LabelStudioClient:
-        extras.require("label-studio", f"connector {self._name}")
+        extras.require_extra("label-studio", f"connector {self._name}")
         from labelguard_connectors.label_studio.rest import LabelStudioClient
 
-        return LabelStudioClient(self._url, credential(self._name, "api_key"))
+        return LabelStudioClient(self._url, read_credential(self._name, "api_key"))
 
     def _make_project_url(self, project: int) -> str:
         return f"{self._url}/projects/{project}"

@@ -134,10 +134,10 @@ def pull_pages(
     of each, what its labeling interface asks for.
     """
     at, interface = Cursor.parse(cursor), fetch_interface()
-    at = at if at.until else at.model_copy(update={"until": _newest_change(list_tasks)})
+    at = at if at.until else at.model_copy(update={"until": _fetch_newest_change(list_tasks)})
     while listed := list_tasks(_build_filters(at), "tasks:id", _TASKS, "all"):
         tasks = [parse(_PulledTask, task, _ORIGIN) for task in listed]
-        results = [result for task in tasks for result in _to_answers(task, interface)]
+        results = [result for task in tasks for result in _parse_annotations(task, interface)]
         answers = [result for result in results if isinstance(result, Answer)]
         unreadable = [result for result in results if isinstance(result, Unreadable)]
         # Only the last of several pages of the same tasks leads beyond them.
@@ -149,7 +149,7 @@ def pull_pages(
     yield Page((), str(Cursor(since=at.until or at.since)))
 
 
-def _newest_change(list_tasks: ListTasks) -> int:
+def _fetch_newest_change(list_tasks: ListTasks) -> int:
     """Return when a task changed last (µs), by the tool's clock, but not later than now; 0 if there
     is none.
     """
@@ -172,7 +172,9 @@ def _build_filters(at: Cursor) -> list[dict[str, Any]]:
     ]
 
 
-def _to_answers(task: _PulledTask, interface: Interface | None) -> Iterator[Answer | Unreadable]:
+def _parse_annotations(
+    task: _PulledTask, interface: Interface | None
+) -> Iterator[Answer | Unreadable]:
     """Yield every annotation of a task that somebody made."""
     for annotation in task.annotations:
         try:

@@ -16,7 +16,7 @@ import duckdb
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
 from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema, find_side_columns
-from labelguard.inputs.formats.arena import ARENA, KAGGLE, WINNERS
+from labelguard.inputs.formats.arena import ARENA, WINNERS
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
@@ -38,7 +38,7 @@ from labelguard.text import AUTO_FORMAT
 __all__ = ["FORMATS", "FormattedFile", "apply_format"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
-_PLAIN = (ALPACA, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_PLAIN = (ALPACA, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 _SETS = (ULTRAFEEDBACK, *_PLAIN)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
@@ -55,7 +55,7 @@ class FormattedFile:
 
     `names` is what the file calls the roles that the format made, for messages, and `recorded` what
     the ledger keeps of them. `left_out` is SQL of how many answers it leaves out for which public
-    reason, `note` what to know of it, and `hint` of prompts and responses that are none.
+    reason, and `hint` what to know of prompts and responses that are none.
     `listed` are its own columns that messages may list.
     """
 
@@ -67,7 +67,6 @@ class FormattedFile:
     labelers: str = ""
     has_own_values: bool = False
     left_out: str = ""
-    note: str = ""
     hint: str = ""
     listed: tuple[str, ...] = ()
 
@@ -97,11 +96,11 @@ def apply_format(
     form = _choose_format(schema)
     if form is None:
         refuse_thumbs(schema)
-        return FormattedFile(file, reading, PAIRS.name, listed=tuple(_columns_for_messages(schema)))
+        return FormattedFile(file, reading, PAIRS.name, listed=tuple(_list_shown_columns(schema)))
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
     _refuse_directories_of_answers(file, form, reading)
     _check_private_columns(form, schema)
-    query, listed = form.adapt(schema), tuple(_columns_for_messages(schema))
+    query, listed = form.adapt(schema), tuple(_list_shown_columns(schema))
     if query is None and schema.private:
         query = FormatQuery(f"SELECT {schema.select_all_but().rstrip(', ')} FROM part", frozenset())
     if query is None:
@@ -131,13 +130,12 @@ def apply_format(
         form.labelers,
         query.values is not None and not query.usual,
         query.left_out,
-        query.note and f"{file.name}: {query.note}",
         query.hint,
         () if form.of_tool is not None else listed,
     )
 
 
-def _query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
+def _project_query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
     # Under a name of its own: whoever reads the result calls that one `part`.
     result = relation.query("part as it is", f'WITH part AS (FROM "part as it is") {query}')
     assert result is not None  # None is for statements without a result
@@ -165,7 +163,7 @@ def _rename_label_columns(
                 f"column {name} is {role}, which is private, and can be nothing else"
             )
         if name not in types and not file.sparse:
-            listed = _columns_for_messages(schema)
+            listed = _list_shown_columns(schema)
             raise schema.error(
                 f"no column {name!r} (given for {role}){suggest(name, listed)}; "
                 f"found: {', '.join(listed)}"
@@ -181,7 +179,7 @@ def _rename_label_columns(
 def _open_with_query(
     file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
-    return _query(file.open(connection), query)
+    return _project_query(file.open(connection), query)
 
 
 def _choose_format(schema: TableSchema) -> Format | None:
@@ -196,7 +194,7 @@ def _choose_format(schema: TableSchema) -> Format | None:
         )
     form = FORMATS[named]
     if not (form.accepts or form.recognises)(schema):
-        columns = ", ".join(_columns_for_messages(schema))
+        columns = ", ".join(_list_shown_columns(schema))
         raise schema.error(f"not of format {named} ({form.about}); found: {columns}")
     return form
 
@@ -205,7 +203,7 @@ def _recognise(schema: TableSchema) -> Format | None:
     fitting = [form for form in FORMATS.values() if form.recognises(schema)]
     # Further pairs of a release have the features that its labels have, which were judged there.
     if not schema.reading.labelled and schema.reading.unit == "none":
-        fitting = [form for form in fitting if not _label_column_among_features(form, schema)]
+        fitting = [form for form in fitting if not _find_label_feature(form, schema)]
     # Which column of labels a sparse file lacks may follow from labels. Where blanks are public
     # that tells nothing new; elsewhere, what its other columns say has to do.
     blind = schema.sparse and schema.reading.labelled and schema.has_private_blanks
@@ -213,9 +211,9 @@ def _recognise(schema: TableSchema) -> Format | None:
     return next(iter(telling or fitting), None)
 
 
-def _label_column_among_features(form: Format, schema: TableSchema) -> str | None:
+def _find_label_feature(form: Format, schema: TableSchema) -> str | None:
     """Return a column of a requested feature that tells labels in a format, if any."""
-    columns = schema.reading.all_feature_columns()
+    columns = schema.reading.list_feature_columns()
     return next((name for name in columns if name in form.private and schema.has(name)), None)
 
 
@@ -224,7 +222,7 @@ def _refuse_missing_columns(form: Format, schema: TableSchema, query: FormatQuer
 
     In a sparse file, which columns of answers there are may follow from labels: none is listed.
     """
-    listed = _columns_for_messages(schema)
+    listed = _list_shown_columns(schema)
     for role, name in schema.reading.columns.items():
         if role not in ROLES or role in ANSWERS or name in {*schema.types, *query.made}:
             continue
@@ -236,7 +234,7 @@ def _refuse_missing_columns(form: Format, schema: TableSchema, query: FormatQuer
         )
 
 
-def _columns_for_messages(schema: TableSchema) -> list[str]:
+def _list_shown_columns(schema: TableSchema) -> list[str]:
     """Return the columns that messages list: of a sparse file, none that any format reads."""
     forms = FORMATS.values() if schema.sparse else ()
     private = {name for form in forms for name in form.private}
@@ -246,20 +244,19 @@ def _columns_for_messages(schema: TableSchema) -> list[str]:
 def _check_private_columns(form: Format, schema: TableSchema) -> None:
     """Refuse columns of labels in other roles, and labels that lack."""
     reading = schema.reading
-    named = {*reading.columns.values(), *reading.all_feature_columns()}
+    named = {*reading.columns.values(), *reading.list_feature_columns()}
     for name in WINNERS:
         if name in named and schema.has(name):
             raise schema.error(
-                f"column {name} says who won, as format {KAGGLE.name} reads it: it is "
-                "private, and can be nothing else"
+                f"column {name} says who won: it is private, and can be nothing else"
             )
     for role, name in reading.columns.items():
-        if name in schema.private and schema.column(role):
+        if name in schema.private and schema.find_column(role):
             raise schema.error(
                 f"format {form.name} reads column {name} for labels, which are private: it "
                 f"cannot be {role}; leave it out of --columns, or name another --format"
             )
-    if feature := _label_column_among_features(form, schema):
+    if feature := _find_label_feature(form, schema):
         raise schema.error(
             f"format {form.name} reads column {feature} for labels, which are "
             "private: it cannot be a feature; if it tells no label, name --format pairs"
@@ -268,11 +265,11 @@ def _check_private_columns(form: Format, schema: TableSchema) -> None:
     if required and not form.has_label_columns(schema):
         raise schema.error(
             f"format {form.name} reads labels from column {' or '.join(form.private)}, which is "
-            f"not there{_naming_hint(form)}; found: {', '.join(schema.types)}"
+            f"not there{_format_naming_hint(form)}; found: {', '.join(schema.types)}"
         )
 
 
-def _naming_hint(form: Format) -> str:
+def _format_naming_hint(form: Format) -> str:
     """Return how a column of labels is named by what its format calls it."""
     own = next((name for name in form.private if name in _LABELS), "")
     return own and f" (of another name: --columns {own}=NAME)"
@@ -297,5 +294,5 @@ def _refuse_directories_of_answers(file: InputFile, form: Format, reading: Readi
     if form.of_tool is not None:
         roles = [role for role in ROLES if role not in ANSWERS]
         named = [reading.columns[role] for role in roles if role in reading.columns]
-        columns = (*roles, *named, *reading.all_feature_columns(), *_USUAL, *form.of_tool)
+        columns = (*roles, *named, *reading.list_feature_columns(), *_USUAL, *form.of_tool)
         _refuse_directories(file, file.partitions - {name.lower() for name in columns})

@@ -1,7 +1,7 @@
 """Exports of Argilla: flattened records (Python SDK, Parquet), and records of its REST interface.
 
 Only submitted responses of people count; drafts are left out, discarded ones are skips, and
-suggestions are nobody's. Nested records of the SDK drop the status: in them all look submitted.
+suggestions are nobody's. Nested records of the SDK drop the status, so that they are refused.
 
 Where every response was rated by a question of its own, a star in the name of the question that is
 read stands for the name of the response: the one that was rated higher is preferred.
@@ -10,7 +10,7 @@ read stands for the name of the response: the one that was rated higher is prefe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from labelguard.errors import NotAnswered
 from labelguard.inputs.canonical import is_text
@@ -27,7 +27,7 @@ _USER, _STATE, _VALUE = (identifier(f"labelguard: {name}") for name in ("user", 
 _RESPONSE = "*"
 _NO_STATUS = (
     "nested records of Argilla do not tell the status of responses, so that discarded ones and "
-    "drafts count as submitted; records.to_list(flatten=True) and the REST interface tell it"
+    "drafts would count; export them by records.to_list(flatten=True), or the REST interface"
 )
 _LABELERS = (
     "records.to_list(flatten=True), records.to_datasets() and the REST interface with "
@@ -66,7 +66,9 @@ def _is_records(schema: TableSchema) -> bool:
 def _adapt(schema: TableSchema) -> FormatQuery:
     if _is_flattened(schema):
         return _adapt_flattened(schema)
-    return _adapt_nested(schema) if schema.has("_server_id") else _adapt_records(schema)
+    if schema.has("_server_id"):
+        raise schema.error(_NO_STATUS)
+    return _adapt_records(schema)
 
 
 def _adapt_flattened(schema: TableSchema) -> FormatQuery:
@@ -83,35 +85,17 @@ def _adapt_flattened(schema: TableSchema) -> FormatQuery:
         )
     for name in (users, status):
         _check_list(schema, name)
-    answers = tasks.elements(identifier(values)) if schema.has(values) else "[]"
+    answers = tasks.elements_sql(identifier(values)) if schema.has(values) else "[]"
     responses = f"""
         SELECT *,
             unnest({identifier(users)}::VARCHAR[]) AS {_USER},
             unnest({identifier(status)}::VARCHAR[]) AS {_STATE},
             unnest({answers}::JSON[]) AS {_VALUE}
         FROM part"""
-    task = Task.of_columns(schema, {name + end for name in questions for end in ends})
+    task = Task.from_columns(schema, {name + end for name in questions for end in ends})
     return _adapt_responses(
         schema, task, _Responses(question, responses, f"{_USER} AS labeler_id", users)
     )
-
-
-def _adapt_nested(schema: TableSchema) -> FormatQuery:
-    """Read records of the SDK as they are: a list of responses to each question, without status.
-
-    All of them are read as submitted, for nothing tells which were discarded or drafted.
-    """
-    _refuse_ratings(schema)
-    records = "SELECT to_json(fields) AS fields, to_json(responses) AS responses FROM part"
-    question = _choose_answered_question(schema, f"SELECT responses AS answers FROM ({records})")
-    listed = tasks.elements(f"json_extract(responses, {tasks.json_pointer_sql(question)})")
-    query = f"""
-        SELECT *, 'submitted' AS {_STATE}, response->'value' AS {_VALUE}
-        FROM (SELECT *, unnest({listed}) AS response FROM ({records}))"""
-    name, selected = tasks.question_name(schema), "response->>'user_id' AS labeler_id"
-    task = Task.of_members(schema, records, "fields")
-    responses = _Responses(name, query, selected, "user_id")
-    return replace(_adapt_responses(schema, task, responses), note=_NO_STATUS)
 
 
 def _find_answered_questions(schema: TableSchema, answers: str) -> list[str]:
@@ -159,14 +143,14 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
         records = (
             "SELECT record->'fields' AS fields, record->'metadata' AS metadata, "
             "record->'responses' AS responses "
-            f"FROM (SELECT unnest({tasks.elements('items')}) AS record FROM part)"
+            f"FROM (SELECT unnest({tasks.elements_sql('items')}) AS record FROM part)"
         )
     answers = (
-        f"SELECT fields, metadata, unnest({tasks.elements('responses')}) AS response "
+        f"SELECT fields, metadata, unnest({tasks.elements_sql('responses')}) AS response "
         f"FROM ({records})"
     )
     values = f"SELECT response->'values' AS answers FROM ({answers})"
-    task = Task.of_members(schema, records, "fields").with_metadata(schema, "metadata")
+    task = Task.from_members(schema, records, "fields").with_metadata(schema, "metadata")
     if _asks_for_ratings(schema):
         value = _ranking_from_ratings_sql(
             schema, values, find_fields(schema, task.fields).responses
@@ -179,7 +163,7 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     selected = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     further = ("submitted_at", "record_id")
-    responses = _Responses(tasks.question_name(schema), query, selected, "user_id", further)
+    responses = _Responses(tasks.name_question(schema), query, selected, "user_id", further)
     return _adapt_responses(schema, task, responses)
 
 
@@ -206,7 +190,7 @@ def _ranking_from_ratings_sql(schema: TableSchema, values: str, responses: Seque
         for name in questions:
             if name not in present:
                 raise NotAnswered(f"{schema.name}: no question {name!r} was answered")
-    ratings = [tasks.text(_answer_sql(name)) for name in questions]
+    ratings = [tasks.json_text_sql(_answer_sql(name)) for name in questions]
     numbers = [f"try_cast({rating} AS DOUBLE)" for rating in ratings]
     ranked = ", ".join(
         f"{{'value': {literal(response)}, 'rank': -{number}}}"
@@ -222,7 +206,7 @@ def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> 
     tool_roles = ("labeler_id", *responses.further)
     tasks.refuse_named_roles(schema, _TOOL, (*sorted(tool_roles), "label", "ranks"))
     fields = find_fields(schema, task.fields)
-    meaning = tasks.label_values(schema, fields)
+    meaning = tasks.find_label_values(schema, fields)
     submitted = f"(CASE WHEN {_STATE} = 'submitted' THEN {_VALUE} END)"
     if fields.is_pair:
         role, answer = "label", tasks.answer_label_sql(submitted, fields, meaning)
@@ -235,8 +219,8 @@ def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> 
         SELECT if({_STATE} = 'draft', {literal(DRAFT)}, 'unknown status'), count(*)
         FROM ({responses.query})
         WHERE coalesce({_STATE}, '') NOT IN ('submitted', 'discarded') GROUP BY ALL ORDER BY ALL"""
-    names = fields.names(**{role: responses.name}, labeler_id=responses.labeler)
-    return tasks.answer_query(query, role, names, tool_roles, meaning, left_out)
+    names = fields.name_roles(**{role: responses.name}, labeler_id=responses.labeler)
+    return tasks.build_query(query, role, names, tool_roles, meaning, left_out)
 
 
 ARGILLA = Format(

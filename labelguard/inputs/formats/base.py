@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from duckdb.sqltypes import SQLNULL
-
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, NotContent, is_text
@@ -25,8 +23,8 @@ class FormatQuery:
     `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
     labels where the format fixes it, and `names` is what messages call the roles that were made.
     `usual` values are those where `--label-values` names no others. `left_out` is SQL of why
-    answers are left out, by what is public of them, and of how many are; `note` is what to know,
-    and `hint` of prompts and responses that are none.
+    answers are left out, by what is public of them, and of how many are; `hint` is what to know of
+    prompts and responses that are none.
     """
 
     query: str
@@ -36,7 +34,6 @@ class FormatQuery:
     names: Mapping[str, str] = field(default_factory=dict)
     usual: bool = False
     left_out: str = ""
-    note: str = ""
     hint: str = ""
 
 
@@ -89,17 +86,17 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     the layout says what is wrong with them.
     """
     roles = (prompt, *sides)
-    kinds = [schema.type(role) if schema.column(role) else SQLNULL for role in roles]
-    prompt_text, *texts = (schema.sql(role) if schema.column(role) else "NULL" for role in roles)
+    kinds = [schema.find_type(role) for role in roles]
+    prompt_text, *texts = map(schema.column_sql, roles)
     unchanged = ContentSql(prompt_text, tuple(texts))
     are_chats = [kind.id in ("list", "array") for kind in kinds]
     try:
         if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
-            content = canonical.content_of_types(kinds[:1])
+            content = canonical.find_content_of_types(kinds[:1])
             chats = (message_sql("assistant", text, content) for text in texts)
             return ContentSql(prompt_text, tuple(chats))
         if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
-            content = canonical.content_of_types(kinds[1:])
+            content = canonical.find_content_of_types(kinds[1:])
             if content.chat:
                 return _strip_prompt_from_sides(prompt_text, texts[0], texts[1], content)
     except NotContent:
@@ -131,7 +128,7 @@ def shared_beginning_sql(one: str, other: str, content: Content) -> str:
     """Return a FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their
     messages that are equal from the beginning on, and these as `BEGINNING`; null where one is.
     """
-    kind = canonical.sql_type(content)
+    kind = canonical.content_type_sql(content)
     both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
     counted = f"SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED} FROM ({both})"
     return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
@@ -150,7 +147,7 @@ def common_prefix_length_sql(one: str, other: str) -> str:
 def message_sql(role: str, text: str, content: Content) -> str:
     """Return SQL of a chat in which `role` says `text`; null where that is."""
     chat = f"[{{'role': '{role}', 'content': {_content_sql(text, content)}}}]"
-    return f"CASE WHEN {text} IS NOT NULL THEN {chat}::{canonical.sql_type(content)} END"
+    return f"CASE WHEN {text} IS NOT NULL THEN {chat}::{canonical.content_type_sql(content)} END"
 
 
 def _content_sql(text: str, content: Content) -> str:
@@ -177,11 +174,11 @@ def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | No
     roles = ("prompt", *sides)
     contents = unify_contents(schema, *roles)
     expressions = (contents.prompt, *contents.sides)
-    if expressions == tuple(schema.sql(r) if schema.column(r) else "NULL" for r in roles):
+    if expressions == tuple(map(schema.column_sql, roles)):
         return None
     columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
     query = f"SELECT {schema.select_all_but(*roles)}{columns} FROM {contents.source}"
-    names = {role: schema.column(role) or role for role in roles}
+    names = {role: schema.find_column(role) or role for role in roles}
     return FormatQuery(query, frozenset(roles), names=names)
 
 

@@ -59,9 +59,9 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     number = "id" if schema.has("id") else "NULL AS id"
     annotations = f"""
         SELECT to_json(data) AS data, {number},
-            unnest({tasks.elements("annotations")}) AS annotation
+            unnest({tasks.elements_sql("annotations")}) AS annotation
         FROM part"""
-    task = Task.of_members(schema, annotations, "data")
+    task = Task.from_members(schema, annotations, "data")
     task = Task({**task.fields, "id": task.fields.get("id", "id")}, task.structure)
     results = f"SELECT unnest({_RESULT}) AS tag FROM ({annotations})"
     has_interface = schema.has(_INTERFACE)  # of what was ingested, whatever was answered
@@ -72,13 +72,14 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
         SELECT DISTINCT tag.from_name, tag.type, tag.to_name FROM ({results})
         WHERE tag.from_name IS NOT NULL ORDER BY ALL"""
     is_hidden = schema.has_private_blanks and not has_interface
-    export = _Export(annotations, task, [] if is_hidden else schema.select(rows), has_interface)
+    tags = [] if is_hidden else schema.select(rows)
+    export = _Export(schema, annotations, task, tags, has_interface)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
     is_list = "responses" in schema.reading.columns or not group_similar_names(tuple(task.fields))
     if is_list and not _names_sides(schema) and (items := _find_items(schema, task)):
         return _adapt_items(schema, export, items)
-    ratings = export.tag_names(_RATING)
-    if ratings and (schema.reading.question in ratings or not export.tag_names(*_WORDS)):
+    ratings = export.list_tag_names(_RATING)
+    if ratings and (schema.reading.question in ratings or not export.list_tag_names(*_WORDS)):
         return _adapt_ratings(schema, export)
     return _adapt_words(schema, export)
 
@@ -89,25 +90,25 @@ class _Export:
     all where they are `all_there`, else of those that were answered.
     """
 
+    schema: TableSchema
     sql: str
     task: Task
     tags: Sequence[Sequence[Any]]
     all_there: bool
 
-    def tag_names(self, *kinds: str) -> list[str]:
+    def list_tag_names(self, *kinds: str) -> list[str]:
         """Return the names of control tags of these types."""
         return sorted({tag[0] for tag in self.tags if tag[1] in kinds})
 
-    def choose_tag(self, schema: TableSchema, *kinds: str) -> str:
+    def choose_tag(self, *kinds: str) -> str:
         """Return the control tag of these types that is read."""
-        names = partial(self.tag_names, *kinds)
+        names = partial(self.list_tag_names, *kinds)
         return tasks.choose_answered_question(
-            schema, names, "control tag", all_there=self.all_there
+            self.schema, names, "control tag", all_there=self.all_there
         )
 
-    def query(
+    def build_query(
         self,
-        schema: TableSchema,
         columns: str,
         answer: str,
         role: str,
@@ -127,13 +128,13 @@ class _Export:
         FROM ({self.sql})
         WHERE NOT {_IS_TRUTH}"""
         # In one pass, as streams need it.
-        drafts = "to_json(drafts)" if schema.has("drafts") else "'[]'"
-        truths = f"list_filter({tasks.elements('annotations')}, lambda annotation: {_IS_TRUTH})"
+        drafts = "to_json(drafts)" if self.schema.has("drafts") else "'[]'"
+        truths = f"list_filter({tasks.elements_sql('annotations')}, lambda annotation: {_IS_TRUTH})"
         counts = f"sum(len({truths}))::BIGINT, sum(json_array_length({drafts}))::BIGINT"
         left_out = f"""
         SELECT * FROM (SELECT unnest([{literal(GROUND_TRUTH)}, {literal(DRAFT)}]),
             unnest([{counts}]) AS n FROM part) WHERE n > 0"""
-        return tasks.answer_query(sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out)
+        return tasks.build_query(sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out)
 
 
 def _names_sides(schema: TableSchema) -> bool:
@@ -146,7 +147,7 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     A <Pairwise> names in every region what stands on the left. Where that is the second response,
     left and right change places, unless `--columns` names the sides.
     """
-    tag = export.choose_tag(schema, *_WORDS)
+    tag = export.choose_tag(*_WORDS)
     fields = find_fields(schema, export.task.fields)
     tasks.require_two_responses(schema, fields, "the left and the right one")
     region = _region_sql(tag, *_WORDS)
@@ -157,33 +158,33 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
         word = f"CASE {selected} WHEN 'left' THEN 'right' WHEN 'right' THEN 'left' END"
         selected = f"coalesce(CASE WHEN {swapped} THEN {word} END, {selected})"
     answer = f"coalesce({selected}, {choices})"
-    names = fields.names(label=tasks.question_name(schema))
-    meaning = tasks.label_values(schema, fields, _LEFT, _RIGHT)
+    names = fields.name_roles(label=tasks.name_question(schema))
+    meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     columns = export.task.select(schema, fields)
-    return export.query(schema, columns, answer, "label", names, meaning)
+    return export.build_query(columns, answer, "label", names, meaning)
 
 
 def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQuery:
     """Read a list whose items are ranked."""
-    tag = export.choose_tag(schema, _RANKER)
+    tag = export.choose_tag(_RANKER)
     ranking = f"({_region_sql(tag, _RANKER)}.value->'ranker')"
     task = export.task
     prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
-    columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses()} AS responses"]
+    columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses_sql()} AS responses"]
     columns += task.select_named_fields(schema, is_list=True)
-    names = {"prompt": prompt, "responses": items.field, "ranks": tasks.question_name(schema)}
-    return export.query(schema, ", ".join(columns), items.ranks(ranking, tag), "ranks", names)
+    names = {"prompt": prompt, "responses": items.field, "ranks": tasks.name_question(schema)}
+    return export.build_query(", ".join(columns), items.ranks_sql(ranking, tag), "ranks", names)
 
 
 def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     """Read ratings of each response by a tag of its own; of two they make a preference."""
     fields = find_fields(schema, export.task.fields)
-    tags = _rating_tags(schema, fields, export.tags)
-    meaning = tasks.label_values(schema, fields, _LEFT, _RIGHT)
+    tags = _find_rating_tags(schema, fields, export.tags)
+    meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     role = "label" if fields.is_pair else "ranks"
-    names = fields.names(**{role: "the ratings"})
+    names = fields.name_roles(**{role: "the ratings"})
     columns = export.task.select(schema, fields)
-    return export.query(schema, columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
+    return export.build_query(columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
 
 
 def _region_sql(tag: str, *kinds: str) -> str:
@@ -196,13 +197,13 @@ def _region_sql(tag: str, *kinds: str) -> str:
 def _adapt_rows(schema: TableSchema) -> FormatQuery:
     """Read JSON_MIN and CSV: a row is an annotation, control tags are columns beside the fields."""
     tasks.refuse_answer_columns(schema, _TOOL, partial(_may_be_answer, schema.reading.question))
-    task = Task.of_columns(schema, (*_OF_ROWS, "created_at", "updated_at"))
+    task = Task.from_columns(schema, (*_OF_ROWS, "created_at", "updated_at"))
     fields = find_fields(schema, task.fields)
     reading = schema.reading
     taken = {fields.prompt, *fields.responses, "id", *reading.columns.values()}
-    taken |= {*reading.all_feature_columns()}
+    taken |= {*reading.list_feature_columns()}
     tags = sorted(name for name in task.fields if name not in taken)
-    shared = partial(_shared_tags, schema, tags)
+    shared = partial(_find_shared_tags, schema, tags)
     all_there = not schema.sparse
     tag = tasks.choose_answered_question(
         schema, lambda: tags, "control tag", shared, all_there=all_there
@@ -225,12 +226,12 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
             coalesce({first}->>'selected', {choices}, {_ANSWER}) AS label
         FROM (SELECT *, {answer} AS {_ANSWER} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
-    names = fields.names(label=tag, submitted_at="updated_at", labeler_id="annotator")
-    meaning = tasks.label_values(schema, fields, _LEFT, _RIGHT)
-    return tasks.answer_query(query, "label", names, _TOOL_ROLES, meaning)
+    names = fields.name_roles(label=tag, submitted_at="updated_at", labeler_id="annotator")
+    meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
+    return tasks.build_query(query, "label", names, _TOOL_ROLES, meaning)
 
 
-def _shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
+def _find_shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
     """Return the columns that two annotators have: no account alone has a name of its own shown."""
     columns = (
         f"count(DISTINCT annotator) FILTER ({identifier(tag)} IS NOT NULL) > 1" for tag in tags
@@ -268,13 +269,13 @@ class _Items:
 
     @property
     def _items_sql(self) -> str:
-        return tasks.elements(f"json_extract(data, {tasks.json_pointer_sql(self.field)})")
+        return tasks.elements_sql(f"json_extract(data, {tasks.json_pointer_sql(self.field)})")
 
-    def responses(self) -> str:
+    def responses_sql(self) -> str:
         """Return SQL of the list of texts."""
         return f"list_transform({self._items_sql}, lambda i: i->>{literal(self.text)})"
 
-    def ranks(self, ranking: str, tag: str) -> str:
+    def ranks_sql(self, ranking: str, tag: str) -> str:
         """Return SQL of the rank of every item in what a <Ranker> says (SQL of JSON).
 
         That is a list of ids, alone or under the tag's name. NULL where nothing is said; an item
@@ -282,7 +283,7 @@ class _Items:
         """
         listed = f"""CASE json_type({ranking}) WHEN 'ARRAY' THEN {ranking}
             ELSE json_extract({ranking}, {tasks.json_pointer_sql(tag)}) END"""
-        ranked = f"list_transform({tasks.elements(listed)}, lambda e: e->>'$')"
+        ranked = f"list_transform({tasks.elements_sql(listed)}, lambda e: e->>'$')"
         ids = f"list_transform({self._items_sql}, lambda i: i->>{literal(_ID)})"
         return f"""(CASE WHEN coalesce(json_type({ranking}), 'NULL') <> 'NULL' THEN list_transform(
             {ids}, lambda i: CASE WHEN len(list_filter({ids}, lambda j: j = i)) = 1
@@ -294,7 +295,9 @@ def _find_items(schema: TableSchema, task: Task) -> _Items | None:
 
     `--columns responses=NAME` names one of several. Raises `InvalidLabels` for one that is none.
     """
-    lists = {name: text for name, kind in task.structure.items() if (text := _text_member(kind))}
+    lists = {
+        name: text for name, kind in task.structure.items() if (text := _find_text_member(kind))
+    }
     named = schema.reading.columns.get("responses")
     if named is not None and named not in lists:
         raise schema.error(
@@ -310,7 +313,7 @@ def _find_items(schema: TableSchema, task: Task) -> _Items | None:
     return next((_Items(n, lists[n]) for n in lists if named in (None, n)), None)
 
 
-def _text_member(structure: Any) -> str | None:
+def _find_text_member(structure: Any) -> str | None:
     """Return the member of a list's objects that is their text; None where it is no item list."""
     if not (isinstance(structure, list) and structure and isinstance(structure[0], dict)):
         return None
@@ -319,7 +322,9 @@ def _text_member(structure: Any) -> str | None:
     return texts[0] if texts and _ID in members else None
 
 
-def _rating_tags(schema: TableSchema, fields: Fields, tags: Sequence[Sequence[Any]]) -> list[str]:
+def _find_rating_tags(
+    schema: TableSchema, fields: Fields, tags: Sequence[Sequence[Any]]
+) -> list[str]:
     """Return the one <Rating> of each response, which names the response's field as its object.
 
     `tags` are names, types and objects of control tags. Raises `InvalidLabels` where a response has

@@ -6,8 +6,6 @@ chosen cannot show.
 
 from __future__ import annotations
 
-from duckdb.sqltypes import SQLNULL
-
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import NotContent, is_text
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, PROMPTS, TableSchema
@@ -53,7 +51,7 @@ def _adapt_pairs(schema: TableSchema) -> FormatQuery | None:
 def _is_alpaca(schema: TableSchema) -> bool:
     instruction, text = _INSTRUCTION
     is_free = text not in schema.reading.columns.values()
-    is_prompt = (schema.column("prompt") or instruction) == instruction
+    is_prompt = (schema.find_column("prompt") or instruction) == instruction
     return has_chosen_and_rejected(schema) and schema.has(instruction) and is_prompt and is_free
 
 
@@ -83,12 +81,11 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
             f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
             "beginning is the prompt, say --format hh-rlhf"
         )
-    kinds = [schema.type(role) if schema.column(role) else SQLNULL for role in _CHOSEN]
-    one, other = (schema.sql(role) if schema.column(role) else "NULL" for role in _CHOSEN)
+    one, other = map(schema.column_sql, _CHOSEN)
     try:
-        content = canonical.content_of_types(kinds)
+        content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
     except NotContent:
-        raise canonical.content_error(schema.name) from None
+        raise canonical.build_content_error(schema.name) from None
     columns = schema.select_all_but("prompt", *_CHOSEN)
     if not content.chat:
         query = _split_texts_sql(columns, f"{one}::VARCHAR", f"{other}::VARCHAR")
@@ -109,8 +106,8 @@ def _split_texts_sql(columns: str, one: str, other: str) -> str:
     Lists of turns and words are columns: within a lambda each would be split once an element.
     """
 
-    def join(pieces: str, by: str) -> str:
-        return f"array_to_string({pieces}, {by})"
+    def join(pieces: str, separator: str) -> str:
+        return f"array_to_string({pieces}, {separator})"
 
     def rest_of(turns: str, words: str) -> str:
         """Return SQL of a side without what is common; the blank before its first word stays."""

@@ -27,7 +27,7 @@ _SIGNS = (".", ":::")
 
 
 def _recognises(schema: TableSchema) -> bool:
-    is_plain = schema.has("labeler_id") or schema.column("label")
+    is_plain = schema.has("labeler_id") or schema.find_column("label")
     return schema.has("instance_id") and not is_plain
 
 
@@ -39,7 +39,7 @@ def _adapt(schema: TableSchema) -> FormatQuery | None:
         return FormatQuery("SELECT * FROM part", frozenset(), columns)
     tasks.refuse_named_roles(schema, _TOOL, ("label",))
     tasks.refuse_answer_columns(schema, _TOOL, lambda role, name: _is_answer(name))
-    answers = _answer_sql_by_schema(schema)
+    answers = _list_answers_sql(schema)
     task = _find_joined_texts(schema, answers)
     fields = find_fields(schema, task.fields)
     in_objects = schema.has("labels")
@@ -59,13 +59,13 @@ def _adapt(schema: TableSchema) -> FormatQuery | None:
         FROM part WHERE {is_human}"""
     machines = f"SELECT {literal(MACHINE)}, count(*) AS n FROM part WHERE NOT {is_human}"
     tool_roles = {"labeler_id": person} if person else {}
-    label = tasks.question_name(schema) if in_objects else question
-    return tasks.answer_query(
+    label = tasks.name_question(schema) if in_objects else question
+    return tasks.build_query(
         query,
         "label",
-        fields.names(label=label, **tool_roles),
+        fields.name_roles(label=label, **tool_roles),
         tool_roles,
-        tasks.label_values(schema, fields, _A, _B),
+        tasks.find_label_values(schema, fields, _A, _B),
         f"SELECT * FROM ({machines}) WHERE n > 0",
     )
 
@@ -74,7 +74,7 @@ def _is_answer(name: str) -> bool:
     return any(sign in name for sign in _SIGNS) or name in (*_ANSWERS, "chosen")
 
 
-def _answer_sql_by_schema(schema: TableSchema) -> dict[str, str]:
+def _list_answers_sql(schema: TableSchema) -> dict[str, str]:
     """Return SQL (text) of the answer of every schema; of none where which there are is private."""
     if schema.has("labels"):  # JSONL: {"schema": {"selection": "A"}}
         if schema.has_private_blanks:
@@ -96,7 +96,9 @@ def _answer_sql(name: str) -> str:
 
 def _find_joined_texts(schema: TableSchema, answers: Mapping[str, str]) -> Task:
     """Return the fields that were joined to the answers; a list of two responses is A and B."""
-    task = Task.of_columns(schema, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers)))
+    task = Task.from_columns(
+        schema, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers))
+    )
     fields = dict(task.fields)
     if "responses" in fields and not set(SIDES) & set(fields):
         listed = fields.pop("responses")

@@ -37,7 +37,7 @@ class Fields:
         """True where two responses are compared; of more, lists are ranked."""
         return len(self.responses) == len(SIDES)
 
-    def names(self, **others: str) -> dict[str, str]:
+    def name_roles(self, **others: str) -> dict[str, str]:
         """Return what messages call the roles of these fields, and `others`."""
         sides = dict(zip(SIDES, self.responses, strict=True)) if self.is_pair else {}
         return {"prompt": self.prompt, **sides, **others}
@@ -55,14 +55,14 @@ class Task:
     others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_columns(cls, schema: TableSchema, but: Collection[str] = ()) -> Task:
+    def from_columns(cls, schema: TableSchema, but: Collection[str] = ()) -> Task:
         """Take every column as a field, `but` those of the tool."""
         return cls({name: identifier(name) for name in schema.types if name not in but})
 
     @classmethod
-    def of_members(cls, schema: TableSchema, objects: str, column: str) -> Task:
+    def from_members(cls, schema: TableSchema, objects: str, column: str) -> Task:
         """Take as fields the members of the JSON objects in a `column` of `objects` (SQL)."""
-        rows = schema.select(canonical.structure(column, objects))
+        rows = schema.select(canonical.structure_sql(column, objects))
         structure = json.loads(rows[0][0]) if rows and rows[0][0] else {}
         members = structure if isinstance(structure, dict) else {}
         sql = {name: _member_sql(column, name, kind) for name, kind in members.items()}
@@ -70,7 +70,7 @@ class Task:
 
     def with_metadata(self, schema: TableSchema, column: str) -> Task:
         """Add what features read of a JSON object beside the fields."""
-        names = [n for n in schema.reading.all_feature_columns() if n not in self.fields]
+        names = [n for n in schema.reading.list_feature_columns() if n not in self.fields]
         return replace(
             self, others={n: f"json_extract({column}, {json_pointer_sql(n)})" for n in names}
         )
@@ -90,10 +90,10 @@ class Task:
         which stand in one list for all responses where these are a list.
         """
         reading, kind = schema.reading, "ranking" if is_list else "pairs"
-        carried = [name for one in reading.features for name in reading.columns_of(one, kind)]
+        carried = [name for one in reading.features for name in reading.find_columns_of(one, kind)]
         taken = {"prompt", "responses", *SIDES}
         named = [name for role, name in reading.columns.items() if role not in taken]
-        others = {name: sql if is_list else text(sql) for name, sql in self.others.items()}
+        others = {name: sql if is_list else json_text_sql(sql) for name, sql in self.others.items()}
         known = {**others, **self.fields}
         return [
             f"{known[name]} AS {identifier(name)}"
@@ -119,7 +119,7 @@ def refuse_answer_columns(
 
     What was answered is private, and the columns of all roles but the label are published.
     """
-    carried = {name: name for name in schema.reading.all_feature_columns()}
+    carried = {name: name for name in schema.reading.list_feature_columns()}
     for role, name in {**carried, **schema.reading.columns}.items():
         if role not in ANSWERS and schema.has(name) and is_answer(role, name):
             raise schema.error(
@@ -174,12 +174,12 @@ def choose_answered_question(
     return schema.reading.question
 
 
-def question_name(schema: TableSchema) -> str:
+def name_question(schema: TableSchema) -> str:
     """Return what messages call the question: as it was named, never as answers do."""
     return schema.reading.question or "the answer"
 
 
-def label_values(
+def find_label_values(
     schema: TableSchema, fields: Fields, a: Sequence[str] = (), b: Sequence[str] = ()
 ) -> LabelValues:
     """Return what answers mean: as `--label-values` has it; else the two fields' names, and tie.
@@ -206,7 +206,7 @@ def require_two_responses(schema: TableSchema, fields: Fields, sides: str = "A a
         )
 
 
-def answer_query(
+def build_query(
     query: str,
     role: str,
     names: Mapping[str, str],
@@ -226,7 +226,7 @@ def answer_label_sql(answer: str, fields: Fields, meaning: LabelValues) -> str:
     """Return SQL (text) of an answer (SQL of JSON) about two responses: a word, or a ranking."""
     first, second = (f"{answer_ranks_sql(answer, fields)}[{number}]" for number in (1, 2))
     tie = literal(meaning.tie[0]) if meaning.tie else "'equal ranks'"
-    return f"""CASE WHEN coalesce(json_type({answer}), '') <> 'ARRAY' THEN {text(answer)}
+    return f"""CASE WHEN coalesce(json_type({answer}), '') <> 'ARRAY' THEN {json_text_sql(answer)}
         WHEN {first} < {second} THEN {literal(meaning.a[0])}
         WHEN {first} > {second} THEN {literal(meaning.b[0])}
         WHEN {first} = {second} THEN {tie}
@@ -238,23 +238,23 @@ def answer_ranks_sql(answer: str, fields: Fields) -> str:
 
     NULL where there is no answer; a response that is not ranked has none.
     """
-    members = elements(answer)
+    members = elements_sql(answer)
     names = f"list_transform({members}, lambda e: coalesce(e->>'value', e->>'$'))"
     responses = ", ".join(map(literal, fields.responses))
     place = f"list_position({names}, n)"
     rank = f"coalesce(try_cast({members}[{place}]->>'rank' AS DOUBLE), {place})"
     return (
-        f"(CASE WHEN {text(answer)} IS NOT NULL "
+        f"(CASE WHEN {json_text_sql(answer)} IS NOT NULL "
         f"THEN list_transform([{responses}], lambda n: {rank}) END)"
     )
 
 
-def elements(value: str) -> str:
+def elements_sql(value: str) -> str:
     """Return SQL of the elements (JSON) of a list, whatever its type."""
     return f"from_json(to_json({value}), '[\"JSON\"]')"
 
 
-def text(value: str) -> str:
+def json_text_sql(value: str) -> str:
     """Return SQL of a JSON value as text; NULL for null."""
     return f"({value}->>'$')"
 
@@ -271,10 +271,10 @@ def _member_sql(column: str, name: str, kind: Any) -> str:
         return f"json_extract_string({column}, {where})"
     value = f"json_extract({column}, {where})"
     try:
-        content = canonical.content_of_structures([kind])
+        content = canonical.find_content_of_structures([kind])
     except NotContent:
         return value  # no content: whoever needs one refuses it
-    return f"from_json({value}, {literal(canonical.json_type(content))})"
+    return f"from_json({value}, {literal(canonical.content_type_json(content))})"
 
 
 def find_fields(schema: TableSchema, names: Collection[str]) -> Fields:

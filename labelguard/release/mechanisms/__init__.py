@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelguard import plugins
 from labelguard.errors import LabelguardError, PolicyError
-from labelguard.options import Option, check, option_declarations
+from labelguard.options import Option, check_option_values, option_declarations
 from labelguard.spelling import suggest
 
 if TYPE_CHECKING:
@@ -27,22 +27,22 @@ AUTO = "auto"
 
 def list_mechanisms() -> list[str]:
     """Return the names of all mechanisms; randomized response first."""
-    return sorted(plugins.available(GROUP), key=lambda name: (name != "rr", name))
+    return sorted(plugins.list_entry_points(GROUP), key=lambda name: (name != "rr", name))
 
 
-def options_of(name: str) -> type[Options]:
+def load_options_class(name: str) -> type[Options]:
     """Return the options dataclass of a mechanism; raise `PolicyError` for an unknown one.
 
     Raises `LabelguardError` if packages bring several by that name.
     """
-    entry = plugins.find(GROUP, name)
+    entry = plugins.find_entry_point(GROUP, name)
     if entry is None:
         known = list_mechanisms()
         near = suggest(name, [*known, AUTO])
         raise PolicyError(
             f"unknown mechanism {name!r}{near}; available: {', '.join(known) or 'none'}"
         )
-    options: type[Options] = _load(entry)
+    options: type[Options] = _load_entry_point(entry)
     if not is_dataclass(options):
         raise PolicyError(f"mechanism {name} cannot be loaded: {entry.value} is no dataclass")
     return options
@@ -55,9 +55,11 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     """
     choices = {choice: value for choice, value in choices.items() if value is not None}
     check_options(name, choices)
-    check(options_of(name), choices)
-    options = options_of(name)(**choices)
-    mechanism: Mechanism[Any] = _load(EntryPoint(name, options.mechanism, GROUP))(options)
+    options_class = load_options_class(name)
+    check_option_values(options_class, choices)
+    options = options_class(**choices)
+    entry = EntryPoint(name, options.mechanism, GROUP)
+    mechanism: Mechanism[Any] = _load_entry_point(entry)(options)
     return mechanism
 
 
@@ -66,7 +68,7 @@ def check_options(mechanism: str, choices: Collection[str], beside: Collection[s
 
     One that nothing has is compared with all there are, and with what there is `beside` them.
     """
-    known = names(options_of(mechanism)) if mechanism != AUTO else set(collect_options())
+    known = list_option_names(mechanism) if mechanism != AUTO else set(collect_options())
     for choice in choices:
         if choice in known:
             continue
@@ -76,9 +78,9 @@ def check_options(mechanism: str, choices: Collection[str], beside: Collection[s
         raise PolicyError(f"{option} does not go with --mechanism {mechanism}")
 
 
-def names(options: type[Options]) -> set[str]:
-    """Return the names of a mechanism's options."""
-    return set(option_declarations(options))
+def list_option_names(mechanism: str) -> set[str]:
+    """Return the names of a mechanism's options; raises as `load_options_class`."""
+    return set(option_declarations(load_options_class(mechanism)))
 
 
 def collect_options() -> dict[str, tuple[list[str], Option]]:
@@ -89,12 +91,12 @@ def collect_options() -> dict[str, tuple[list[str], Option]]:
     options: dict[str, tuple[list[str], Option]] = {}
     for mechanism in list_mechanisms():
         with contextlib.suppress(LabelguardError):
-            for name, option in option_declarations(options_of(mechanism)).items():
+            for name, option in option_declarations(load_options_class(mechanism)).items():
                 options.setdefault(name, ([], option))[0].append(mechanism)
     return options
 
 
-def _load(entry: EntryPoint) -> Any:
+def _load_entry_point(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except (ImportError, AttributeError, SyntaxError) as error:

@@ -29,7 +29,7 @@ class Options(Protocol):
     mechanism: ClassVar[str]
 
 
-def _usual_features() -> str:
+def _find_default_features() -> str:
     from labelguard.learning.features import default_features
 
     return default_features()
@@ -54,7 +54,7 @@ class FeatureOptions:
         "length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, verdict:NAME, "
         "reward:ID_OR_PATH, columns:a,b, or a sum of these; default: those of the project's last "
         "release, or the best installed, length+style+minilm or length+style+text.",
-        default_factory=_usual_features,
+        default_factory=_find_default_features,
         metavar="SPEC",
     )
     components: int | None = option("Principal components of the features to use.")
@@ -69,16 +69,17 @@ class FeatureOptions:
             raise PolicyError(f"agreement must be in [0.55, 0.9], found {self.agreement}")
         from labelguard.mechanisms.geometry import Shape
 
-        Shape(**self.shape_options())
+        Shape(**self.collect_shape_options())
 
-    def shape_options(self) -> dict[str, Any]:
+    def collect_shape_options(self) -> dict[str, Any]:
         """Return the parts of a `Shape` that are fixed by the request."""
         values = {name: getattr(self, name, None) for name in _SHAPE}
         return {name: value for name, value in values.items() if value is not None}
 
     def settings(self) -> dict[str, Any]:
         """Return what enters the idempotency key, where further pairs have their own digest."""
-        return {"features": self.features, "agreement": self.agreement, **self.shape_options()}
+        settings = {"features": self.features, "agreement": self.agreement}
+        return settings | self.collect_shape_options()
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class LearningOptions(FeatureOptions):
         if self.learner == "head":
             return super().settings() | settings
         if self.train_config is not None:
-            settings["train_config"] = _digest(self.train_config)
+            settings["train_config"] = _hash_file(self.train_config)
         values = {name: getattr(self, name) for name in ("model", "lora")}
         return settings | {name: value for name, value in values.items() if value}
 
@@ -178,7 +179,7 @@ _OF_HEADS = ("components", "ridge")
 _OF_OTHER_LEARNERS = ("model", "lora", "train_config")
 
 
-def _digest(path: str | Path) -> str:
+def _hash_file(path: str | Path) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:

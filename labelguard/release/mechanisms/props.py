@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard import plugins
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
@@ -37,12 +37,12 @@ from labelguard.learning.learners import (
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.options import PropsOptions
-from labelguard.release.mechanisms.rr import draw_labels, randomized_card
+from labelguard.release.mechanisms.rr import build_randomized_card, draw_labels
 from labelguard.release.mechanisms.statistic_design import add_head_and_labels, check_identity
 from labelguard.release.protocol import (
     Finished,
@@ -131,10 +131,10 @@ class Relabelling(Mechanism[PreparedStages]):
         """Return rows with the labels of the stages, and the public files of the last model."""
         learned, learner = prepared.learned, prepared.learner
         assert learned is not None
-        target, residual = relabelling.assemble(learned.results)
+        target, residual = relabelling.join_stages(learned.results)
         relabelled = context.opened.project.work / "relabelled"
         learned.rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
-        card = randomized_card(context) | self._card(prepared, learned)
+        card = build_randomized_card(context) | self._build_card(prepared, learned)
         finished = Finished(card, ((context.staged, relabelled),), files=learned.files)
         scorer = learned.results[-1].scorer
         if not isinstance(learner, HeadOfPairs) or not isinstance(scorer, HeadScorer):
@@ -150,7 +150,7 @@ class Relabelling(Mechanism[PreparedStages]):
         directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
-        saved = [arrays.load(path) for path in _finished_stage_paths(directory, count)]
+        saved = [arrays.load_arrays(path) for path in _list_finished_stages(directory, count)]
         stages = relabelling.run_stages(
             prepared.learner.inputs,
             labels,
@@ -165,7 +165,9 @@ class Relabelling(Mechanism[PreparedStages]):
                 inputs.progress(f"stage {number + 1} of {count}", None)
                 result = next(stages)
                 if number >= len(saved):
-                    write_atomically(_stage_path(directory, number), arrays.pack(result.state()))
+                    write_atomically(
+                        _stage_path(directory, number), arrays.pack_arrays(result.state())
+                    )
                 results.append(result)
         except ArithmeticError as error:
             if self.options.learner != HEAD:
@@ -175,7 +177,7 @@ class Relabelling(Mechanism[PreparedStages]):
             ) from None
         return results
 
-    def _card(self, prepared: PreparedStages, learned: LearnedStages) -> dict[str, Any]:
+    def _build_card(self, prepared: PreparedStages, learned: LearnedStages) -> dict[str, Any]:
         options, soft = self.options, self.options.combine == "soft"
         head = options.learner == HEAD
         card: dict[str, Any] = {
@@ -191,14 +193,14 @@ class Relabelling(Mechanism[PreparedStages]):
             card["kind"] = "model"
             card["model"] = {
                 "learner": options.learner,
-                "base": _public_model_name(options.model),
+                "base": _find_public_model_name(options.model),
                 "identity": dict(prepared.learner.identity),
                 "files": sorted(path.name for path in learned.files),
             }
         return card
 
 
-def _public_model_name(model: str | None) -> str | None:
+def _find_public_model_name(model: str | None) -> str | None:
     """Return a base model's public name: of a path its last part alone."""
     return Path(model).name if model and Path(model).exists() else model
 
@@ -251,7 +253,7 @@ class _RowsByItem:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return one column of all buckets."""
-        return np.concatenate([buckets.column(table, name) for table in self.tables.values()])
+        return np.concatenate([buckets.read_column(table, name) for table in self.tables.values()])
 
     def labels(self, pairs: DistinctPairs, stages: int) -> ReleasedLabels:
         """Return the labels that the stages learn from."""
@@ -259,17 +261,17 @@ class _RowsByItem:
         return ReleasedLabels(
             pairs.of_row[self.column("row").astype(np.intp)],
             blocks.unique(keys)[1],
-            props.stage_of(keys, stages),
-            props.fold_of(keys, stages, _FOLDS),
+            props.assign_stages(keys, stages),
+            props.assign_folds(keys, stages, _FOLDS),
             self.column("value").astype(np.uint8),
             self.column("flip_probability").astype(np.float64),
-            self._variance_factors(),
+            self._compute_variance_factors(),
         )
 
-    def _variance_factors(self) -> NDArray[np.float64]:
+    def _compute_variance_factors(self) -> NDArray[np.float64]:
         """Return the `variance_factor` of each row, from the law of its block."""
         distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
-        laws = [block(*each) for each in distinct.T.tolist()]
+        laws = [find_block(*each) for each in distinct.T.tolist()]
         factors = [variance_factor(one.first_moment, one.second_moment, one.labels) for one in laws]
         return np.array(factors, np.float64)[which]
 
@@ -294,7 +296,7 @@ class _RowsByItem:
                 columns["label_probability"] = pa.array(likelier)
             else:
                 columns["residual_flip_estimate"] = pa.array(residual[rows])
-            targets = buckets.column(table, _BUCKET).astype(np.uint16)
+            targets = buckets.read_column(table, _BUCKET).astype(np.uint16)
             buckets.write_part(directory, coarse, pa.table(columns), targets, self.count)
 
 
@@ -302,7 +304,7 @@ def _stage_path(directory: Path, number: int) -> Path:
     return directory / f"stage={number + 1:02d}.npz"
 
 
-def _finished_stage_paths(directory: Path, stages: int) -> list[Path]:
+def _list_finished_stages(directory: Path, stages: int) -> list[Path]:
     """Return the stages on disk, from the first to the last without a gap."""
     paths = (_stage_path(directory, number) for number in range(stages))
     return list(itertools.takewhile(Path.exists, paths))
@@ -323,14 +325,14 @@ class HeadOfPairs:
     inputs: NDArray[Any]
 
     @classmethod
-    def of(
+    def fit(
         cls, options: PropsOptions, pairs: DistinctPairs, context: ReleaseContext
     ) -> HeadOfPairs:
         """Return the head of these options, with features fitted to the pairs."""
         provider = open_fitted(options.features, pairs.table, context.progress, context.workers)
         x = provider(pairs.table)
-        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.shape_options())
-        axes = basis(spectrum(x), shape)
+        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.collect_shape_options())
+        axes = choose_basis(compute_spectrum(x), shape)
         return cls(options.features, provider, shape, axes, axes.coordinates(x))
 
     @property
@@ -369,7 +371,7 @@ def prepare_learner(
     Raises `PolicyError` for an unknown one, `LedgerError` for another than was recorded.
     """
     if options.learner == HEAD:
-        learner: PreparedLearner = HeadOfPairs.of(options, pairs, context)
+        learner: PreparedLearner = HeadOfPairs.fit(options, pairs, context)
     else:
         settings = LearnerOptions(options.model, options.lora, options.train_config)
         learner = _load_learner_factory(options.learner)(pairs.table, settings)
@@ -384,7 +386,7 @@ def describe_differences(
     recorded: Mapping[str, Any], present: Mapping[str, Any]
 ) -> tuple[str, str]:
     """Return two texts of the keys in which identities differ; equal ones if in none."""
-    before, now = dict(_flatten(recorded)), dict(_flatten(present))
+    before, now = dict(_flatten_identity(recorded)), dict(_flatten_identity(present))
     keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
     first, second = (
         ", ".join(f"{key} {side.get(key, 'not set')}" for key in keys) for side in (before, now)
@@ -392,20 +394,20 @@ def describe_differences(
     return first, second
 
 
-def _flatten(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _flatten_identity(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the values of an identity as JSON, by keys with a dot for every level."""
     for key, value in identity.items():
         if isinstance(value, Mapping) and value:
-            yield from ((f"{key}.{inner}", text) for inner, text in _flatten(value))
+            yield from ((f"{key}.{inner}", text) for inner, text in _flatten_identity(value))
         else:
             yield key, json.dumps(value, sort_keys=True)
 
 
 def _load_learner_factory(name: str) -> LearnerFactory:
     """Return the learner of a name; raise `PolicyError` for one that is not there."""
-    entry = plugins.find(GROUP, name)
+    entry = plugins.find_entry_point(GROUP, name)
     if entry is None:
-        known = ", ".join(sorted({HEAD, *plugins.available(GROUP)}))
+        known = ", ".join(sorted({HEAD, *plugins.list_entry_points(GROUP)}))
         raise PolicyError(f"unknown learner {name!r}; this installation has: {known}")
     try:
         factory: LearnerFactory = entry.load()

@@ -26,7 +26,7 @@ Card = Mapping[str, Any]
 
 
 @cache
-def _template() -> jinja2.Template:
+def _load_template() -> jinja2.Template:
     """Return sections.j2; what is filled in stands in one line."""
     return read_template(
         files(__package__) / "sections.j2",
@@ -42,19 +42,19 @@ def _template() -> jinja2.Template:
 def describe_randomized(card: Card) -> Iterator[Section]:
     """Yield how often labels were flipped, and what that asks of a loss."""
     if "choices" not in card:
-        yield _flips_section(card, "released labels differ from what their labeler said")
+        yield _build_flips_section(card, "released labels differ from what their labeler said")
         return
-    yield _flips_section(card, "released pairs are turned")
-    yield fill_section(_template(), "choices", choices=card["choices"])
+    yield _build_flips_section(card, "released pairs are turned")
+    yield fill_section(_load_template(), "choices", choices=card["choices"])
 
 
-def _flips_section(card: Card, differ: str) -> Section:
+def _build_flips_section(card: Card, differ: str) -> Section:
     flips = {name: flip for name, flip in card["flip_probability"].items() if name != "blocks"}
     multipliers = {
         name: 1 / (1 - 2 * flip) if flip < 0.5 else math.inf for name, flip in flips.items()
     }
     return fill_section(
-        _template(),
+        _load_template(),
         "flips",
         flips=flips,
         multipliers=multipliers,
@@ -65,42 +65,42 @@ def _flips_section(card: Card, differ: str) -> Section:
 
 def describe_statistic(card: Card) -> Iterator[Section]:
     """Yield the noise of a statistic, and what the head decides by."""
-    yield _statistic_section(card, "statistic", is_held_out=False)
+    yield _build_statistic_section(card, "statistic", is_held_out=False)
     if "head" in card:
         head = card["head"]
         cells = format_coefficient_rows(Coefficient(**column) for column in head["columns"])
-        yield fill_section(_template(), "head", table=cells, headings=COLUMNS, **head)
+        yield fill_section(_load_template(), "head", table=cells, headings=COLUMNS, **head)
 
 
 def describe_evaluation(card: Card) -> Iterator[Section]:
     """Yield the noise of a statistic of held-out labelers, and what it is for."""
-    yield _statistic_section(card, "held-out", is_held_out=True)
+    yield _build_statistic_section(card, "held-out", is_held_out=True)
 
 
-def _statistic_section(card: Card, name: str, *, is_held_out: bool) -> Section:
+def _build_statistic_section(card: Card, name: str, *, is_held_out: bool) -> Section:
     unit, counts = card["privacy"]["unit"], card["counts"]
     facts = {"unit": unit, "counts": counts, "statistic": card["statistic"]}
-    return fill_section(_template(), "statistic", name, is_held_out=is_held_out, **facts)
+    return fill_section(_load_template(), "statistic", name, is_held_out=is_held_out, **facts)
 
 
 def describe_props(card: Card) -> Iterator[Section]:
     """Yield what the labels of PROPS were made of, and how far its models were off by stage."""
-    yield _flips_section(
+    yield _build_flips_section(
         card, "labels differed from what their labeler said, before they were improved"
     )
     stages = card["props"]["stages"]
     estimated = [stage for stage in stages if "estimated_error" in stage]
     yield fill_section(
-        _template(),
+        _load_template(),
         "stages",
-        table=map(_stage_cells, stages),
-        chart=_errors_chart(estimated) if len(estimated) > 1 else None,
+        table=map(_format_stage_cells, stages),
+        chart=_build_errors_chart(estimated) if len(estimated) > 1 else None,
         props=card["props"],
         model=card.get("model"),
     )
 
 
-def _stage_cells(stage: Mapping[str, Any]) -> tuple[int, int, str | None, str]:
+def _format_stage_cells(stage: Mapping[str, Any]) -> tuple[int, int, str | None, str]:
     """Return the cells of a stage: its number, its rows, its model's error, and a remark."""
     if "estimated_error" not in stage:
         return stage["stage"], stage["rows"], None, "flipped labels as they are"
@@ -118,7 +118,7 @@ def _format_stage_error(stage: Mapping[str, Any]) -> str:
     return f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
 
 
-def _errors_chart(stages: list[Mapping[str, Any]]) -> Chart:
+def _build_errors_chart(stages: list[Mapping[str, Any]]) -> Chart:
     """Return a chart of the models' estimated errors."""
     rates = [stage["estimated_error"] for stage in stages]
     low, high = (

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import PAIR, Block, block
+from labelguard.accounting.blocks import PAIR, Block, find_block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.keys.coins import Coins
 from labelguard.ledger.ledger import Grant
@@ -65,7 +65,7 @@ class RandomizedResponse(Mechanism[Prepared]):
 
     def finish(self, context: ReleaseContext, prepared: Prepared, grant: Grant) -> Finished:
         """The rows as drawn."""
-        return Finished(randomized_card(context), ((context.staged, context.outcomes),))
+        return Finished(build_randomized_card(context), ((context.staged, context.outcomes),))
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     if selected is None:
         return 0
     rows, table = selected
-    choices = BucketChoices.of_bucket(table, labelers=task.labelers) if task.choices else None
+    choices = BucketChoices.from_bucket(table, labelers=task.labelers) if task.choices else None
     drawn = {name: getattr(rows, name).copy() for name in _DRAWN}
     new = rows.new
     if new.any() and task.map_path:
-        fresh, label = rows[new], buckets.column(table, "label").astype(np.uint8)
-        for name, values in _draw(task, fresh, label, choices).items():
+        fresh, label = rows[new], buckets.read_column(table, "label").astype(np.uint8)
+        for name, values in _draw_labels(task, fresh, label, choices).items():
             drawn[name][new] = values
         columns = {name: values[new] for name, values in drawn.items()}
         columns |= {"version": fresh.version, "content": fresh.content}
@@ -132,9 +132,9 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     if choices is not None:
         index, label_of, value = choices.pair_released_responses(rows.index, value)
     law = (drawn[name][label_of] for name in _DRAWN[1:])
-    units = buckets.blocks(table, "unit")[index]
+    units = buckets.read_blocks(table, "unit")[index]
     columns = {
-        "row": buckets.column(table, "row")[index],
+        "row": buckets.read_column(table, "row")[index],
         "key_hi": rows.key[label_of, 0],
         "key_lo": rows.key[label_of, 1],
         "unit_hi": units[:, 0],
@@ -144,8 +144,8 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     }
     law = (columns[name].astype(np.int64) for name in _DRAWN[2:])
     columns["flip_probability"] = flip_probabilities(columns["threshold"], *law)
-    items = buckets.blocks(table, "item")[index]
-    targets = buckets.bucket_of(items, task.buckets)
+    items = buckets.read_blocks(table, "item")[index]
+    targets = buckets.assign_buckets(items, task.buckets)
     buckets.write_part(task.outcomes, bucket, pa.table(columns), targets, task.buckets)
     return len(items)
 
@@ -154,7 +154,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
 _DRAWN = ("value", "threshold", "block_labels", "block_letters")
 
 
-def _draw(
+def _draw_labels(
     task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8], choices: BucketChoices | None
 ) -> dict[str, NDArray[Any]]:
     """Draw the labels of new rows; `label` is that of all staged rows. Returns `_DRAWN`."""
@@ -164,14 +164,14 @@ def _draw(
         label = label[rows.index]
         true = np.where(label == LABEL_TIE, NOTHING, label.astype(np.int16))
     else:
-        true = choices.chosen_numbers(label)[choices.choices_of_rows(rows.index)]
+        true = choices.find_chosen_numbers(label)[choices.find_choices_of_rows(rows.index)]
     value = randomize(true, letters, task.coins, rows.key, together)
     of = together.of
     law = (column[of] for column in (together.threshold, together.labels, together.letters))
     return dict(zip(_DRAWN, (value, *law), strict=True))
 
 
-def randomized_card(context: ReleaseContext) -> dict[str, Any]:
+def build_randomized_card(context: ReleaseContext) -> dict[str, Any]:
     """Return the card of a release from randomized labels.
 
     Flip probabilities are over the rows; those of earlier releases have theirs. `blocks` say for
@@ -184,7 +184,7 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     np.add.at(counts, law, counted[-1].astype(np.int64))
     buckets.check_seen(buckets.count_part_rows(context.outcomes), int(counts.sum()))
     laws = [
-        _describe_block(block(*each), count)
+        _describe_block(find_block(*each), count)
         for each, count in zip(distinct.T.tolist(), counts.tolist(), strict=True)
     ]
     spread = _summarize_flips(np.array([law["flip_probability"] for law in laws]), counts)
@@ -192,7 +192,7 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     return {
         "privacy": {
             "accounting": "exact composition of blocks of randomized response"
-            + card.joint_price_note(policy, RANDOMIZED_LABELS.name)
+            + card.describe_joint_price(policy, RANDOMIZED_LABELS.name)
         },
         "flip_probability": spread | ({"blocks": laws} if laws else {}),
         **({"choices": {"rows": CHOICE_ROWS}} if context.staged.choices else {}),
@@ -209,7 +209,7 @@ def count_rows_per_law(outcomes: Path, bucket: int) -> NDArray[np.uint64]:
     rows = buckets.read_parts(outcomes, bucket)
     if rows is None:
         return np.zeros((4, 0), np.uint64)
-    distinct, law = blocks.distinct_rows(*(buckets.column(rows, name) for name in _DRAWN[1:]))
+    distinct, law = blocks.distinct_rows(*(buckets.read_column(rows, name) for name in _DRAWN[1:]))
     return np.vstack([distinct, np.bincount(law).astype(np.uint64)])
 
 
@@ -221,7 +221,7 @@ def _summarize_flips(flips: NDArray[np.float64], rows: NDArray[np.int64]) -> dic
     middle = np.searchsorted(
         np.cumsum(rows[order]), [(rows.sum() - 1) // 2, rows.sum() // 2], "right"
     )
-    return card.min_median_max(flips[order][[0, *middle, -1]])
+    return card.compute_min_median_max(flips[order][[0, *middle, -1]])
 
 
 def _describe_block(law: Block, rows: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from labelguard.keys import keyring
 from labelguard.keys.prf import Split
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Floats
@@ -34,9 +35,10 @@ from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.mechanisms.statistic_design import (
     Design,
     add_head_and_labels,
-    check_fits_sum,
-    design,
-    statistic_releases,
+    design_window,
+    find_sum_to_join,
+    list_statistic_releases,
+    load_head_to_join,
     write_pair_labels,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
@@ -66,27 +68,27 @@ class Teacher(Mechanism[Design]):
 
     def check(self, context: ReleaseContext) -> None:
         """Raise `PolicyError` if the window would not fit the sum that it joins."""
-        check_fits_sum(context, self.options)
+        load_head_to_join(context, self.options, find_sum_to_join(context, self.part))
 
     def prepare(
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
     ) -> Design:
         """Fix features, shape and coordinates, by public columns alone, or as recorded."""
-        return design(context, plan, self.options, recorded)
+        return design_window(context, plan, self.options, recorded)
 
     def draw(
         self, context: ReleaseContext, prepared: Design, grant: Grant, map_path: Path | None
     ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if map_path is not None and (window := draw_window(context, prepared, map_path)):
-            before = list_earlier_windows(context, prepared, self.part)
+            before = list_windows_of_sum(context, prepared.first, self.part)
             calibration = calibrate_head_of_sum(context, prepared, window, before)
             replace(window, **vars(calibration)).save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
-        design, provider = prepared, prepared.provider
-        summed = list_windows_of_running_sum(context, grant, self.part)
+        design, provider, release = prepared, prepared.provider, grant.release
+        summed = list_windows_of_sum(context, design.first or release.id, self.part, release)
         coefficients, total, noise = fit(summed, design.basis, design.shape)
         scale = summed[-1].scale
         head = Head(
@@ -110,8 +112,8 @@ class Teacher(Mechanism[Design]):
                 design_effect=summed[-1].design_effect,
             ),
         )
-        write_pair_labels(context, design.plan, design.pairs, head.probability(design.x))
-        card = statistic_card(context, design, grant, summed, self.options.features)
+        write_pair_labels(context, design.plan, design.pairs, head.predict_probability(design.x))
+        card = build_statistic_card(context, design, grant, summed, self.options.features)
         card["statistic"] |= {"probability_scale": scale}
         coefficients_of_head = asdict(summarize_coefficients(head))
         card |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of_head}
@@ -125,14 +127,14 @@ _ACCOUNTING = {
 }
 
 
-def statistic_card(
+def build_statistic_card(
     context: ReleaseContext, design: Design, grant: Grant, windows: Sequence[Window], features: str
 ) -> dict[str, Any]:
     """Return the card of a statistic of `windows`; its own, if labels were new, is the last."""
     last = windows[-1]
     drawn = grant.release.drawn  # without new labels the last window is an old one
-    noise = design.noise if drawn else _noise_of(last)
-    joint = card.joint_price_note(context.policy, STATISTIC_RELEASES.name)
+    noise = design.noise if drawn else _recover_released_noise(last)
+    joint = card.describe_joint_price(context.policy, STATISTIC_RELEASES.name)
     return {
         "privacy": {
             "accounting": f"{_ACCOUNTING[design.noise.kind]}, {context.allowance.allowed} per "
@@ -155,7 +157,7 @@ def statistic_card(
     }
 
 
-def _noise_of(window: Window) -> Noise:
+def _recover_released_noise(window: Window) -> Noise:
     """Return the noise of a window that was released, in its sensitivities."""
     unit = Noise(window.kind, 1.0, window.least).deviation(len(window.statistic))
     return Noise(window.kind, window.noise / window.sensitivity / unit, window.least)
@@ -213,11 +215,11 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     labels = np.concatenate(noted)
     total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
     noisy = statistic.add_noise(total, design.grid, keyring.random_bytes(NONCE_BYTES))
-    used = np.flatnonzero(statistic.pair_weights(design.rows, design.bounds, len(design.z)))
+    used = np.flatnonzero(statistic.sum_pair_weights(design.rows, design.bounds, len(design.z)))
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
         design.grid.deviation,
-        *_likelihood_parts(design, design.bounds, used),
+        *_compute_likelihood_parts(design, design.bounds, used),
         kind=design.grid.kind,
         least=design.grid.least,
         **statistic_summary.compute_window_fields(
@@ -250,15 +252,15 @@ def mark_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
             value=tie,
             content=new.content,
         )
-    return buckets.column(table, "label")[new.index].astype(np.uint8)
+    return buckets.read_column(table, "label")[new.index].astype(np.uint8)
 
 
-def _likelihood_parts(
+def _compute_likelihood_parts(
     design: Design, bounds: Bounds, used: NDArray[np.intp]
 ) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
     """Return what the likelihood needs beside the statistic, all public: see `Window`."""
     rows = design.rows
-    weight = statistic.pair_weights(rows, bounds, len(design.z))
+    weight = statistic.sum_pair_weights(rows, bounds, len(design.z))
     if not rows.choices or rows.size is None:
         return design.z[used], weight[used], bounds.clip, bounds.sensitivity, None
     size = np.zeros(len(design.z), np.int64)
@@ -272,17 +274,14 @@ def _likelihood_parts(
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
-def list_earlier_windows(context: ReleaseContext, design: Design, part: Split) -> list[Window]:
-    """Return the windows of the sum that a new window joins; none if it begins one."""
-    if design.first is None:
+def list_windows_of_sum(
+    context: ReleaseContext, first: str | None, part: Split, own: ReleaseRecord | None = None
+) -> list[Window]:
+    """Return the windows of the sum that a release `first` of one part began, an `own` one last.
+
+    There is none where a release begins a sum.
+    """
+    if first is None:
         return []
-    records = statistic_releases(context.opened.ledger, part)
-    return list(load_windows_of_sum(context.opened.project.private_maps, design.first, records))
-
-
-def list_windows_of_running_sum(context: ReleaseContext, grant: Grant, part: Split) -> list[Window]:
-    """Return the windows of the sum that a release of one part belongs to, its own last."""
-    release = grant.release
-    first = release.settings["parameters"]["first"] or release.id
-    records = [*statistic_releases(context.opened.ledger, part), release]
+    records = list_statistic_releases(context.opened.ledger, part) + ([own] if own else [])
     return list(load_windows_of_sum(context.opened.project.private_maps, first, records))

@@ -15,34 +15,33 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.budget.events import STATISTIC_RELEASES
-from labelguard.budget.pricing import prices
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
-from labelguard.learning.features import PairFeatures, open_fitted, open_provider
+from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.noise import Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
 from labelguard.release import selection
 from labelguard.release.head import FILE, Head
 from labelguard.release.mechanisms.options import StatisticOptions
-from labelguard.release.pairs_file import agreement_from_releases
+from labelguard.release.pairs_file import find_agreement_in_releases
 from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 
 
-def check_identity(what: str, recorded: str, present: str) -> None:
-    """Raise `LedgerError` if a release that is being resumed was begun with another `what`."""
+def check_identity(noun: str, recorded: str, present: str) -> None:
+    """Raise `LedgerError` if a release that is being resumed was begun with another one."""
     if recorded != present:
         raise LedgerError(
-            f"this release was begun with the {what} {recorded}; found "
+            f"this release was begun with the {noun} {recorded}; found "
             f"{present}; restore what it was and run the same command again"
         )
 
@@ -60,8 +59,8 @@ def write_pair_labels(
         if selected is None:
             continue
         rows, table = selected
-        row = buckets.column(table, "row")[rows.index].astype(np.intp)
-        items = buckets.blocks(table, "item")[rows.index]
+        row = buckets.read_column(table, "row")[rows.index].astype(np.intp)
+        items = buckets.read_blocks(table, "item")[rows.index]
         _write_labeled(context.outcomes, bucket, context.staged, row, rows.key, items, of_row[row])
 
 
@@ -77,11 +76,11 @@ def add_head_and_labels(
     file.write_bytes(head.to_bytes())
     further = context.further
 
-    def probability(new: NDArray[np.intp]) -> NDArray[np.float64]:
+    def predict_new(new: NDArray[np.intp]) -> NDArray[np.float64]:
         assert further is not None
-        return head.probability(provider(further.pairs.table.take(pa.array(new))))
+        return head.predict_probability(provider(further.pairs.table.take(pa.array(new))))
 
-    return add_further_labels(replace(finished, files=(file,)), context, labeled, probability)
+    return add_further_labels(replace(finished, files=(file,)), context, labeled, predict_new)
 
 
 def add_further_labels(
@@ -129,7 +128,7 @@ def _write_labeled(
             "label_probability": np.where(first, probability, 1 - probability),
         }
     )
-    targets = buckets.bucket_of(items, staged.buckets)
+    targets = buckets.assign_buckets(items, staged.buckets)
     buckets.write_part(outcomes, source, table, targets, staged.buckets)
 
 
@@ -156,7 +155,7 @@ class Design(Prepared):
     agreement: float | None = None
 
 
-def design(
+def design_window(
     context: ReleaseContext,
     plan: PlannedRows,
     options: StatisticOptions,
@@ -167,29 +166,30 @@ def design(
     Raises `PolicyError` for features other than those of the sum it would join, `InvalidLabels`
     if the features say nothing about the pairs.
     """
-    first_release = recorded["first"] if recorded else sum_to_join(context, "training")
-    first = _head_to_join(context, options, first_release)
-    pairs, provider, x = _pairs_and_features(context, options.features, first)
+    first_release = recorded["first"] if recorded else find_sum_to_join(context, "training")
+    first = load_head_to_join(context, options, first_release)
+    pairs, provider, x = _compute_pairs_and_features(context, options.features, first)
     identity = provider.identity()
     if recorded:
         check_identity("features", recorded["identity"], identity)
-    counts, rows = planned_comparisons(context, plan, pairs)
+    counts, rows = read_planned_comparisons(context, plan, pairs)
     if first is None and not recorded:
         check_has_new_labels(rows)
+    noise = find_priced_noise(context)
     if first is not None:
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _shape(x, rows, priced_noise(context), options, recorded, context)
-        coordinates = basis(spectrum(x, counts), shape)
+        shape = _choose_shape(x, rows, noise, options, recorded)
+        coordinates = choose_basis(compute_spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if context.staged.choices else {}
     z = coordinates.coordinates(x)
     return complete_design(
-        context,
+        noise,
         rows,
         z,
-        _bounds(z, rows, shape, provider, priced_noise(context)) if len(rows) else None,
+        _compute_bounds(z, rows, shape, provider, noise) if len(rows) else None,
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -198,26 +198,21 @@ def design(
         shape=shape,
         basis=coordinates,
         first=first_release,
-        agreement=options.agreement or agreement_from_releases(context.opened),
+        agreement=options.agreement or find_agreement_in_releases(context.opened),
     )
 
 
-def _bounds(
+def _compute_bounds(
     z: NDArray[np.float32], rows: Rows, shape: Shape, provider: PairFeatures, noise: Noise
 ) -> Bounds:
     """Return the bounds of a window: on sources alone those for scores, which a clip distorts."""
     if rows.choices or not all(group.has_sources for group in provider.groups()):
-        return statistic.bounds(z, rows, shape.clip_quantile)
+        return statistic.compute_bounds(z, rows, shape.clip_quantile)
     deviation = noise.deviation(z.shape[1])
-    return statistic.bounds_for_source_scores(z, rows, shape.clip_quantile, deviation)
+    return statistic.compute_source_bounds(z, rows, shape.clip_quantile, deviation)
 
 
-def check_fits_sum(context: ReleaseContext, options: StatisticOptions) -> None:
-    """Raise `PolicyError` as `design` does for what does not fit the sum that a window joins."""
-    _head_to_join(context, options, sum_to_join(context, "training"))
-
-
-def _head_to_join(
+def load_head_to_join(
     context: ReleaseContext, options: StatisticOptions, first_release: str | None
 ) -> Head | None:
     """Return the head that began the sum which a window joins, if any.
@@ -241,7 +236,7 @@ def _head_to_join(
             "with --again"
         )
     fixed = asdict(first.shape)
-    for name, value in options.shape_options().items():
+    for name, value in options.collect_shape_options().items():
         if value != fixed[name]:
             raise PolicyError(
                 f"the sum that this window joins has {name.replace('_', '-')} = {fixed[name]:g}; "
@@ -251,15 +246,14 @@ def _head_to_join(
 
 
 def complete_design(
-    context: ReleaseContext, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **parts: Any
+    noise: Noise, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **parts: Any
 ) -> Design:
     """Return the design of a window of labels `rows` on pairs at `z`, with bounds and noise.
 
     `bounds` are None without a row; `parts` are the other members of the design.
     """
-    paid = priced_noise(context)
-    grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
-    return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **parts)
+    grid = statistic.choose_grid(bounds, z.shape[1], noise) if bounds else None
+    return Design(z=z, rows=rows, noise=noise, bounds=bounds, grid=grid, **parts)
 
 
 def check_has_new_labels(rows: Rows) -> None:
@@ -271,7 +265,7 @@ def check_has_new_labels(rows: Rows) -> None:
         )
 
 
-def _pairs_and_features(
+def _compute_pairs_and_features(
     context: ReleaseContext, spec: str, first: Head | None
 ) -> tuple[DistinctPairs, PairFeatures, NDArray[np.float32]]:
     """Return distinct pairs and their features.
@@ -285,36 +279,28 @@ def _pairs_and_features(
     pairs = find_distinct_pairs(context.staged)
     if first is None:
         provider = open_fitted(spec, pairs.table, context.progress, context.workers)
-        return pairs, provider, provider(pairs.table)
-    provider = open_provider(spec, first.state)
-    provider.set_progress(context.progress, context.workers)
-    if provider.identity() != first.identity:
-        raise PolicyError(
-            f"the features {spec} are no longer those of the sum that this window joins "
-            f"({first.identity}); found {provider.identity()}"
-        )
+    else:
+        provider = first.load_provider(context.progress, context.workers)
     return pairs, provider, provider(pairs.table)
 
 
-def priced_noise(context: ReleaseContext) -> Noise:
+def find_priced_noise(context: ReleaseContext) -> Noise:
     """Return the noise of each release: as the ledger prices it, or calibrated for the first."""
-    stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
-    [price] = (stored or prices(context.policy, STATISTIC_RELEASES.name)).values()
+    [price] = context.find_or_calibrate_prices().values()
     return noise_of_price(price)
 
 
-def _shape(
+def _choose_shape(
     x: NDArray[np.float32],
     rows: Rows,
     noise: Noise,
     options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
-    context: ReleaseContext,
 ) -> Shape:
     """Return the shape: as recorded, as asked, and its components by public columns."""
     if recorded:
         return Shape(**recorded["shape"])
-    fixed = options.shape_options()
+    fixed = options.collect_shape_options()
     if {"components", "ridge"} <= fixed.keys():
         return Shape(**fixed)
     return replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **fixed)
@@ -353,17 +339,17 @@ def read_bucket_comparisons(task: _Comparing, bucket: int) -> _Compared | None:
     if task.released_too:
         used = np.ones(len(rows.index), bool)
     index = rows.index[used]
-    size = buckets.column(table, "size")[index] if "size" in table.column_names else None
+    size = buckets.read_column(table, "size")[index] if "size" in table.column_names else None
     return _Compared(
-        buckets.column(table, "row")[rows.index].astype(np.intp),
+        buckets.read_column(table, "row")[rows.index].astype(np.intp),
         used,
         rows.unit[used],
-        buckets.blocks(table, "item")[index],
+        buckets.read_blocks(table, "item")[index],
         None if size is None else size.astype(np.int64),
     )
 
 
-def planned_comparisons(
+def read_planned_comparisons(
     context: ReleaseContext, plan: PlannedRows, pairs: DistinctPairs, *, released_too: bool = False
 ) -> tuple[NDArray[np.int64], Rows]:
     """Count the release's labels of each pair, (pairs,), and return the rows of the new ones.
@@ -387,23 +373,21 @@ def planned_comparisons(
     return counts, Rows(of_used, unit, len(plan.units), ranking, size, context.staged.choices)
 
 
-def sum_to_join(context: ReleaseContext, part: Split) -> str | None:
+def find_sum_to_join(context: ReleaseContext, part: Split) -> str | None:
     """Return the release that began the sum which a new window joins.
 
     None with `--again`, and at first: then a sum begins.
     """
-    return None if context.again else newest_sum(context.opened.ledger, part)
+    return None if context.again else find_newest_sum(context.opened.ledger, part)
 
 
-def newest_sum(ledger: Ledger, part: Split) -> str | None:
+def find_newest_sum(ledger: Ledger, part: Split) -> str | None:
     """Return the newest release that began a sum of one part's labels, in its coordinates."""
-    firsts = [
-        r.id for r in statistic_releases(ledger, part) if r.settings["parameters"]["first"] is None
-    ]
-    return firsts[-1] if firsts else None
+    records = reversed(list_statistic_releases(ledger, part))
+    return next((r.id for r in records if r.settings["parameters"]["first"] is None), None)
 
 
-def statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
+def list_statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
     """Return the committed releases of statistics of one part's labels, oldest first."""
     return [
         record

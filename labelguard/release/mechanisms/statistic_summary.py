@@ -37,9 +37,9 @@ def compute_window_fields(
 
     `known` (pairs,) says of which pairs all sources are known.
     """
-    size = _variance_inflation(rows)
+    size = _compute_variance_inflation(rows)
     shares = (rows.row_weights() * bounds.weight[rows.unit]) ** 2 * size
-    fields: dict[str, Any] = {"sampling": statistic.sampling_bound(z, rows, bounds)}
+    fields: dict[str, Any] = {"sampling": statistic.bound_sampling_covariance(z, rows, bounds)}
     fields["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
     if known is not None:
         fields["unknown"] = int((~known[rows.pair]).sum())
@@ -58,7 +58,7 @@ def compute_window_fields(
     return fields
 
 
-def _variance_inflation(rows: Rows) -> Floats:
+def _compute_variance_inflation(rows: Rows) -> Floats:
     """Return by what the variance of rows exceeds that of independent ones, shape (n,).
 
     The pairs of a ranking of K hang together: one at random has the covariance
@@ -103,18 +103,18 @@ def describe_head(
     carried = (margin @ x.astype(np.float64)) / len(x) * coefficients
     whole = float(carried.sum())
     share = carried / whole if whole > 0 else np.zeros_like(carried)
-    errors = _coefficient_errors(windows, shape, basis, coefficients, scale, design_effect)
+    errors = _compute_coefficient_errors(windows, shape, basis, coefficients, scale, design_effect)
     board = _estimate_source_scores(windows, basis) if errors else None
     units = [float(np.abs(x[:, group.start : group.stop]).max()) for group in groups]
     unknown = sum(window.unknown for window in windows)
     return HeadSummary(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
 
 
-def _released_noises(windows: Sequence[Window]) -> tuple[ReleasedNoise, ...]:
+def _list_released_noises(windows: Sequence[Window]) -> tuple[ReleasedNoise, ...]:
     return tuple(ReleasedNoise(window.kind, window.noise, window.least) for window in windows)
 
 
-def _coefficient_errors(
+def _compute_coefficient_errors(
     windows: Sequence[Window],
     shape: Shape,
     basis: Basis,
@@ -136,7 +136,7 @@ def _coefficient_errors(
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
     every = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])
-    ridge = statistic.noise_aware_ridge(every, weight, shape.ridge * basis.metric**2, noise)
+    ridge = statistic.compute_noise_aware_ridge(every, weight, shape.ridge * basis.metric**2, noise)
     # Labels of one labeler in several windows may hang together.
     several = len(windows)
     return CoefficientErrors(
@@ -145,12 +145,12 @@ def _coefficient_errors(
         several * _sum_sampling_bounds(windows),
         np.zeros((components, components)),
         np.zeros(components),
-        _sum_radii(windows),
-        _released_noises(windows),
+        _add_radii(windows),
+        _list_released_noises(windows),
     )
 
 
-def _sum_radii(windows: Sequence[Window]) -> float:
+def _add_radii(windows: Sequence[Window]) -> float:
     """Return the sum of the windows' radii: their labelers may be the same."""
     return float(sum(window.radius for window in windows))
 
@@ -181,7 +181,7 @@ def _estimate_source_scores(windows: Sequence[Window], basis: Basis) -> SourceSc
         )
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
-    estimate = moments.estimate(comparisons, basis.metric, total, noise)
+    estimate = moments.estimate_coefficients(comparisons, basis.metric, total, noise)
     bound = len(windows) * _sum_sampling_bounds(windows)
     errors = CoefficientErrors(
         estimate.gain,
@@ -189,8 +189,8 @@ def _estimate_source_scores(windows: Sequence[Window], basis: Basis) -> SourceSc
         bound,
         estimate.prior,
         estimate.drift,
-        _sum_radii(windows),
-        _released_noises(windows),
+        _add_radii(windows),
+        _list_released_noises(windows),
     )
     edges = [window.edges for window in windows if window.edges is not None]
     return SourceScores(estimate.theta, errors, _merge_equal_edges(np.concatenate(edges)))

@@ -25,7 +25,7 @@ def observe_run(home, parts, **options):
         made = lg.privatize(home / "input", project=home, epsilon=3, delta=1e-5, **options)
     except LabelguardError as error:
         return error.exit_code, str(error).replace(str(home), "")
-    journal = [entry.body.get("columns") for entry in overview.journal(home)]
+    journal = [entry.body.get("columns") for entry in overview.read_journal(home)]
     return 0, made.card["counts"], journal
 
 

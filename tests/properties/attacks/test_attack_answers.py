@@ -74,8 +74,8 @@ def test_an_inspection_suggests_no_such_column():
     assert not [line for line in found.next if "winner" in line]
 
 
-def kaggle(label=1, **more):
-    """A battle as Kaggle's competition has it."""
+def battle(label=1, **more):
+    """A battle with its winner in three columns."""
     return {
         "labeler_id": "u",
         "prompt": "p",
@@ -89,7 +89,7 @@ def kaggle(label=1, **more):
 
 
 @pytest.mark.quick("label", "item_id-winner_tie-auto", "model_a-winner_model_a-pairs")
-@pytest.mark.parametrize("named", ["auto", "pairs", "kaggle"])
+@pytest.mark.parametrize("named", ["auto", "pairs"])
 @pytest.mark.parametrize("winner", ["winner_model_a", "winner_tie"])
 @pytest.mark.parametrize("role", ["label", "item_id", "model_a"])
 def test_who_won_can_be_nothing_else(role, winner, named, tmp_path):
@@ -97,12 +97,12 @@ def test_who_won_can_be_nothing_else(role, winner, named, tmp_path):
     lg.init(tmp_path)
     columns = {role: winner} | ({"model_b": winner} if role == "model_a" else {})
     options = {"mechanism": "rr", "epsilon": 1, "format": named, "project": tmp_path}
-    for row in (kaggle(), kaggle() | {"label": 1}):
+    for row in (battle(), battle() | {"label": 1}):
         with pytest.raises(InvalidLabels, match=winner):
             lg.privatize([row], columns=columns, **options)
 
 
-@pytest.mark.parametrize("table", [[kaggle()], [kaggle() | {"label": 1}]])
+@pytest.mark.parametrize("table", [[battle()], [battle() | {"label": 1}]])
 def test_who_won_is_no_feature_even_if_it_is_declared(table):
     for features in ("source:winner_model", "columns:winner_model", "source:model,by=winner_tie"):
         more = {"model_a": "m", "model_b": "n"}

@@ -19,12 +19,12 @@ from support.preferences import Public, opinions, pairs, rankings, spent
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
-from labelguard.accounting.blocks import block
+from labelguard.accounting.blocks import find_block
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
 from labelguard.project.erasure import remove_labeler
-from labelguard.project.linking import link
+from labelguard.project.linking import link_two_ids
 from labelguard.project.opening import abandon
 from labelguard.release import selection
 from labelguard.release.mechanisms import rr
@@ -155,7 +155,7 @@ def test_a_release_that_was_given_up_is_not_drawn_again_for_its_charge(project, 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
         lg.privatize(TABLE, project=project, uses=2, **PRICE)
-    abandon(overview.releases(project.state)[0].id, project)
+    abandon(overview.list_releases(project.state)[0].id, project)
     blocks_of(drawn)
     lg.privatize(TABLE, project=project, uses=2, **PRICE)
     assert blocks_of(drawn) == [*COUNTS] and spent(project) == 2 * len(COUNTS)
@@ -285,7 +285,7 @@ def test_changes_of_a_unit_have_the_law_that_is_charged(unit, project, tmp_path,
     changes = lg.load(release).group_by(of).agg((pl.col("chosen") == "no").sum())["chosen"]
     found = np.bincount(changes.to_numpy(), minlength=LABELS + 1)
     threshold = accounting.threshold(accounting.calibrate(3, 1e-5, 1))
-    odds, law = (2**64 - threshold) / threshold, block(threshold, LABELS)
+    odds, law = (2**64 - threshold) / threshold, find_block(threshold, LABELS)
     number = np.arange(LABELS + 1)
     weight = comb(LABELS, number) * np.where(number <= law.most_changes, odds, 1.0)
     assert stats.chisquare(found, UNITS * weight / weight.sum()).pvalue > 1e-6
@@ -301,7 +301,7 @@ def test_who_was_charged_alone_is_neither_grouped_nor_linked_later(project, tmp_
     with pytest.raises(PolicyError, match="charged before having one"):
         policies.add_groups(listed, project)
     with pytest.raises(PolicyError, match="before the first charge of either"):
-        link("worker 2", "worker 3", project)
+        link_two_ids("worker 2", "worker 3", project)
 
 
 def crowd(people, items, seed=1):
@@ -375,7 +375,7 @@ def test_what_a_card_and_its_rows_say_of_blocks_is_public(tmp_path):
     assert one == other
     (_, card), told, error, charged = one
     threshold = accounting.threshold(accounting.calibrate(3, 1e-5, 1))
-    laws = [block(threshold, m) for m in counts]
+    laws = [find_block(threshold, m) for m in counts]
     assert card["blocks"] == [
         {
             "labels": law.labels,

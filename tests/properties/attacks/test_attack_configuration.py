@@ -70,7 +70,7 @@ def test_a_hostile_file_is_refused_in_one_short_line_that_repeats_nothing_of_it(
     if name.endswith(".toml"):
         data = b"format = 1\n" + path.read_bytes()
         with pytest.raises(ProjectError) as refused_too:
-            project_file.read(data, CONFIG)
+            project_file.read_project_file(data, CONFIG)
         assert SECRET not in str(refused_too.value)
 
 
@@ -79,7 +79,7 @@ def test_nesting_takes_little_memory(tmp_path):
     path.write_text(str(HOSTILE[path.name])[:20_000])
     tracemalloc.start()
     with pytest.raises(LabelguardError):
-        loader.read_file(path)
+        loader.read_settings_file(path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 32 << 20

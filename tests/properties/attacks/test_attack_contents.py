@@ -151,7 +151,7 @@ def count_uses(project):
     """Places in use."""
     from labelguard.report import overview
 
-    return sum(one.used for one in overview.budget(project).allowances)
+    return sum(one.used for one in overview.read_budget(project).allowances)
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def create_project(directory, patch):
 
 def traces(made, tool, bodies):
     """What is to be seen of deliveries: answers, metrics but for times, rows and sizes of files."""
-    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
+    with contextlib.closing(OpenProject.open(made).answers.open_inbox()) as inbox:
         hook = delivery.Hook(Endpoints.of(made).served, inbox, Limits(), ServedProject(made))
         with TestClient(application({"": hook})) as client:
             answers = [
@@ -95,7 +95,7 @@ def traces(made, tool, bodies):
                 for body in bodies
             ]
             page = client.get("/metrics").text.splitlines()
-        letters = [(one.connector, one.why, one.bytes) for one in inbox.letters()]
+        letters = [(one.connector, one.why, one.bytes) for one in inbox.list_dead_letters()]
         with sqlite3.connect(made.state / FILE) as database:
             rows = database.execute("SELECT connector, length(body) FROM events").fetchall()
             names = database.execute("SELECT delivery FROM events").fetchall()
@@ -108,7 +108,7 @@ def traces(made, tool, bodies):
         "rows": rows,
         "names": names,
         "ingested": done,
-        "held": opened.answers.count(),
+        "held": opened.answers.count_stored(),
         "sizes": sorted(path.stat().st_size for path in made.labels.glob("*")),
         "inbox": (made.state / FILE).stat().st_size,
     }
@@ -195,7 +195,7 @@ def test_what_was_ingested_is_not_ingested_again_with_another_label(tool, tmp_pa
 def read_labels(made):
     """The labels that count."""
     directory = made.state.parent / f"written {time.monotonic_ns()}"
-    (path,) = OpenProject.open(made).answers.export("desk", directory)
+    (path,) = OpenProject.open(made).answers.export_source("desk", directory)
     return [
         json.loads(line)["annotations"][0]["result"][0]["value"]["selected"]
         for line in path.read_text("utf-8").splitlines()
@@ -235,6 +235,6 @@ def test_reading_the_whole_tool_tells_nothing_of_which_label_changed(tmp_path, m
         tools.deliver(made, *saves, other)
         done = ingestion.reconcile("desk", made)
         sizes = sorted(path.stat().st_size for path in made.labels.glob("*"))
-        found.append((done, OpenProject.open(made).answers.count(), sizes))
+        found.append((done, OpenProject.open(made).answers.count_stored(), sizes))
     assert found[0] == found[1]
     assert found[0][0].answers == 3  # two that were heard, and the one that came twice

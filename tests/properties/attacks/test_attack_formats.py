@@ -145,7 +145,6 @@ VALUES: dict[str, tuple[str, list[Any]]] = {
     "arena": ("winner", ["model_a", "tie (bothbad)", "both_bad", " model_b\t"]),
     "helpsteer": ("overall_preference", [1, -3.0, "2", " -1 ", 0]),
     "scores": ("score_a", [1, 1.5, "2", float("inf"), -0.0, 2**70]),
-    "kaggle": ("winner_model_b", [0, 0.0, "0", " 0 ", False, None]),
 }
 
 
@@ -237,26 +236,3 @@ def test_a_column_that_is_named_for_labels_decides_no_type_whatever_it_is_called
         source = as_jsonl(rows, tmp_path / "x.jsonl")
         outcomes.append(read(source, next(places), keys, reading).public)
     assert outcomes[0] == outcomes[1]
-
-
-@pytest.mark.quick("5.1")
-@pytest.mark.parametrize("said", [5.1, 3, True, "ok", {"a": 1}])
-def test_a_score_does_not_decide_how_responses_are_read(said, keys, places, tmp_path):
-    """Members of a list of completions were given one type in all rows, by their scores."""
-    outcomes = []
-    for score in (2, "2"):
-        rows = [
-            {
-                "labeler_id": who,
-                "instruction": "Ask",
-                "completions": [
-                    {"response": response, "overall_score": own},
-                    {"response": 2, "overall_score": 3},
-                ],
-            }
-            for who, response, own in (("w0", 1.5, 2), ("w1", said, score))
-        ]
-        source = as_jsonl(rows, tmp_path / "x.jsonl")
-        outcomes.append(read(source, next(places), keys, Reading({})))
-    assert outcomes[0] == outcomes[1]
-    assert len(outcomes[0].labels) == 2

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from labelguard_trainer.gradient import heads, loop, mechanism
-from labelguard_trainer.gradient.head_records import ComparisonRecords
-from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from support import world
 from support.copies import copy_project
 from support.preferences import ASKED, TABLE, labels, opinions, pairs
@@ -105,7 +104,7 @@ def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(project, monk
 def test_everybody_is_charged_whoever_a_step_happens_to_sample(project):
     few = ULS | {"sampling_probability": 1e-3, "steps": 1}
     lg.privatize(TABLE, project=project, **few)
-    [allowance] = overview.budget(project.state).allowances
+    [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
     with pytest.raises(BudgetExceeded):
         lg.privatize(OTHERS, project=project, again=True, **few)
@@ -182,7 +181,7 @@ def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_
         assert int(kept["steps taken"]) == 20
     lg.privatize(OTHERS, project=project, **ULS)
     assert len(sums) - before == STEPS - 20
-    [allowance] = overview.budget(project.state).allowances
+    [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
 
 
@@ -195,7 +194,7 @@ def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(project, tmp_path
     heads = []
     for here in (project, copy):
         heads.append(Head.load(lg.privatize(TABLE, project=here, **ULS).path))
-        [allowance] = overview.budget(here.state).allowances
+        [allowance] = overview.read_budget(here.state).allowances
         assert allowance.used == 7
     assert len(sums) - common == 2 * (STEPS - 20)
     assert (heads[0].coefficients != heads[1].coefficients).any(), "noise served two copies"
@@ -209,14 +208,14 @@ def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(project, t
     back = restore(made.path, tmp_path / "back", keys=project.keys)
     assert made.unfinished == back.abandoned and len(back.abandoned) == 1
     assert not list((tmp_path / "back").rglob("checkpoint*"))
-    [allowance] = overview.budget(project.state).allowances
+    [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
 
 
 @pytest.mark.slow
 def test_an_abandoned_run_leaves_no_checkpoint(project):
     kill_run(project, 24)
-    [release] = overview.releases(project.state)
+    [release] = overview.list_releases(project.state)
     abandon(release.id, project)
     assert not list(project.stages.rglob("checkpoint*"))
 
@@ -248,7 +247,7 @@ def test_a_checkpoint_that_was_altered_is_refused(change, project):
 
 def _with(data, **changed):
     with np.load(io.BytesIO(data)) as found:
-        return arrays.pack({**found, **changed})
+        return arrays.pack_arrays({**found, **changed})
 
 
 @pytest.mark.slow
@@ -298,7 +297,7 @@ def test_a_checkpoint_of_another_release_is_refused(project):
 def test_a_run_out_of_range_is_refused_before_anything_is_charged(run, message, project):
     with pytest.raises(PolicyError, match=message):
         lg.privatize(TABLE, project=project, **run)
-    assert not overview.releases(project.state)
+    assert not overview.list_releases(project.state)
 
 
 @pytest.mark.quick("asked0")
@@ -395,7 +394,7 @@ def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms
     rng = np.random.default_rng(0)
     z = rng.normal(size=(12, 2)).astype(np.float32)
     rows = Rows(np.arange(12), np.arange(12) // 4, 3)
-    made = HeadProblem(z, ComparisonRecords.of(z, rows), np.ones(3), np.ones(2), 0.5)
+    made = HeadProblem(ComparisonRecords.of(z, rows), np.ones(3), np.ones(2), 0.5)
     made.theta = np.array([theta, -theta])
     one, other = np.zeros(12), np.zeros(12)
     other[:4] = 1

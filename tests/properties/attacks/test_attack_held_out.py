@@ -21,7 +21,7 @@ import labelguard as lg
 from labelguard.errors import LabelguardError, NobodyOfPart, PolicyError
 from labelguard.keys.prf import Splits
 from labelguard.project import policies
-from labelguard.project.linking import add_source, link
+from labelguard.project.linking import add_source, link_two_ids
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import FILE, Head
 
@@ -155,7 +155,7 @@ def test_nobody_changes_parts_under_another_name_of_theirs(project):
     held_out = of_part(project, RAW, "held-out")
     people = held_out["labeler_id"].unique().to_list()
     for person in people:
-        link(f"files:{person}", f"other:alias {person}", project)
+        link_two_ids(f"files:{person}", f"other:alias {person}", project)
     aliases = held_out.with_columns(
         labeler_id=pl.lit("alias ") + pl.col("labeler_id").cast(pl.String),
         prompt=pl.lit("elsewhere: ") + pl.col("prompt"),

@@ -95,15 +95,17 @@ def registered_elsewhere(small, elsewhere):
     ("runs", "plant", "said"),
     [
         (0, link_of_models, "is a link"),
-        (0, models_of_others, "does not know"),
+        (0, models_of_others, "does not list"),
         (0, directory_in_use, "move it away"),
-        (1, link_in_use("{elsewhere}/0001"), "leads to no model"),
+        (1, link_in_use("{elsewhere}/0001"), "does not point to a model"),
         *(
-            pytest.param(1, link_in_use(target), "leads to no model", marks=pytest.mark.slow)
+            pytest.param(
+                1, link_in_use(target), "does not point to a model", marks=pytest.mark.slow
+            )
             for target in ("../elsewhere/0001", "0009", "..", ".")
         ),
-        (1, link_of_a_model, "leads to no model"),
-        (1, registered_elsewhere, "register"),
+        (1, link_of_a_model, "does not point to a model"),
+        (1, registered_elsewhere, "registry"),
     ],
 )
 def test_what_is_planted_among_models_is_refused_and_nothing_elsewhere_changes(

@@ -43,9 +43,9 @@ def without(labeler):
 def row_keys(project):
     """The keys of rows of theirs that are in private maps."""
     opened = OpenProject.open(project)
-    key = opened.keys.labeler_keys(project.namespace, [WHO])
+    key = opened.keys.hash_labelers(project.namespace, [WHO])
     maps = [record.id for record in opened.ledger.releases.all() if record.map]
-    return {row for one in maps for row in opened.private_map.keys_of(one, key)}
+    return {row for one in maps for row in opened.private_map.find_row_keys(one, key)}
 
 
 def kept_row_keys(project):
@@ -55,13 +55,13 @@ def kept_row_keys(project):
         key
         for table in tables
         if table is not None
-        for key in blocks.to_list(buckets.blocks(table, "key"))
+        for key in blocks.to_list(buckets.read_blocks(table, "key"))
     }
 
 
 def assert_given_up(project, learning):
     """The release ended with an error, and nothing that it kept is left."""
-    begun = overview.releases(project.state)[-1]
+    begun = overview.list_releases(project.state)[-1]
     with pytest.raises(LedgerError, match=f"{begun.id} was given up while it learned"):
         learning.result(PATIENCE)
     assert begun.state == "abandoned" and not list(project.stages.iterdir())
@@ -72,7 +72,7 @@ def break_release(raw, project, gates):
     gates.break_at(1)
     with pytest.raises(LabelguardError, match="the learner broke"):
         lg.privatize(raw, project=project, **gates.options)
-    return overview.releases(project.state)[-1].id
+    return overview.list_releases(project.state)[-1].id
 
 
 @pytest.mark.quick("erased")
@@ -82,7 +82,7 @@ def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(kind, projec
     theirs = row_keys(project)
     with gates.learning(labels(), project) as learning:
         assert theirs & kept_row_keys(project) == theirs
-        begun = overview.releases(project.state)[-1].id
+        begun = overview.list_releases(project.state)[-1].id
         assert erasure.preview_removal(WHO, kind, project).given_up == [begun]
         left = erasure.remove_labeler(WHO, kind, project)
         assert left.given_up == [begun]
@@ -136,7 +136,7 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
     asked = BUDGET | {"mechanism": "props", "features": "length"}
     with pytest.raises(KeyboardInterrupt):
         lg.privatize(survey(labelers=30), project=project, **asked)
-    begun = overview.releases(project.state)[-1].id
+    begun = overview.list_releases(project.state)[-1].id
     assert list((project.stages / begun).glob("stage=*.npz"))
     assert not erasure.remove_labeler("somebody else", "erased", project, never_seen=True).given_up
     assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
@@ -146,7 +146,7 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
 @pytest.mark.slow
 def test_where_contents_are_the_unit_it_is_given_up_too(project, gates):
     with gates.learning(labels(), project, unit="item") as learning:
-        begun = overview.releases(project.state)[-1].id
+        begun = overview.list_releases(project.state)[-1].id
         assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     assert_given_up(project, learning)
     assert policies.close(project).name == "first"
@@ -250,7 +250,7 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(tmp_path):
             copy = copy_project(moment, tmp_path / f"{name} {step}")
             write(table(given).to_arrow(), source)
             found.append(answers(lg.privatize(str(source), project=copy, **options)))
-            [used] = overview.budget(copy).allowances
+            [used] = overview.read_budget(copy).allowances
             assert used.used == LABELERS
             shutil.rmtree(copy)
         write(table(labels).to_arrow(), source)

@@ -68,7 +68,7 @@ def test_a_label_outside_its_domain_stops_the_run(case, bad_rows, project):
         privatize(project, OUTSIDE[case], mechanism="rr", bad_rows=bad_rows)
     assert caught.value.exit_code == 1
     assert "quarantine" not in str(caught.value)
-    assert not overview.releases(project.state)
+    assert not overview.list_releases(project.state)
     assert not list(project.quarantine.iterdir())
 
 

@@ -179,7 +179,7 @@ def test_an_object_that_is_another_or_gone_stops_the_project_and_is_named(
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", ledger)
     [piece, *_] = [name for name in store.list() if name.startswith("foreign/released/")]
     good, theirs = contents(store), store.read(piece)
-    before = overview.releases(home)
+    before = overview.list_releases(home)
     for number, attack in enumerate(ATTACKS):
         objects = dict(good)
         blamed = attack(objects, older, theirs)
@@ -188,7 +188,7 @@ def test_an_object_that_is_another_or_gone_stops_the_project_and_is_named(
         with pytest.raises(ProjectError, match=re.escape(store.uri(blamed))):
             lg.privatize(labels_table(seed=5), **PRICE, project=there)
         assert not (there.private_maps / before[-1].id).exists()
-        assert overview.releases(home) == before
+        assert overview.list_releases(home) == before
     put_back(store, good)
     assert overview.verify(move_to_new_machine(home, "last", monkeypatch)).ok
 
@@ -204,7 +204,7 @@ def test_an_older_ledger_is_refused_by_what_the_store_has_seen(home, store, tmp_
     shutil.copy(tmp_path / "older", database)
     for act in (
         lambda: lg.privatize(TABLE, **PRICE, project=there),
-        lambda: overview.budget(there.state),
+        lambda: overview.read_budget(there.state),
         lambda: overview.verify(there),
     ):
         with pytest.raises(LedgerError, match="not what this project last saw"):
@@ -248,7 +248,7 @@ def test_what_an_attempt_drew_that_lost_is_opened_by_no_key_and_no_ledger(home, 
     there = lose_disk(home, "second", monkeypatch)
     lg.privatize(asked, **PRICE, again=True, exhausted="drop", project=there)
     opened = OpenProject.open(there)
-    known = re.findall(r"[0-9a-f]{64}", json.dumps([e.body for e in opened.ledger.journal()]))
+    known = re.findall(r"[0-9a-f]{64}", json.dumps([e.body for e in opened.ledger.read_journal()]))
     known += [digest for digest in opened.map_digests.values() if digest]
     assert maps and set(opened.map_digests.values()) <= set(known)
     counted = [name for name in store.list() if name.startswith("released/")]
@@ -332,4 +332,4 @@ def test_two_projects_do_not_share_a_place(home, store, tmp_path, monkeypatch):
     other = begin(tmp_path / "b", monkeypatch)
     with pytest.raises(ProjectError, match=r"witness/.*another project"):
         lg.privatize(TABLE, **PRICE, project=other)
-    assert contents(store) == before and not overview.releases(other)
+    assert contents(store) == before and not overview.list_releases(other)

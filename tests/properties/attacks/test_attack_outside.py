@@ -69,8 +69,8 @@ def hear(made, number, result, asked):
         },
     }
     answers = events.parse_event(json.loads(json.dumps(event)), 1)
-    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
-        inbox.put([Event("label-studio", tuple(answers))])
+    with contextlib.closing(OpenProject.open(made).answers.open_inbox()) as inbox:
+        inbox.store_events([Event("label-studio", tuple(answers))])
 
 
 def create_project(directory, hostile, honest, asked, **options):

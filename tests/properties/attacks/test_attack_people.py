@@ -14,7 +14,7 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.project import policies
 from labelguard.project.erasure import remove_labeler
-from labelguard.project.linking import link
+from labelguard.project.linking import link_two_ids
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
@@ -74,7 +74,7 @@ def read_refusal(project, table, match, **options):
             n: t for n, t in before.items() if n != "meta"
         }
         return str(error)
-    charged = overview.budget(project.state).allowances[0].used
+    charged = overview.read_budget(project.state).allowances[0].used
     pytest.fail(f"{made.card['counts']['charged']} labels were charged afresh, {charged} in all")
 
 
@@ -93,7 +93,7 @@ def test_a_second_spelling_in_a_later_file_buys_nothing(one, other, project):
     lg.privatize(rename(one), **PRICE, project=project)
     said = read_refusal(project, rename(other), "differ only in how they are written", **PRICE)
     ring = OpenProject.open(project.state).keys
-    pseudonym = ring.labeler_keys("files", [one]).astype(">u8").tobytes().hex()
+    pseudonym = ring.hash_labelers("files", [one]).astype(">u8").tobytes().hex()
     assert pseudonym in said  # of this input the id, of what the ledger knows only a pseudonym
     assert not any(name in said for name in ("worker 1", "worker 2"))
 
@@ -223,7 +223,7 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project):
     remove_labeler("worker 0", "erased", project)
     read_refusal(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
     with pytest.raises(PolicyError, match="has left"):
-        link("worker 0", "Worker 0", project)
+        link_two_ids("worker 0", "Worker 0", project)
 
 
 @pytest.mark.slow

@@ -18,15 +18,15 @@ from support import world
 from support.arenas import arena
 from support.copies import copy_project
 from support.preferences import STATISTIC
+from support.times import simulate_time
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.analysis.leaderboard import leaderboard
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release import head
 from labelguard.report.page import report
-from labelguard.report.render import html, markdown
+from labelguard.report.render import render_html, render_markdown
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 # Its digest is one of the released files, too; releases are public.
@@ -51,18 +51,18 @@ def labels_table(*labels):
 def write_reports(directory, label, options):
     """Both reports of a project to which the victim's last label came in between, and the pages."""
     found: list[str] = []
-    with clock.simulate_time(MONDAY):
+    with simulate_time(MONDAY):
         project = lg.init(directory)
         allow = ["rr:uses=2", "statistic:releases=4"]
         policies.new("both", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("both", project)
     for week, labels in enumerate(((1, 0, 1), (1, 0, 1, label))):
-        with clock.simulate_time(MONDAY + timedelta(weeks=week)):
+        with simulate_time(MONDAY + timedelta(weeks=week)):
             lg.privatize(labels_table(*labels), project=project, **options)
-        with clock.simulate_time(MONDAY + timedelta(weeks=week, days=1)):
+        with simulate_time(MONDAY + timedelta(weeks=week, days=1)):
             made = report(project=project)
-        found += [json.dumps(asdict(made)), markdown(made)]
-    found.append(html(made))
+        found += [json.dumps(asdict(made)), render_markdown(made)]
+    found.append(render_html(made))
     return [ANCHOR.sub(r"\1", text) for text in found]
 
 

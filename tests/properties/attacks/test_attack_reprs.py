@@ -22,7 +22,7 @@ BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(mechanism, options, tmp_path, monkeypatch):
     shown: list[str] = []
     keys: set[int] = set()
-    draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.of
+    draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.from_table
 
     def drawing(self, context, prepared, grant, drawn):
         shown.extend(map(repr, (context, prepared.plan, grant, drawn, self)))
@@ -41,7 +41,7 @@ def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(mechanism, options, tmp_
 
     monkeypatch.setattr(mechanism, "draw", drawing)
     monkeypatch.setattr(Ledger, "charge", charging)
-    monkeypatch.setattr(selection._Labels, "of", reading)
+    monkeypatch.setattr(selection._Labels, "from_table", reading)
     project = lg.init(tmp_path)
     lg.privatize(TABLE.slice(0, 50), project=project, **BUDGET | options)
     shown.append(repr(OpenProject.open(project).ledger.releases.labelers("rr")))

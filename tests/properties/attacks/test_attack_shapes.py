@@ -46,7 +46,7 @@ def chosen_by_the_coins(noises):
 def deltas_of(noise):
     if isinstance(noise, Balls):
         return partial(ball.deltas, scale=noise.scale, components=noise.components)
-    return partial(gaussian.deltas, distance=joint.noise_distance([noise]))
+    return partial(gaussian.deltas, distance=joint.compute_noise_distance([noise]))
 
 
 def test_control_a_shape_chosen_after_the_coins_breaks_the_price():

@@ -52,7 +52,7 @@ def uses(project, who):
     """How many uses a labeler was charged."""
     opened = OpenProject.open(project)
     table = opened.ledger.releases.labelers("rr")
-    return int(table.look_up(opened.keys.labeler_keys("desk", [who]))[1][0])
+    return int(table.look_up(opened.keys.hash_labelers("desk", [who]))[1][0])
 
 
 @pytest.mark.quick("changed")
@@ -140,7 +140,7 @@ def test_the_size_of_a_segment_does_not_follow_its_labels(tool):
 def test_the_size_of_a_table_of_answers_follows_no_label_at_any_length_of_its_prompt(tmp_path):
     """Labelers may choose what the pair says: at a step of the padding one byte would tell."""
     held = Segments(tmp_path, KeyRing.create(tmp_path / "keys"))
-    inbox = Inbox.at(tmp_path, f"sqlite:///{tmp_path / 'ledger'}", held._keys)
+    inbox = Inbox.open(tmp_path, f"sqlite:///{tmp_path / 'ledger'}", held._keys)
 
     def answer(side, prompt, number):
         region = {"from_name": "q", "to_name": "a", "type": "pairwise"}
@@ -162,7 +162,7 @@ def test_the_size_of_a_table_of_answers_follows_no_label_at_any_length_of_its_pr
     def sizes(side, length):
         prompt = "".join(random.Random(length).choices("abcdef ", k=length))
         answers = [answer(side, prompt, number) for number in range(10, 14)]
-        rows = AnswerRows.of(answers, "tool", "tool", held._keys)
+        rows = AnswerRows.from_answers(answers, "tool", "tool", held._keys)
         sealed = [held._seal_table("name", *table) for table in rows.tables().items()]
         return [len(data) for data in (*sealed, inbox._seal_event(answers[:1], "tool", b"name"))]
 
@@ -259,7 +259,7 @@ def test_events_of_a_connector_that_is_gone_hold_up_no_others(tmp_path, monkeypa
     deliver(project, desk.answer("otto", 1, "left"))
     with pytest.raises(ConnectorError, match="a connector that is gone"):
         ingestion.ingest(project)
-    assert OpenProject.open(project).answers.count() == StoredAnswers(1, 1, 1)
+    assert OpenProject.open(project).answers.count_stored() == StoredAnswers(1, 1, 1)
 
 
 def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released(
@@ -281,7 +281,7 @@ def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them():
     document = "json_object('prompt', repeat('x', 1000), 'n', i)"
     with duckdb.connect(config={"memory_limit": "60MB", "threads": 1}) as connection:
         rows = f"SELECT {document} AS data FROM range(150000) t(i)"
-        [(found,)] = connection.sql(canonical.structure("data", rows)).fetchall()
+        [(found,)] = connection.sql(canonical.structure_sql("data", rows)).fetchall()
     assert json.loads(found) == {"prompt": "VARCHAR", "n": "UBIGINT"}
 
 
@@ -291,7 +291,7 @@ def test_what_fields_are_found_does_not_follow_the_order_of_tasks():
         found = set()
         for order in permutations(tasks):
             rows = " UNION ALL ".join(f"SELECT '{task}'::JSON AS data" for task in order)
-            found |= set(connection.sql(canonical.structure("data", rows)).fetchall())
+            found |= set(connection.sql(canonical.structure_sql("data", rows)).fetchall())
     assert len(found) == 1
 
 
@@ -303,7 +303,7 @@ def test_an_inbox_can_be_made_by_several_at_once(kind, tmp_path):
 
         def make(_):
             start.wait()
-            with contextlib.closing(Inbox.at(tmp_path, url, keys)) as inbox:
-                return inbox.waiting()
+            with contextlib.closing(Inbox.open(tmp_path, url, keys)) as inbox:
+                return inbox.count_waiting()
 
         assert list(threads.map(make, range(8))) == [0] * 8

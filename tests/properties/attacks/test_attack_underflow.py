@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from labelguard_trainer.gradient import head_records, heads, loop
-from labelguard_trainer.gradient.head_records import ComparisonRecords
-from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient import heads, loop
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 
 import labelguard as lg
@@ -54,9 +53,9 @@ def problem():
     """And its clip norm."""
     z, asked = features(), rows()
     records = ComparisonRecords.of(z, asked)
-    weight = head_records.weights(records, "root")
+    weight = records.weigh_by_unit("root")
     clip = heads.choose_clip_norm(records, weight)
-    return HeadProblem(z, records, weight, np.ones(D), clip), clip
+    return HeadProblem(records, weight, np.ones(D), clip), clip
 
 
 def labels(victims, seed=0):
@@ -74,7 +73,7 @@ def test_a_labeler_of_tiny_features_moves_a_sum_by_two_clip_norms_at_most():
 def test_a_norm_that_vanishes_lets_nobody_through(monkeypatch):
     """The bound is that of whole numbers: it holds even if every norm is taken for 0."""
     made, clip = problem()
-    monkeypatch.setattr(clipping, "norm_bounds", lambda vectors: np.zeros(len(vectors)))
+    monkeypatch.setattr(clipping, "bound_norms", lambda vectors: np.zeros(len(vectors)))
     for y in (0.0, 1.0):
         alone = made.clipped_sum(np.array([0]), labels(y), clip)
         assert np.linalg.norm(alone / clip) <= 1

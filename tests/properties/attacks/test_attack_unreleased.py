@@ -5,7 +5,7 @@ import pytest
 
 from labelguard.analysis.leaderboard import ELO, MEAN, rank_sources
 from labelguard.learning.features import Group
-from labelguard.mechanisms.geometry import Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.noise import ReleasedNoise
 from labelguard.release.coefficients import summarize_coefficients
 from labelguard.release.head import Head
@@ -47,7 +47,7 @@ def systems(components, spread, seed):
     x[np.arange(len(one)), one], x[np.arange(len(one)), other] = np.sqrt(0.5), -np.sqrt(0.5)
     strength = spread * np.random.default_rng([seed, components]).normal(size=SYSTEMS)
     strength -= strength.mean()
-    axes = basis(spectrum(x), Shape(components, 0.5, 1e-3, 0.5, 3.0))
+    axes = choose_basis(compute_spectrum(x), Shape(components, 0.5, 1e-3, 0.5, 3.0))
     names = tuple(f"system {at:02d}" for at in range(SYSTEMS))
     group = Group("source:model", 0, SYSTEMS, names, None)
     nothing = np.zeros(components)
@@ -90,7 +90,7 @@ def test_no_preference_is_made_up_of_directions_that_were_not_released():
         rng = np.random.default_rng([7, seed])
         x = (rng.normal(size=(400, 12)) / np.sqrt(12)).astype(np.float32)
         true = rng.normal(size=12)
-        axes = basis(spectrum(x), Shape(2, 0.5, 1e-3, 0.5, 3.0))
+        axes = choose_basis(compute_spectrum(x), Shape(2, 0.5, 1e-3, 0.5, 3.0))
         names = tuple(f"column {at}" for at in range(12))
         head = make_head(axes, Group("columns:a", 0, 12, names, None), x, true, np.zeros(2))
         found = summarize_coefficients(head)
@@ -112,7 +112,7 @@ def test_a_sentence_about_many_columns_is_rarely_false():
     for seed in range(12):
         rng = np.random.default_rng([8, seed])
         x = (rng.normal(size=(500, 20)) / np.sqrt(20)).astype(np.float32)
-        axes = basis(spectrum(x), Shape(20, 0.5, 1e-3, 0.5, 3.0))
+        axes = choose_basis(compute_spectrum(x), Shape(20, 0.5, 1e-3, 0.5, 3.0))
         group = Group("columns:a", 0, 20, tuple(f"column {at}" for at in range(20)), None)
         head = make_head(axes, group, x, np.zeros(20), 0.1 * rng.normal(size=20))
         said += "prefer" in summarize_coefficients(head).words

@@ -219,14 +219,14 @@ def test_a_lost_policy_is_paid_for_whatever_its_kind(kind, tmp_path):
     made = backup(tmp_path / "backup.tar.zst", project=project)
     restore(made.path, tmp_path / "again", keys=project.keys)
     again = find(tmp_path / "again")
-    assert overview.budget(again.state).lifetime.epsilon == 1
+    assert overview.read_budget(again.state).lifetime.epsilon == 1
     policies.new("lost", epsilon=2, **price, **kind, project=again)
     policies.activate("lost", again)
     policies.close(again)
-    assert overview.budget(again.state).lifetime.epsilon == 3
+    assert overview.read_budget(again.state).lifetime.epsilon == 3
     policies.new("two", epsilon=1, **price, **kind, project=again)
     policies.activate("two", again)
-    assert overview.budget(again.state).lifetime.epsilon == 4
+    assert overview.read_budget(again.state).lifetime.epsilon == 4
     if "assignment_reactive" not in kind:
         return
     policies.new("three", epsilon=1, **price, project=again)

@@ -39,7 +39,7 @@ def test_a_price_that_protects_nobody_is_refused(run, project):
     )
     check_refused(run("privatize labels.parquet --epsilon 11 --delta 1e-5"), "ceiling")
     check_refused(run("privatize labels.parquet --epsilon 3 --delta 2e-4"), "ceiling")
-    assert overview.releases(project.state) == [] and spent(project) == 0
+    assert overview.list_releases(project.state) == [] and spent(project) == 0
 
 
 def test_policies_one_after_another_do_not_pass_the_ceiling(run, project):
@@ -52,7 +52,7 @@ def test_policies_one_after_another_do_not_pass_the_ceiling(run, project):
     before = dump(project.ledger_url)
     check_refused(run("policy activate p3 --yes"), "ε = 12", "ceiling", "--raise 12,")
     assert dump(project.ledger_url) == before
-    assert overview.budget(project.state).lifetime.epsilon == 9
+    assert overview.read_budget(project.state).lifetime.epsilon == 9
 
 
 @pytest.mark.quick("labels---epsilon 1 --delta 1e-5")
@@ -61,9 +61,9 @@ def test_policies_one_after_another_do_not_pass_the_ceiling(run, project):
 def test_a_stricter_price_is_never_answered_with_a_looser_one(file, options, run, project):
     """Neither for new labels, nor for a release that was made before and costs nothing."""
     assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
-    before = overview.anchor(project.state)
+    before = overview.read_anchor_line(project.state)
     check_refused(run(f"privatize {file}.parquet {options}"), "stricter")
-    assert overview.anchor(project.state) == before
+    assert overview.read_anchor_line(project.state) == before
 
 
 @pytest.mark.quick("epsilon--1-rr", "epsilon-nan-rr", "epsilon-0-auto", "delta-1-rr")

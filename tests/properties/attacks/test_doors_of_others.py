@@ -38,7 +38,7 @@ def test_no_package_takes_the_place_of_a_mechanism(name, tmp_path, monkeypatch):
     project = lg.init(tmp_path)
     with pytest.raises(LabelguardError, match=rf"'{name}' .* more than one thing: .*{name}_part"):
         lg.privatize(TABLE, project=project, mechanism=name, **BUDGET)
-    assert not overview.releases(project.state)
+    assert not overview.list_releases(project.state)
 
 
 def test_no_package_takes_the_place_of_an_executor_or_of_features(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_work_that_an_executor_left_out_is_no_release(tmp_path, monkeypatch):
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: Lazy())
         with pytest.raises(LabelguardError, match="answered for 8 of 16 buckets"):
             lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
-    assert [line.state for line in overview.releases(project.state)] == ["computing"]
+    assert [line.state for line in overview.list_releases(project.state)] == ["computing"]
     made = lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
     assert (made.card["counts"]["rows"], made.card["counts"]["charged"]) == (len(TABLE), 7)
 

@@ -209,14 +209,14 @@ def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path):
     assert ByteLimit.for_files(files, None).left == (1 << 30) + 200 * 3000
     assert ByteLimit.for_files(files, 5).left == 5
     allowed = ByteLimit.for_files(files, 5)
-    allowed.take("x", 5)
+    allowed.subtract("x", 5)
     with pytest.raises(InvalidLabels, match="allow it: --max-input-bytes"):
-        allowed.take("x", 1)
+        allowed.subtract("x", 1)
 
 
 def test_tables_in_memory_are_as_large_as_they_are():
     table = InputFile("table", lambda connection: connection.sql("SELECT 1"))
-    ByteLimit.for_files([table], None).take("table", 1 << 50)
+    ByteLimit.for_files([table], None).subtract("table", 1 << 50)
 
 
 @pytest.mark.quick("None")

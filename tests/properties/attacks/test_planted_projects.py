@@ -15,7 +15,7 @@ from labelguard.cli.main import main
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import find, registered_places
+from labelguard.project.project import find, list_registered_places
 
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -97,10 +97,10 @@ def test_a_project_by_another_name_of_its_directory_is_no_copy(project, tmp_path
     (tmp_path / "link").unlink()
     for _ in range(2):
         assert find(moved).state == moved / ".labelguard"
-    assert registered_places()[-1] == moved / ".labelguard"
-    places = registered_places()
+    assert list_registered_places()[-1] == moved / ".labelguard"
+    places = list_registered_places()
     find(moved)
-    assert registered_places() == places  # said once
+    assert list_registered_places() == places  # said once
 
 
 def test_init_says_where_a_project_cannot_be_recorded(tmp_path, monkeypatch):

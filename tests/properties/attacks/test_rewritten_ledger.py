@@ -36,7 +36,7 @@ def rewrite(project):
         rows = ledger.execute("SELECT labeler, capacity, labels FROM charges ORDER BY labeler")
         names, capacity, labels = zip(*rows, strict=True)
         ledger.execute("UPDATE releases SET charged = ?", (sum(labels),))
-        digest = charges.charges_digest(
+        digest = charges.digest_charges(
             blocks.from_bytes(b"".join(names)), np.array(capacity), np.array(labels)
         )
         previous = "0" * 64
@@ -76,7 +76,7 @@ def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(project, tm
     for act in (
         lambda: lg.privatize(TABLE, mechanism="rr", project=project),
         lambda: policies.activate("next", project),
-        lambda: overview.budget(project.state),
+        lambda: overview.read_budget(project.state),
     ):
         with pytest.raises(LedgerError, match="which would tell whether"):
             act()

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import preferred_words, tiny_models, train_runs
-from support.held_out import hold_out
 
 import labelguard as lg
 from labelguard.release.model_card import front_matter
@@ -22,7 +21,7 @@ PRICE = {"epsilon": 8.0, "delta": 1e-5}
 @pytest.fixture(scope="session")
 def study(tmp_path_factory):
     """A directory with `base` (a model), `prompts.parquet`, and copies of releases: `head`,
-    `second`, `flips`, and `judged` with the `evaluation` of it by held-out labelers.
+    `second` and `flips`.
     """
     here = tmp_path_factory.mktemp("study")
     tiny_models.saved(here / "base")
@@ -31,12 +30,6 @@ def study(tmp_path_factory):
     for name, own in RELEASES.items():
         home = lg.init(here / f"project-{name}")
         lg.privatize(train_runs.labels(), project=home, output=here / name, **PRICE, **own)
-    home = lg.init(here / "project-held")
-    hold_out(home, "statistic:releases=1", public_columns=[], **PRICE)
-    options = {"project": home, "output": here / "judged", **RELEASES["head"]}
-    head = lg.privatize(train_runs.labels(), **options)
-    options = {"project": home, "output": here / "evaluation", "mechanism": "evaluation"}
-    lg.privatize(train_runs.labels(), head=head.path, **options)
     return here
 
 

@@ -15,7 +15,7 @@ from transformers import GPT2ForSequenceClassification
 import labelguard as lg
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.model_card import LearnedRelease, find_learned_releases, front_matter
-from labelguard.storage.files import SUMS, hashes_of, sums_text
+from labelguard.storage.files import SUMS, format_sums, hash_files
 
 OTHER = LearnedRelease("r0009-other", "9" * 64, 3.0, 1e-6, "labeler")
 
@@ -64,7 +64,7 @@ def test_a_model_in_a_release_is_known_by_any_path_and_only_unaltered(release, m
         find_learned_releases(str(model), private=True)
     (model / "TRAINING_CARD.md").unlink()
     Path(copy, SUMS).unlink()
-    Path(copy, SUMS).write_text(sums_text(hashes_of(Path(copy))))
+    Path(copy, SUMS).write_text(format_sums(hash_files(Path(copy))))
     learned = find_learned_releases(str(model), private=True)
     assert [one.release for one in learned] == [release.id]
     Path("link").symlink_to(model)

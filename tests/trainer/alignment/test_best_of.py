@@ -1,8 +1,6 @@
 """Best of n: what the reward says of its own choice, and what another judge says of it."""
 
 import math
-import shutil
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -13,7 +11,7 @@ from labelguard_trainer import best_of
 from support.tiny_models import OTHERS, PREFERRED, TOPICS
 
 import labelguard as lg
-from labelguard.errors import LabelguardError, ProjectError
+from labelguard.errors import LabelguardError
 
 PROMPTS, N = 40, 6
 
@@ -61,18 +59,6 @@ def test_a_second_release_judges_with_an_interval(study, candidates):
 def test_the_reward_is_no_judge_of_itself(study, candidates):
     with pytest.raises(LabelguardError, match="learned from the same release"):
         best_of(study / "head", candidates, judge=study / "head")
-
-
-def test_an_evaluation_judges_the_head_and_says_nothing_of_candidates(study, candidates):
-    result = best_of(study / "judged", candidates, judge=study / "evaluation")
-    assert result.verdict is None and result.held_out.standard_error > 0
-    with pytest.raises(LabelguardError, match="other"):
-        best_of(study / "head", candidates, judge=study / "evaluation")
-    copy = shutil.copytree(study / "evaluation", "copy")
-    with Path(copy, "evaluation.npz").open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(ProjectError, match="altered"):
-        best_of(study / "judged", candidates, judge=copy)
 
 
 def test_labels_alone_are_no_judge(study, candidates):

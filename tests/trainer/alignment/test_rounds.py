@@ -79,7 +79,7 @@ def test_three_rounds_are_paid_for_by_one_policy_and_the_card_names_each(study):
         model = output / "rl"
         assert stage.after["reward"] != stage.before["reward"]
         assert [one.release for one in find_learned_releases(str(model), private=True)] == releases
-    assert [line.charged for line in overview.releases(study)] == [LABELERS] * 3
+    assert [line.charged for line in overview.list_releases(study)] == [LABELERS] * 3
     with pytest.raises(BudgetExceeded):
         release_labels(write_labels(model, 3), study)
 

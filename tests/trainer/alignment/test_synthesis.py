@@ -16,9 +16,9 @@ from support import train_runs
 import labelguard as lg
 from labelguard.analysis.reward import ReleaseReward
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.release.model_card import find_learned_releases, release_of_card
-from labelguard.release.writer import verified_release_directory
-from labelguard.storage.files import SUMS, sha256
+from labelguard.release.model_card import find_learned_releases, identify_learned_release
+from labelguard.release.writer import verify_release_directory
+from labelguard.storage.files import SUMS, hash_file
 
 SHORT = {"max_new_tokens": 6, "seed": 5}
 KILLED = """
@@ -59,12 +59,12 @@ def quick():
 @pytest.fixture(scope="module")
 def parent(study):
     """What cards call the release `head`."""
-    return release_of_card(card_of(study / "head"), sha256(study / "head" / SUMS))
+    return identify_learned_release(card_of(study / "head"), hash_file(study / "head" / SUMS))
 
 
 def test_it_is_a_release_with_the_probabilities_of_the_reward(study):
     made = make(study)
-    assert verified_release_directory("synthesis") == Path("synthesis")
+    assert verify_release_directory("synthesis") == Path("synthesis")
     rows = lg.load("synthesis")
     assert len(rows) == made.rows == 3 * 6 and rows["item_id"].is_sorted()
     assert rows.columns == lg.load(study / "flips").columns
@@ -88,7 +88,7 @@ def test_its_card_has_the_guarantee_of_its_parent_and_names_it(study, parent):
     assert set(before["not_protected"]) < set(card["not_protected"])
     assert card["generator"]["identity"].startswith("sha256:") and "learned_from" not in card
     assert str(study) not in Path("synthesis/card.json").read_text()
-    assert release_of_card(card, sha256(Path("synthesis", SUMS))) == parent
+    assert identify_learned_release(card, hash_file(Path("synthesis", SUMS))) == parent
 
 
 def test_a_model_of_parent_and_synthesis_learned_from_one_release(study, parent):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from labelguard_trainer.gradient import aup
 from labelguard_trainer.gradient.aup import AupRun
-from labelguard_trainer.gradient.head_records import ComparisonRecords
-from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from labelguard_trainer.gradient.loop import COIN_RANGE
 from support import world
 
@@ -70,7 +69,7 @@ def run(distance, epsilon, steps=30):
     rows = Rows(rng.integers(400, size=4000), np.repeat(np.arange(200), 20), 200)
     records = ComparisonRecords.of(z, rows)
     labels = (z[rows.pair] @ np.array([1.0, -1.0, 0.5]) > 0).astype(float)
-    problem = HeadProblem(z, records, np.full(200, 1 / 20), np.full(3, 0.5), 0.5)
+    problem = HeadProblem(records, np.full(200, 1 / 20), np.full(3, 0.5), 0.5)
     course = AupRun(COIN_RANGE // 2, steps, 0.05, distance, 200, epsilon, 1e-5)
     return aup.train(problem, labels, course, lambda share: None), problem
 

@@ -18,8 +18,7 @@ import math
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
-from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, threshold
 from scipy.stats import binom
 from support import world
@@ -76,7 +75,7 @@ class Watched(HeadProblem):
     def __init__(self):
         z, unit = np.eye(CANARIES, dtype=np.float32), np.repeat(np.arange(CANARIES), LABELS)
         records = ComparisonRecords.of(z, Rows(unit, unit, CANARIES))
-        super().__init__(z, records, weights(records, "root"), np.ones(CANARIES), CLIP)
+        super().__init__(records, records.weigh_by_unit("root"), np.ones(CANARIES), CLIP)
         self.seen: list[np.ndarray] = []
 
     def step(self, gradient):
@@ -234,7 +233,7 @@ def runs_of_one(label, course, patch, directory):
     with patch.context() as patched:
         patched.setattr(loop, "cohort", counting)
         for _ in range(RUNS):
-            problem = HeadProblem(z, records, np.ones(1), np.ones(1), course.clip)
+            problem = HeadProblem(records, np.ones(1), np.ones(1), course.clip)
             loop.train(problem, np.array([label]), course, kept, lambda share: None)
             sums.append(-problem.theta[0] * course.divisor / course.clip)
     return np.array(sums), np.array(members)

@@ -1,19 +1,11 @@
 """Heads: their gradients, clipped by labeler, on a grid; and how far they go."""
 
-from itertools import permutations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_trainer.gradient import heads, loop
-from labelguard_trainer.gradient.head_records import (
-    ComparisonRecords,
-    RankingRecords,
-    Records,
-    weights,
-)
-from labelguard_trainer.gradient.heads import HeadProblem, prepare_head_run
+from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem, prepare_head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from support.world import repeatable_bytes
 
@@ -32,29 +24,9 @@ def comparisons(units=7, labels=40, d=5, seed=0):
     return ComparisonRecords.of(z, rows)
 
 
-def rankings(*, first_only, sizes=(2, 3, 4), d=3):
-    """One record of every size, of two units; every pair of a record is a row."""
-    rng = np.random.default_rng(3)
-    features = rng.normal(size=(sum(sizes), d)).astype(np.float32)
-    begins = np.append(0, np.cumsum(sizes))
-    pairs = [
-        (begin + i, begin + j)
-        for begin, size in zip(begins, sizes, strict=False)
-        for i in range(size)
-        for j in range(i + 1, size)
-    ]
-    one, other = np.array(pairs).T
-    record = np.repeat(np.arange(len(sizes)), sizes)
-    starts = np.array([0, begins[1], begins[-1]])
-    return RankingRecords(
-        features, np.arange(sum(sizes)), starts, record, first_only, one.astype(int), other
-    )
-
-
-def problem(records, z=None):
+def problem(records):
     d = records.features.shape[1]
-    z = records.features if z is None else z
-    return HeadProblem(z, records, weights(records, "root"), np.ones(d), CLIP)
+    return HeadProblem(records, records.weigh_by_unit("root"), np.ones(d), CLIP)
 
 
 def numeric(loss, theta):
@@ -77,63 +49,6 @@ def test_gradients_of_comparisons_are_those_of_the_logistic_loss():
             return float((np.logaddexp(0, score) - y * score).sum()) / max(len(y), 1) ** 0.5
 
         assert found[unit] == pytest.approx(numeric(loss, made.theta), abs=1e-4)
-
-
-@pytest.mark.parametrize("first_only", [True, False], ids=["choices", "rankings"])
-def test_gradients_of_rankings_are_those_of_the_plackett_luce_loss(first_only):
-    records = rankings(first_only=first_only)
-    made = problem(records)
-    made.theta = np.array([0.4, -0.7, 1.1])
-    rng = np.random.default_rng(5)
-    place = np.concatenate([rng.permutation(size) for size in (2, 3, 4)])
-    labels = (place[records.one] < place[records.other]).astype(float)
-    if first_only:  # of a choice, pairs without the chosen one say nothing
-        chosen = (place[records.one] == 0) | (place[records.other] == 0)
-        labels = np.where(chosen, labels, 0.5)
-    found = made.gradients(np.arange(2), labels)
-    for unit, own in enumerate(([0], [1, 2])):
-
-        def loss(theta, own=own):
-            total = 0.0
-            for record in own:
-                rows = np.flatnonzero(records.record == record)
-                score = (records.features[rows] @ theta)[np.argsort(place[rows])]
-                draws = 1 if first_only else len(score)
-                total += sum(np.log(np.exp(score[j:]).sum()) - score[j] for j in range(draws))
-            return total / len(own) ** 0.5
-
-        assert found[unit] == pytest.approx(numeric(loss, made.theta), abs=1e-4)
-
-
-@pytest.mark.parametrize("first_only", [True, False], ids=["choices", "rankings"])
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_energy_and_curvature_are_those_of_labels_at_random(first_only, size):
-    """All orders of a ranking, enumerated; curvature is the mean Hessian's diagonal."""
-    records = rankings(first_only=first_only, sizes=(size, size))
-    phi = records.features[:size].astype(float)
-    phi -= phi.mean(axis=0)
-    records.features[:size] = phi
-    norms, curvature = [], []
-    for order in permutations(range(size)):
-        ranked = phi[list(order)]
-        draws = 1 if first_only else size
-        gradient = sum(ranked[j:].mean(axis=0) - ranked[j] for j in range(draws))
-        norms.append(gradient @ gradient)
-        curvature.append(sum(ranked[j:].var(axis=0) for j in range(draws)))
-    assert records.expected_squared_norms()[0] == pytest.approx(np.mean(norms), rel=1e-5)
-    only_first = records.curvature(np.array([1.0, 0.0]))
-    assert only_first == pytest.approx(np.mean(curvature, axis=0), rel=1e-4)
-
-
-def test_choices_of_two_are_comparisons():
-    whole = rankings(first_only=False, sizes=(2, 2))
-    choice = rankings(first_only=True, sizes=(2, 2))
-    z = whole.features[::2] - whole.features[1::2]
-    pairs = ComparisonRecords.of(z, Rows(np.arange(2), np.arange(2), 2))
-    labels = np.array([1.0, 0.0])
-    found = [problem(records).gradients(np.arange(2), labels) for records in (whole, choice, pairs)]
-    assert found[0] == pytest.approx(found[2], abs=1e-6)
-    assert found[1] == pytest.approx(found[2], abs=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,7 +74,7 @@ def test_rounding_in_single_precision_does_not_take_a_gradient_past_the_clip_nor
     rng = np.random.default_rng(d)
     z = np.abs(rng.normal(size=(200, d))).astype(np.float32)
     records = ComparisonRecords.of(z, Rows(np.arange(200), np.arange(200), 200))
-    made = HeadProblem(z, records, np.ones(200), np.ones(d), CLIP)
+    made = HeadProblem(records, np.ones(200), np.ones(d), CLIP)
     labels = rng.choice([0.0, 1.0], 200)
     norms = [np.linalg.norm(made.clipped_sum(np.array([u]), labels, CLIP)) for u in range(200)]
     assert max(norms) <= CLIP
@@ -181,11 +96,11 @@ def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(scale, unlik
         z[:10] = (z[:10] / scale * np.minimum(scale * unlike, 1e30)).astype(np.float32)
     rows = Rows(np.arange(30), np.arange(30) // 10, 3)
     records = ComparisonRecords.of(z, rows)
-    weight = weights(records, "root")
+    weight = records.weigh_by_unit("root")
     if not records.expected_squared_norms().any():
         return  # refused: nothing differs
     clip = heads.choose_clip_norm(records, weight)
-    made = HeadProblem(z, records, weight, np.ones(d), clip)
+    made = HeadProblem(records, weight, np.ones(d), clip)
     with np.errstate(all="ignore"):
         sums = [made.clipped_sum(np.arange(3), np.full(30, y), clip) for y in (0.0, 1.0)]
         alone = made.clipped_sum(np.array([0]), np.ones(30), clip)
@@ -194,16 +109,10 @@ def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(scale, unlik
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-23, 1e-10, 1e10, 1e19, 1e30])
-@pytest.mark.parametrize("kind", ["comparisons", "rankings", "choices"])
-def test_energy_and_curvature_neither_vanish_nor_overflow(kind, scale):
+def test_energy_and_curvature_neither_vanish_nor_overflow(scale):
     """In single precision both were 0 below 2.6e-23, and infinite above 1.8e19."""
-    made: dict[str, Records] = {
-        "comparisons": comparisons(),
-        "rankings": rankings(first_only=False),
-        "choices": rankings(first_only=True),
-    }
-    records = made[kind]
-    weight = weights(records, "root")
+    records = comparisons()
+    weight = records.weigh_by_unit("root")
     expected_squared_norms, curvature = records.expected_squared_norms(), records.curvature(weight)
     records.features[:] = (records.features * np.float64(scale)).astype(np.float32)
     close = 1e-3 if scale > 1e-38 else 1e-1  # of numbers below, few bits are left
@@ -216,17 +125,12 @@ def test_energy_and_curvature_neither_vanish_nor_overflow(kind, scale):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 90), st.integers(0, 10**6), st.sampled_from(["pairs", "whole", "first"]))
-def test_a_gradient_is_the_same_to_the_last_bit_whoever_else_is_in_the_cohort(d, seed, kind):
+@given(st.integers(1, 90), st.integers(0, 10**6))
+def test_a_gradient_is_the_same_to_the_last_bit_whoever_else_is_in_the_cohort(d, seed):
     """A product of matrices gives a row other bits with other rows beside it, or more of them."""
     rng = np.random.default_rng(seed)
-    if kind == "pairs":
-        records: Records = comparisons(units=9, labels=60, d=d, seed=seed)
-        units, labels = 9, rng.choice([0.0, 0.5, 1.0], 60)
-    else:
-        records = rankings(first_only=kind == "first", sizes=(2, 13, 4), d=d)
-        units, labels = 2, rng.choice([0.0, 1.0], len(records.one))
-    made = problem(records)
+    units, labels = 9, rng.choice([0.0, 0.5, 1.0], 60)
+    made = problem(comparisons(units=9, labels=60, d=d, seed=seed))
     made.theta = rng.normal(size=d)
     together = made.gradients(np.arange(units), labels)
     some = np.flatnonzero(rng.random(units) < 0.5)
@@ -239,7 +143,6 @@ def test_what_overflows_counts_for_nothing_whatever_the_labels():
     """As NaN it would be told apart from all others, and with it who is in the cohort."""
     z = np.full((4, 2), [1e25, -1e25], np.float32)
     made = HeadProblem(
-        z,
         ComparisonRecords.of(z, Rows(np.arange(4), np.arange(4), 4)),
         np.ones(4),
         np.ones(2),
@@ -258,7 +161,7 @@ def test_a_bound_by_record_would_not_bound_a_labeler():
     apart = ComparisonRecords.of(z, Rows(np.arange(10), np.arange(10), 10))
     moved = []
     for records, members in ((together, np.arange(1)), (apart, np.arange(10))):
-        made = HeadProblem(z, records, np.ones(len(members)), np.ones(2), CLIP)
+        made = HeadProblem(records, np.ones(len(members)), np.ones(2), CLIP)
         one, other = (made.clipped_sum(members, np.full(10, y), CLIP) for y in (0.0, 1.0))
         moved.append(np.linalg.norm(one - other))
     assert moved[0] <= 2 * CLIP < moved[1]
@@ -285,7 +188,7 @@ def test_noise_has_the_deviation_that_is_asked_for_and_a_smaller_one_is_seen():
 def test_a_step_as_far_as_a_ridge():
     """Without noise, on a quadratic loss, all steps together shrink as the posterior mean does."""
     records = comparisons(units=2000, labels=2000, d=3)
-    weight = weights(records, "mean")
+    weight = records.weigh_by_unit("mean")
     h = records.curvature(weight) / np.count_nonzero(records.counts())
     rate = heads.rates(records, weight, np.full(3, 2.0), 0.05, 400)
     theta, gradient = np.zeros(3), np.array([1.0, -2.0, 0.5])
@@ -313,7 +216,7 @@ def world(units=300, labels=20, d=8):
 
 def run(x, rows, agreement):
     prior = None if agreement is None else Prior(agreement, explained=(0.7, 0.7))
-    seen = Featured("", None, None, x, rows)  # type: ignore[arg-type] - only of rankings are pairs asked
+    seen = Featured("", None, None, x, rows)  # type: ignore[arg-type] - nothing else is asked
     return prepare_head_run(seen, rows, PRICE, "root", {}, prior)
 
 

@@ -8,11 +8,13 @@ import polars as pl
 import pytest
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.loop import Checkpoints
+from labelguard_trainer.gradient.options import ElsOptions
 from support import world
 from support.preferences import spent
 from support.surveys import label_error, survey
 
 import labelguard as lg
+from labelguard.accounting import mixture
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
@@ -67,6 +69,13 @@ def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(mechanism, pro
     again = run_mechanism(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
     assert again.reused and again.id == release.id
     assert not any(project.stages.glob(f"{release.id}*"))
+
+
+def test_labels_of_a_run_are_as_many_as_can_be_priced_where_labelers_have_more():
+    sampling = ElsOptions().sampling(np.array([0, 1180, 1181, 2000]))
+    assert sampling.records == 1024
+    mixture.check(1.0, sampling.probability, sampling.steps, sampling.records)
+    assert ElsOptions().sampling(np.array([0, 3, 5, 9])).records == 5
 
 
 @pytest.mark.slow
@@ -191,7 +200,7 @@ def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(pro
 
 
 @pytest.mark.slow
-def test_rankings_and_choices_are_learned_from(project, tmp_path):
+def test_rankings_are_learned_from_and_choices_refused(project, tmp_path):
     rng = np.random.default_rng(0)
     rows = []
     for labeler in range(60):
@@ -213,10 +222,10 @@ def test_rankings_and_choices_are_learned_from(project, tmp_path):
     for name, drop in (("ranks", "choice"), ("choice", "ranks")):
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps([{k: v for k, v in row.items() if k != drop} for row in rows]))
-        release = lg.privatize(
-            path,
-            project=lg.init(tmp_path / name),
-            **ULS | {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0},
-        )
-        head = Head.load(release.path)
-        assert head.coefficients[0] > 0.5
+        given = {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0}
+        options = {"project": lg.init(tmp_path / name), **ULS, **given}
+        if name == "choice":
+            with pytest.raises(PolicyError, match="no pairs"):
+                lg.privatize(path, **options)
+        else:
+            assert Head.load(lg.privatize(path, **options).path).coefficients[0] > 0.5

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 from labelguard_trainer.gradient.loop import COIN_RANGE, Checkpoints, NoisyRun, train
-from labelguard_trainer.gradient.rloo import leave_one_out
+from labelguard_trainer.gradient.rloo import compare_with_others
 from labelguard_trainer.records.stages import RecordStage
 
 PROMPTS = ["tea?", "rain and trains?", "salt", "a longer one about birds?", "chess?", "maps?"]
@@ -54,8 +54,10 @@ def gradients(problem, *units):
 
 def test_the_advantage_is_what_a_reward_has_above_the_mean_of_the_others():
     rewards = torch.tensor([1.0, 2.0, 6.0])
-    assert leave_one_out(rewards).tolist() == pytest.approx([1 - 4, 2 - 3.5, 6 - 1.5])
-    assert leave_one_out(rewards + 7).tolist() == pytest.approx(leave_one_out(rewards).tolist())
+    assert compare_with_others(rewards).tolist() == pytest.approx([1 - 4, 2 - 3.5, 6 - 1.5])
+    assert compare_with_others(rewards + 7).tolist() == pytest.approx(
+        compare_with_others(rewards).tolist()
+    )
 
 
 def test_nothing_of_a_person_changes_when_the_prompts_of_others_do(make):
@@ -97,7 +99,7 @@ def test_the_gradient_is_that_of_reinforce_with_the_advantage(make):
     drawn = problem._drawn[2]
     assert drawn.judged is not None
     _, advantage = drawn.judged
-    log_probs = problem._sum_log_probs(problem._model, drawn)
+    log_probs = problem._compute_log_probs_of_responses(problem._model, drawn)
     loss = -(advantage * log_probs).mean()
     parts = torch.autograd.grad(loss, problem._parameters)
     assert found == pytest.approx(torch.cat([part.flatten() for part in parts]).numpy(), abs=1e-6)
@@ -114,8 +116,8 @@ def test_the_price_of_kl_is_in_the_reward(make):
     width = len(problem._prompts[2])
     written = [i[width:][r[width:]].tolist() for i, r in zip(drawn.ids, drawn.real, strict=True)]
     start = make()
-    kl = before - start._sum_log_probs(start._model, drawn).detach()
-    expected = leave_one_out(count_of_e(None, written) - 0.05 * kl)
+    kl = before - start._compute_log_probs_of_responses(start._model, drawn).detach()
+    expected = compare_with_others(count_of_e(None, written) - 0.05 * kl)
     assert advantage.numpy() == pytest.approx(expected.numpy(), abs=1e-4)
 
 

@@ -52,7 +52,7 @@ def test_a_person_spelled_in_two_ways_is_not_two_people(records, spelled):
 
 
 def test_a_person_of_two_ids_that_were_linked_is_in_two_parts(records):
-    linking.link("dem3", "pre3", "project")
+    linking.link_two_ids("dem3", "pre3", "project")
     with pytest.raises(PolicyError, match="1 user of 35 would be in more stages"):
         follow()
     assert usage() == []
@@ -139,7 +139,7 @@ def told(project, monkeypatch):
     cards = [Path(output, name).read_bytes() for name in ("card.json", "CARD.md")]
     ledger = OpenProject.open(project).ledger
     journal = []
-    for entry in ledger.journal():
+    for entry in ledger.read_journal():
         body = json.loads(entry.body)
         for name in ("files", "map"):  # digests of noised models, and of what has random bytes
             body.pop(name, None)

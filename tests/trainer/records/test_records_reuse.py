@@ -88,14 +88,14 @@ def test_a_run_that_was_given_up_is_paid_for_and_not_taken_up_again(records, mon
 def test_people_are_not_joined_between_their_charges(aligned):
     """One person in two parts would have paid for one."""
     with pytest.raises(PolicyError, match="link people before the first charge"):
-        linking.link("dem3", "pre3", "project")
+        linking.link_two_ids("dem3", "pre3", "project")
 
 
 @pytest.mark.slow
 def test_people_are_not_joined_while_a_run_is_unfinished(records, monkeypatch):
     killed_in(1, monkeypatch)
     with pytest.raises(PolicyError, match="unfinished"):
-        linking.link("dem3", "pre3", "project")
+        linking.link_two_ids("dem3", "pre3", "project")
 
 
 def test_the_card_names_all_releases_that_a_model_learned_from(aligned):

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from labelguard import extras
 from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.errors import LabelguardError
 from labelguard.processes import is_first_process, require_one_process
 from labelguard.project.opening import Where
-from labelguard.release.card import guarantee
+from labelguard.release.card import format_guarantee
 from labelguard.release.head import FILE
 from labelguard.release.model_card import (
     LearnedRelease,
     find_learned_releases,
     front_matter,
-    releases_of_card,
+    list_learned_releases,
 )
 from labelguard.storage.files import check_output_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress, read_template
@@ -29,9 +30,7 @@ from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train
 from labelguard_trainer.training import fitting, models
 from labelguard_trainer.training.request import Source, TrainingRequest, open_release
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.settings import public_name, replace_model_in_spec
-
-StageName: TypeAlias = Literal["sft", "reward", "rl"]
+from labelguard_trainer.training.settings import StageName, hide_directory, replace_model_in_spec
 
 _TEMPLATE = Path(__file__).with_name("alignment_card.md.j2")
 _MEANING = {
@@ -84,7 +83,7 @@ def align(
     """
     if stage not in (None, *get_args(StageName)):
         raise LabelguardError(f"a stage is sft, reward or rl, found {stage!r}")
-    extras.require("train", "labelguard align")
+    extras.require_extra("train", "labelguard align")
     if stage in (None, "rl"):  # each process would draw responses of its own, and stop on its own
         require_one_process(
             "the stage rl (several may do sft and reward, each alone: labelguard align sft)"
@@ -105,8 +104,9 @@ class _Alignment:
         assert self.source.card is not None
         self.card: Mapping[str, Any] = self.source.card
         # Of a synthesis the release that it was labeled by, and after it what else it learned from.
-        self.own = releases_of_card(self.card, self.source.digest)
+        self.own = list_learned_releases(self.card, self.source.digest)
         self.base = find_learned_releases(recipe.model, private=True)
+        self.reward_model = output / "reward" if recipe.reward.base else None
         check_output_directory(output, "models")
 
     def go(self, stages: Sequence[StageName]) -> AlignmentResult:
@@ -163,13 +163,8 @@ class _Alignment:
             file = Path(recipe.demonstrations)
             prompts, responses = read_contents(file, "prompt", "response")
             learned, what = self.base, "public demonstrations"
-
-        def write_card(
-            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
-        ) -> None:
-            self._write_card(directory, stage, parameters, learned, demonstrations=what)
-
         output = self.output / "sft"
+        write_card = partial(self._render_card, learned, {"demonstrations": what})
         return fine_tune(
             *(recipe, self.recipe.model, prompts, responses, output, write_card, self.progress)
         )
@@ -220,30 +215,21 @@ class _Alignment:
         prompts = read_prompts(
             self.source.file if self.recipe.prompts is None else Path(self.recipe.prompts)
         )
-
-        def write_card(
-            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
-        ) -> None:
-            self._write_card(directory, stage, parameters, learned, reward=self._describe_reward())
-
+        write_card = partial(self._render_card, learned, {"reward": self._describe_reward()})
         return train_policy(
             *(self.recipe.rl, model, given, prompts, self.output / "rl", write_card, self.progress),
             identity={
                 "release": self.source.digest,
-                "model": self._get_reward_model_path()
-                and models.identity(str(self._get_reward_model_path())),
+                "model": self.reward_model and models.identity(str(self.reward_model)),
                 "mix": {
-                    _name_model_by_identity(name): weight
+                    replace_model_in_spec(name, _identify_directory): weight
                     for name, weight in self.recipe.reward.mix.items()
                 },
             },
         )
 
-    def _get_reward_model_path(self) -> Path | None:
-        return None if self.recipe.reward.base is None else self.output / "reward"
-
     def _open_reward(self) -> ReleaseReward:
-        release, model = self.source.file.parent, self._get_reward_model_path()
+        release, model = self.source.file.parent, self.reward_model
         if model is not None and not model.is_dir():
             raise LabelguardError(f"{model} is not there yet; run the stage reward first")
         if model is None and not any((release / name).exists() for name in (FILE, "model")):
@@ -264,57 +250,47 @@ class _Alignment:
         return given
 
     def _describe_reward(self) -> str:
-        own = (
-            "its own head or model"
-            if self._get_reward_model_path() is None
-            else "a reward model on it"
-        )
+        own = "its own head or model" if self.reward_model is None else "a reward model on it"
         parts = self.recipe.reward.mix.items()
-        mix = "".join(f", {weight:+g} × {_hide_model_directory(name)}" for name, weight in parts)
+        mix = "".join(
+            f", {weight:+g} × {replace_model_in_spec(name, hide_directory)}"
+            for name, weight in parts
+        )
         return f"{self.card['release']}, {own}{mix}"
 
     def _merge_releases(self, *learned: tuple[LearnedRelease, ...]) -> tuple[LearnedRelease, ...]:
         """Return releases without repetitions: one release is one price."""
         return tuple({one.sums: one for some in learned for one in some}.values())
 
-    def _write_card(
+    def _render_card(
         self,
-        directory: Path,
+        learned: tuple[LearnedRelease, ...],
+        words: Mapping[str, str],
         result: AlignmentStage,
         parameters: Mapping[str, Any],
-        learned: tuple[LearnedRelease, ...],
-        **words: str,
-    ) -> None:
+    ) -> str:
         model = self.recipe.model
         of_release = any(one.sums == self.own[0].sums for one in learned)
-        text = read_template(_TEMPLATE).render(
+        return read_template(_TEMPLATE).render(
             card=self.card if of_release else None,
             config=parameters["config"],
             front_matter=front_matter(learned, model) if learned else "",
-            guarantee=guarantee(self.card),
+            guarantee=format_guarantee(self.card),
             learned=[
                 {"release": one.release, "unit": one.unit, "price": format_budget(asdict(one))}
                 for one in learned
             ],
             meaning=_MEANING,
-            model=escape_controls(public_name(model)).replace("`", "'"),
+            model=escape_controls(hide_directory(model)).replace("`", "'"),
             parameters=parameters,
             result=result,
             **{"demonstrations": "", "reward": "", **words},
         )
-        write_atomically(directory / "TRAINING_CARD.md", text.encode())
 
 
-def _hide_model_directory(spec: str) -> str:
-    """Return features of a mix as they are told to others."""
-    return replace_model_in_spec(spec, public_name)
-
-
-def _name_model_by_identity(spec: str) -> str:
-    """Return what tells features of a mix from others: of a directory its contents."""
-    return replace_model_in_spec(
-        spec, lambda model: models.identity(model) if Path(model).is_dir() else model
-    )
+def _identify_directory(model: str) -> str:
+    """Return what tells a model from others: of a directory, its contents."""
+    return models.identity(model) if Path(model).is_dir() else model
 
 
 def _note_distant_responses(stages: Sequence[AlignmentStage]) -> list[str]:

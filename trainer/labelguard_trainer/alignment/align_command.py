@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli.options import directory_option, project_option
-from labelguard.cli.terminal import print_facts, print_notes, prints, relative_path
+from labelguard.cli.terminal import format_relative_path, print_facts, print_notes, prints
 from labelguard.text import format_budget
 from labelguard_trainer.training.command import silence_other_processes
 
@@ -24,21 +24,23 @@ _STAGES = ("sft", "reward", "rl")
 def _print_result(value: AlignmentResult | RecordsResult) -> None:
     from labelguard_trainer.alignment.align import AlignmentResult
 
-    print_facts(_facts(value) if isinstance(value, AlignmentResult) else _facts_of_records(value))
+    print_facts(
+        _facts(value) if isinstance(value, AlignmentResult) else _list_facts_of_records(value)
+    )
     print_notes(value.notes)
 
 
 def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
     yield "reward", value.reward
     for stage in value.stages:
-        yield stage.name, f"{relative_path(stage.path)}, {_describe_steps(stage)}"
+        yield stage.name, f"{format_relative_path(stage.path)}, {_describe_steps(stage)}"
         for name, after in stage.after.items():
             yield f"  {name}", f"{stage.before[name]:.3f} before, {after:.3f} after"
     yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
 
 
-def _facts_of_records(value: RecordsResult) -> Iterator[tuple[str, str]]:
-    yield "models", relative_path(value.path)
+def _list_facts_of_records(value: RecordsResult) -> Iterator[tuple[str, str]]:
+    yield "models", format_relative_path(value.path)
     for stage in value.stages:
         whose = f"{stage['records']:,} records of {stage['people']:,} {value.unit}s"
         yield f"  {stage['stage']}", f"{stage['steps']:,} steps on {whose}"

@@ -5,8 +5,7 @@ the model by at most log n − (n − 1)/n nats (KL divergence; Beirami et al. 2
 stands beside what training would have to spend to reach as much.
 
 The reward says of its own choice that it is good. Only another judge can tell: a second release or
-a public reward model on the candidates themselves; an evaluation of held-out labelers on the pairs
-that they labeled, for which it knows their answers, and not on candidates.
+a public reward model.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +24,13 @@ from labelguard.analysis.reward import Content, ReleaseReward, public_reward, re
 from labelguard.errors import LabelguardError
 from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
-from labelguard.release import evaluation
-from labelguard.release.head import FILE, Head
-from labelguard.release.writer import Release, check_committed_and_unchanged, directory_of
+from labelguard.release.writer import Release
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_new_rows_file,
-    content_array,
     read_contents,
     text_of,
+    to_content_array,
     write_rows,
 )
 
@@ -79,18 +76,6 @@ class JudgeVerdict:
 
 
 @dataclass(frozen=True)
-class HeldOutVerdict:
-    """The verdict of an evaluation on the head behind the reward, on pairs that people labeled."""
-
-    # the evaluation
-    evaluation: str
-    # mean log-likelihood of a held-out label above that of a head without an opinion
-    gain: float
-    # its standard error
-    standard_error: float
-
-
-@dataclass(frozen=True)
 class BestOfResult:
     """The worth of the best of n candidates, by the reward and by another judge."""
 
@@ -102,8 +87,6 @@ class BestOfResult:
     sizes: tuple[BestOfN, ...]
     # another judge on the candidates
     verdict: JudgeVerdict | None
-    # held-out labelers on the head
-    held_out: HeldOutVerdict | None
     # the file of best responses
     path: str | None
     # what else to know
@@ -124,7 +107,7 @@ def best_of(
 
     `candidates` is a file with prompt and response, several rows a prompt; `release`, `mix` and
     `project` are as for `labelguard.reward`. `judge` is another release or reward model,
-    `reward:ID_OR_PATH`, or an evaluation. The best response of each prompt goes to `output`:
+    or `reward:ID_OR_PATH`. The best response of each prompt goes to `output`:
     prompt, response, candidate, reward, distance.
 
     Post-processing: nothing is charged. Raises `LabelguardError` for a file without candidates, and
@@ -134,7 +117,7 @@ def best_of(
     if output is not None:
         check_new_rows_file(Path(output), "best.parquet")
     source = reward(release, mix=mix, project=project)
-    second, held_out = _open_judge(judge, directory_of(release, project), source, project)
+    second = None if judge is None else _open_judge(judge, source, project)
     prompts, responses, most, notes = _read_candidates(Path(candidates))
     shape = (-1, most)
     progress("computing rewards", None)
@@ -161,8 +144,8 @@ def best_of(
     if output is not None:
         nothing = pa.nulls(len(at), pa.float64())
         columns = {
-            "prompt": content_array([prompts[row] for row in at]),
-            "response": content_array([responses[row] for row in at]),
+            "prompt": to_content_array([prompts[row] for row in at]),
+            "response": to_content_array([responses[row] for row in at]),
             "candidate": pa.array(best, pa.int32()),
             "reward": rewards.ravel()[at],
             "distance": nothing if distances is None else distances.ravel()[at],
@@ -171,9 +154,10 @@ def best_of(
     return BestOfResult(
         source.__name__,
         len(best),
-        tuple(_measure_best_of(n, rewards, distances, lengths) for n in _double_up_to(most)),
+        tuple(
+            _measure_best_of(n, rewards, distances, lengths) for n in _iterate_doubling_sizes(most)
+        ),
         verdict,
-        held_out,
         None if output is None else str(output),
         tuple(notes),
     )
@@ -194,7 +178,7 @@ def _read_candidates(file: Path) -> tuple[list[Content], list[Content], int, lis
     return [row[0] for row in rows], [row[1] for row in rows], most, notes
 
 
-def _double_up_to(most: int) -> Iterator[int]:
+def _iterate_doubling_sizes(most: int) -> Iterator[int]:
     """Yield 1, 2, 4, …, and the most."""
     yield from (1 << power for power in range((most - 1).bit_length()))
     yield most
@@ -220,38 +204,19 @@ def _measure_best_of(n: int, rewards: Floats, distances: Floats | None, lengths:
     )
 
 
-def _open_judge(
-    judge: Release | str | Path | None, source: Path, own: ReleaseReward, project: Where
-) -> tuple[ReleaseReward | None, HeldOutVerdict | None]:
-    """Return a judge of candidates, or what held-out labelers say of the head in `source`."""
-    if judge is None:
-        return None, None
+def _open_judge(judge: Release | str | Path, own: ReleaseReward, project: Where) -> ReleaseReward:
+    """Return a judge of candidates, unless all that it learned from is the reward's own."""
     if isinstance(judge, str) and judge.startswith("reward:"):
-        return _require_independent_judge(public_reward(judge), own), None
-    directory = directory_of(judge, project)
-    if (directory / evaluation.FILE).is_file():
-        check_committed_and_unchanged(directory, evaluation.FILE)
-        if not (source / FILE).is_file():
-            raise LabelguardError(
-                f"{directory.name} is an evaluation: it judges heads, and {source.name} has none; "
-                "let another release or reward:ID_OR_PATH judge"
-            )
-        head = Head.load(source)
-        nothing = replace(head, coefficients=np.zeros_like(head.coefficients))
-        gain, error = evaluation.Evaluation.load(directory).difference(head, nothing)
-        return None, HeldOutVerdict(directory.name, gain, error)
-    return _require_independent_judge(reward(judge, project=project), own), None
-
-
-def _require_independent_judge(judge: ReleaseReward, own: ReleaseReward) -> ReleaseReward:
-    """Return a judge, unless all that it learned from is the reward's own."""
-    learned = {one.sums for one in judge.learned_from}
+        opened = public_reward(judge)
+    else:
+        opened = reward(judge, project=project)
+    learned = {one.sums for one in opened.learned_from}
     if learned and learned <= {one.sums for one in own.learned_from}:
         raise LabelguardError(
             "the judge learned from the same release as the reward, and has its mistakes: let a "
             "second release judge, or reward:ID_OR_PATH"
         )
-    return judge
+    return opened
 
 
 def _compare_halves(

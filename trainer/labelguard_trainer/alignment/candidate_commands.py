@@ -11,12 +11,12 @@ import click
 from labelguard.cli.options import HELP, complete_files, directory_option, file_option
 from labelguard.cli.terminal import (
     echo,
+    format_relative_path,
     print_facts,
     print_notes,
     print_table,
     prints,
-    progress,
-    relative_path,
+    show_progress,
 )
 from labelguard.text import format_budget, pluralize
 from labelguard_trainer.alignment.reward_command import mix_option, release_argument
@@ -75,7 +75,7 @@ def _add_sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _print_candidates(value: Candidates) -> None:
-    facts = [("file", relative_path(value.path)), ("prompts", f"{value.prompts:,}")]
+    facts = [("file", format_relative_path(value.path)), ("prompts", f"{value.prompts:,}")]
     facts += [("rows", f"{value.rows:,}"), *_format_left_out(value.without_pair)]
     if value.learned_from:
         learned = ", ".join(value.learned_from)
@@ -108,7 +108,7 @@ def candidates(model: str, prompts: Path, output: Path, **options: Any) -> Candi
     Example:
       labelguard candidates base --prompts prompts.parquet --n 8 -o candidates.parquet
     """
-    with progress(at_once=True) as report:
+    with show_progress(at_once=True) as report:
         report("loading libraries", None)
         from labelguard_trainer.alignment.candidates import write_candidates
 
@@ -140,17 +140,10 @@ def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:
             f"{judged.judge}: the best wins {judged.win:,}, ties {judged.tie:,}, loses "
             f"{judged.loss:,}: {judged.rate:.3f} ({judged.low:.3f} to {judged.high:.3f})",
         )
-    elif held := value.held_out:
-        yield (
-            "held out",
-            f"{held.evaluation}: mean log-likelihood of a label {held.gain:+.4f} ± "
-            f"{held.standard_error:.4f} against no opinion; of the head, on pairs that held-out "
-            "labelers labeled, not on candidates",
-        )
     else:
         yield "judge", "none: only another one can tell whether the best are better (--judge)"
     if value.path:
-        yield "file", relative_path(value.path)
+        yield "file", format_relative_path(value.path)
 
 
 @click.command("best-of", context_settings=HELP, short_help="What a reward is worth, best of n.")
@@ -166,7 +159,7 @@ def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:
 @click.option(
     "--judge",
     metavar="RELEASE",
-    help="Let another release, reward:ID_OR_PATH, or an evaluation judge the reward's choice.",
+    help="Let another release, or reward:ID_OR_PATH, judge the reward's choice.",
 )
 @file_option("best.parquet", help="File for the best response to each prompt.")
 @prints(_print_best_of, project=True)
@@ -181,7 +174,7 @@ def best_of(release: str, candidates: Path, output: Path | None, **options: Any)
     Example:
       labelguard best-of r0001 --candidates candidates.parquet --mix length=-0.1 -o best.parquet
     """
-    with progress(at_once=True) as report:
+    with show_progress(at_once=True) as report:
         from labelguard_trainer.alignment.best_of import best_of as choose
 
         return choose(release, candidates, output=output, progress=report, **options)
@@ -190,7 +183,7 @@ def best_of(release: str, candidates: Path, output: Path | None, **options: Any)
 def _print_synthesis(value: SynthesisResult) -> None:
     price = f"{format_budget(vars(value))} for every {value.unit}, as {value.derived_from}"
     prompts = pluralize(value.prompts - value.without_pair, "prompt")
-    facts = [("directory", relative_path(value.path)), ("release", value.release)]
+    facts = [("directory", format_relative_path(value.path)), ("release", value.release)]
     facts += [("pairs", f"{value.rows:,} on {prompts}"), *_format_left_out(value.without_pair)]
     facts.append(("guarantee", f"{price}; nothing charged"))
     if value.learned_from:
@@ -236,7 +229,7 @@ def synthesize(
     Example:
       labelguard synthesize r0001 --prompts prompts.parquet --model base -o synthesis
     """
-    with progress(at_once=True) as report:
+    with show_progress(at_once=True) as report:
         report("loading libraries", None)
         from labelguard_trainer.alignment.synthesis import synthesize as write
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from labelguard.analysis.reward import Content
 from labelguard.errors import LabelguardError
 from labelguard.processes import require_one_process
 from labelguard.release.model_card import find_learned_releases
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_new_rows_file,
-    content_array,
     distinct,
     read_prompts,
+    to_content_array,
     write_rows,
 )
 from labelguard_trainer.alignment.generation import generate
-from labelguard_trainer.alignment.sampling import Content
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def pair_responses(
         for pair in islice(combinations(distinct(own), 2), None if all_pairs else 1)
     ]
     names = ("prompt", "response_a", "response_b")
-    return pa.table([content_array([row[k] for row in rows]) for k in range(3)], names)
+    return pa.table([to_content_array([row[k] for row in rows]) for k in range(3)], names)
 
 
 def _number_responses(
@@ -94,8 +94,8 @@ def _number_responses(
     n = len(responses[0])
     return pa.table(
         {
-            "prompt": content_array([prompt for prompt in prompts for _ in range(n)]),
-            "response": content_array(list(chain.from_iterable(responses))),
+            "prompt": to_content_array([prompt for prompt in prompts for _ in range(n)]),
+            "response": to_content_array(list(chain.from_iterable(responses))),
             "candidate": pa.array([*range(n)] * len(prompts), pa.int32()),
         }
     )

@@ -14,8 +14,8 @@ from labelguard.analysis.reward import Content
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column
 from labelguard.release.pairs_file import scan_pairs
-from labelguard.release.rows import rows_path
-from labelguard.release.writer import verified_release_directory
+from labelguard.release.rows import find_rows_path
+from labelguard.release.writer import verify_release_directory
 from labelguard.storage.files import check_new_output_file, make_temporary_beside
 
 
@@ -25,7 +25,7 @@ def read_prompts(source: str | Path) -> list[Content]:
     Raises `LabelguardError` for a file without a column `prompt`, or without prompts in it.
     """
     path = Path(source)
-    file = rows_path(verified_release_directory(path)) if path.is_dir() else path
+    file = find_rows_path(verify_release_directory(path)) if path.is_dir() else path
     [prompts] = read_contents(file, "prompt")
     return distinct(prompts)
 
@@ -60,7 +60,7 @@ def read_contents(file: Path, *names: str) -> list[list[Content]]:
     return contents
 
 
-def content_array(contents: Sequence[Content]) -> pa.Array:
+def to_content_array(contents: Sequence[Content]) -> pa.Array:
     """Return contents, all texts or all chats, as a column that `read_contents` reads."""
     if all(isinstance(content, str) for content in contents):
         return pa.array(contents, pa.string())

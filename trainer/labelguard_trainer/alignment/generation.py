@@ -8,30 +8,33 @@ trained on texts is asked in texts, what was trained on chats in chats.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
+import numpy as np
 
 from labelguard import extras
+from labelguard.analysis.reward import Content
 from labelguard.errors import LabelguardError
 from labelguard.text import Progress, no_progress, pluralize
-from labelguard_trainer.alignment.sampling import Content, SamplingSettings, wrap_like_prompt
+from labelguard_trainer.features.encoder import batch_by_tokens
 from labelguard_trainer.training import models
 
 # A directory, the id of a hub, or a model of transformers with its tokenizer.
 Model: TypeAlias = str | Path | tuple[Any, Any]
 
-# Tokens of one batch, new ones and padding counted.
-_TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}
+_TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}  # with padding, and those to be generated
 # Requests at once: servers join them to batches of their own.
 _AT_ONCE = 32
 _WAITS = (0.5, 1.0, 2.0, 4.0, 0.0)  # seconds after each try, at most
@@ -43,6 +46,38 @@ _HINTS = {
     403: "check OPENAI_API_KEY",
     404: "check the url, and the name by which the server knows the model",
 }
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """The way in which responses are drawn.
+
+    `temperature` 0 takes the likeliest token each time; `top_p` draws from the likeliest tokens
+    that have this probability together.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise LabelguardError(f"max_new_tokens must be at least 1, found {self.max_new_tokens}")
+        if not 0 <= self.temperature < float("inf"):
+            raise LabelguardError(f"temperature must be 0 or more, found {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise LabelguardError(f"top_p must be above 0 and at most 1, found {self.top_p}")
+
+    def seed_of(self, part: int) -> int:
+        """Return the seed, 31 bits, of one part of what is drawn."""
+        digest = hashlib.sha256(f"{self.seed} {part}".encode()).digest()
+        return int.from_bytes(digest[:4], "big") >> 1
+
+
+def wrap_like_prompt(prompt: Content, text: str) -> Content:
+    """Return a response of the kind of its prompt."""
+    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
 
 
 def generate(
@@ -81,7 +116,7 @@ def generate(
 
 def open_responder(model: Model, url: str | None = None) -> LocalModel | ServedModel:
     """Return what answers: a model, or the server at `url`, which knows the model by its name."""
-    extras.require("train", "generation")
+    extras.require_extra("train", "generation")
     if url is not None:
         if isinstance(model, tuple):
             raise LabelguardError("a server knows a model by its name: give that with url")
@@ -141,11 +176,13 @@ class LocalModel:
         inputs = [ids for ids in self._tokenize(prompts) for _ in range(n)]
         texts = [""] * len(inputs)
         limit = _TOKENS_PER_BATCH["cuda" if device.type == "cuda" else "cpu"]
+        lengths = np.array([len(ids) + sampling.max_new_tokens for ids in inputs])
+        order = np.argsort(-lengths, kind="stable")
         was_training = network.training
         network.eval()
         count = 0
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            for number, rows in enumerate(_batch_by_tokens(inputs, sampling.max_new_tokens, limit)):
+            for number, rows in enumerate(batch_by_tokens(order, lengths, limit)):
                 progress("generating", count / len(inputs))
                 torch.manual_seed(sampling.seed_of(number))
                 batch = [inputs[row] for row in rows]
@@ -216,7 +253,8 @@ class LocalModel:
                 attention_mask=mask.to(network.device),
                 generation_config=config,
             )
-        own = [_before_end(row, ends) for row in tokens[:, longest:].tolist()]
+        new = tokens[:, longest:].tolist()
+        own = [list(takewhile(lambda token: token not in ends, row)) for row in new]
         return [tokenizer.decode(row, skip_special_tokens=True) for row in own]
 
     def _list_end_tokens(self) -> list[int]:
@@ -227,24 +265,6 @@ class LocalModel:
         if not ends:
             raise LabelguardError("the model has no token that ends a text (eos_token)")
         return sorted(ends)
-
-
-def _before_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
-    """Return the tokens before the first that ends a text."""
-    stop = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
-    return tokens[:stop]
-
-
-def _batch_by_tokens(
-    inputs: Sequence[list[int]], new_tokens: int, limit: int
-) -> Iterator[list[int]]:
-    """Yield rows, longest inputs first, at most `limit` tokens with `new_tokens` new ones each."""
-    order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
-    start = 0
-    while start < len(order):
-        count = max(limit // (len(inputs[order[start]]) + new_tokens), 1)
-        yield order[start : start + count]
-        start += count
 
 
 @dataclass(frozen=True)

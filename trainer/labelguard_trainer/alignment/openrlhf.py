@@ -81,7 +81,7 @@ class PromptTemplate:
 
     def split(self, query: str, prompt: str) -> Pair:
         """Return the user's prompt and the response. Raises `RefusedRequest`."""
-        response = query[_end_of_prompt(query, prompt) :]
+        response = query[_find_end_of_prompt(query, prompt) :]
         end = len(response)
         while mark := next((m for m in self.ends if response.endswith(m, 0, end)), None):
             end -= len(mark)
@@ -93,7 +93,7 @@ class PromptTemplate:
         return prompt[len(before) : len(prompt) - len(after)], response[:end]
 
 
-def _end_of_prompt(query: str, prompt: str) -> int:
+def _find_end_of_prompt(query: str, prompt: str) -> int:
     """Return where the response begins. Raises `RefusedRequest` if that cannot be known."""
     if query.startswith(prompt):
         return len(prompt)
@@ -245,9 +245,9 @@ def serve(
     Raises `LabelguardError` where the address cannot be had, or the reward gives no number.
     """
     loopback = is_loopback(host)
-    with contextlib.closing(terminal.listen(host, port)) as listener:
+    with contextlib.closing(terminal.open_listener(host, port)) as listener:
         service = RewardService(reward, template or PromptTemplate(), loopback=loopback)
-        address = terminal.address_of(listener) + PATH
+        address = terminal.format_address(listener) + PATH
         echo(f"labelguard: rewards of {reward.__name__} are at {address}", err=True)
         if not loopback:
             echo("labelguard: note: whoever reaches it is answered, unencrypted", err=True)

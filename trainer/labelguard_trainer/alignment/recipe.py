@@ -79,4 +79,4 @@ class Recipe(SettingsTable):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the recipe in a YAML file; `LabelguardError` names what does not fit."""
-        return loader.validate(cls, loader.read_file(path), path.name)
+        return loader.validate_settings(cls, loader.read_settings_file(path), path.name)

@@ -10,12 +10,12 @@ import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP, complete_releases_or_files, file_option
-from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
+from labelguard.cli.terminal import echo, format_relative_path, prints, show_progress
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
     from labelguard_trainer.alignment.openrlhf import RewardServerSummary
-    from labelguard_trainer.alignment.rewards import ResponseRewards, RewardFunctionFile
+    from labelguard_trainer.alignment.rewards import ResponseRewards
 
 
 @click.group("reward", context_settings=HELP, short_help="Give a release's rewards to trainers.")
@@ -86,17 +86,9 @@ def _print_summary(value: RewardServerSummary) -> None:
     help=r"What the trainer writes around a prompt, to be taken off: "
     r"'<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n'; \n is a line break.",
 )
-@click.option(
-    "--end",
-    "ends",
-    multiple=True,
-    metavar="TEXT",
-    help="What responses end with, to be taken off: <|im_end|>; may be repeated. Default: the "
-    "marks of common chat models.",
-)
 @prints(_print_summary, project=True)
 def reward_serve(
-    release: str, host: str, port: int, prompt_template: str, ends: tuple[str, ...], **options: Any
+    release: str, host: str, port: int, prompt_template: str, **options: Any
 ) -> RewardServerSummary:
     """Serve the reward of RELEASE at POST /get_reward, for OpenRLHF's --reward.remote_url.
 
@@ -108,57 +100,17 @@ def reward_serve(
     Example:
       labelguard reward serve r0001 --port 8091 --mix length=-0.1
     """
-    extras.require("serve", "labelguard reward serve")
+    extras.require_extra("serve", "labelguard reward serve")
     from labelguard.analysis.reward import reward
     from labelguard_trainer.alignment import openrlhf
 
-    template = openrlhf.PromptTemplate(prompt_template, ends or openrlhf.ENDS)
+    template = openrlhf.PromptTemplate(prompt_template)
     return openrlhf.serve(reward(release, **options), template, host=host, port=port)
-
-
-def _print_function(value: RewardFunctionFile) -> None:
-    path = Path(value.path).absolute()
-    print_facts(
-        (
-            ("function", relative_path(value.path)),
-            ("prompts", f'extra_info["{value.prompt_key}"]'),
-            ("verl", f"reward.custom_reward_function.path={path}"),
-        )
-    )
-
-
-@reward_group.command("verl", short_help="Write verl's custom reward function.")
-@release_argument
-@mix_option
-@file_option("reward.py", required=True, help="Python file to write.")
-@click.option(
-    "--prompt-key",
-    metavar="NAME",
-    default="prompt",
-    help="Name of the prompt in the column extra_info of your data, such as question.",
-)
-@prints(_print_function, project=True)
-def reward_verl(
-    release: str, output: Path, project: Path | None, **options: Any
-) -> RewardFunctionFile:
-    """Write a file with verl's compute_score, which returns the reward of RELEASE.
-
-    verl gives a reward function no prompt: the file reads it from the column extra_info of your
-    data. It opens the release by its path, once in each process.
-
-    \b
-    Example:
-      labelguard reward verl r0001 -o reward.py --prompt-key question
-    """
-    from labelguard.release.writer import directory_of
-    from labelguard_trainer.alignment.rewards import write_reward_function
-
-    return write_reward_function(output, directory_of(release, project), **options)
 
 
 def _print_rewards(value: ResponseRewards) -> None:
     responses = pluralize(value.responses, "response")
-    echo(f"Rewards of {responses} are in {relative_path(value.path)}")
+    echo(f"Rewards of {responses} are in {format_relative_path(value.path)}")
     distance = "" if value.mean_distance is None else f", mean distance {value.mean_distance:.2f}"
     echo(f"Mean reward {value.mean_reward:.3f}{distance}")
 
@@ -181,5 +133,5 @@ def reward_score(release: str, file: Path, output: Path, **options: Any) -> Resp
     from labelguard.analysis.reward import reward
     from labelguard_trainer.alignment.rewards import score_file
 
-    with progress() as report:
+    with show_progress() as report:
         return score_file(reward(release, **options), file, output, report)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,26 +21,25 @@ from typing import Any
 import numpy as np
 import trl
 from datasets import Dataset
-from peft import LoraConfig
 from transformers import PrinterCallback, TrainerCallback
 
+from labelguard.analysis.reward import Content
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.alignment.recipe import RlRecipe, SftRecipe
-from labelguard_trainer.alignment.sampling import Content
 from labelguard_trainer.training import guard, models, settings
 from labelguard_trainer.training.fitting import (
     DEFAULTS,
-    UNPUBLISHED,
     begin,
-    is_sharded,
+    check_finite,
+    publish_with_files,
     save_whole,
+    train_from_checkpoint,
 )
 from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
-from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, silence_libraries
+from labelguard_trainer.training.reporting import TrainingCallback, silence_libraries
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.training_card import draw_curves
+from labelguard_trainer.training.stage_training import build_lora_config, token_ids
 
 RewardFunction = Callable[..., list[float]]
 
@@ -107,8 +105,8 @@ class AlignmentStage:
     after: Mapping[str, float]
 
 
-# Writes what describes a stage into the directory of its model.
-Describe = Callable[[Path, AlignmentStage, Mapping[str, Any]], None]
+# Returns the card of a stage, by what it has become and what decided its weights.
+WriteCard = Callable[[AlignmentStage, Mapping[str, Any]], str]
 
 
 def fine_tune(
@@ -117,7 +115,7 @@ def fine_tune(
     prompts: Sequence[Content],
     responses: Sequence[Content],
     output: Path,
-    write_card: Describe,
+    write_card: WriteCard,
     progress: Progress,
 ) -> AlignmentStage:
     """Train a language model to write `responses` to `prompts` (n each): stage `sft`."""
@@ -132,7 +130,7 @@ def train_policy(
     reward: RewardFunction,
     prompts: Sequence[Content],
     output: Path,
-    write_card: Describe,
+    write_card: WriteCard,
     progress: Progress,
     *,
     identity: Mapping[str, Any],
@@ -165,7 +163,7 @@ class _Stage:
     config: Mapping[str, Any]
     lora: str | None
     output: Path
-    write_card: Describe
+    write_card: WriteCard
     progress: Progress
 
     def run(
@@ -189,7 +187,7 @@ class _Stage:
             decisive = {
                 **parameters,
                 "model": identity,
-                "config": settings.public_settings(self.config),  # it goes with the model
+                "config": settings.select_public_settings(self.config),  # it goes with the model
                 "method": self.kind,
                 "lora": self.lora,
                 "versions": {name: version(name) for name in _PACKAGES},
@@ -209,16 +207,12 @@ class _Stage:
                 fitting, left_out = self._drop_long_prompts(rows, tokenizer, args)
                 train, held_out = _split(fitting, holdout)
                 trainer = self._build_trainer(run, args, tokenizer, train, held_out, options)
-                loaded = {"revision": (args.model_init_kwargs or {}).get("revision")}
-                loaded["trust_remote_code"] = args.trust_remote_code
-                models.check_unchanged(self.model, identity, **loaded)
                 stop = _StopAtKL(max_kl)
                 trainer.add_callback(stop)
                 before = self._evaluate_held_out(trainer, "before training") if held_out else {}
-                checkpoint = run.last_checkpoint()
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                train_from_checkpoint(trainer, run, self.model, identity)
                 after = self._evaluate_held_out(trainer, "after training") if held_out else {}
-                _check_finite_weights(trainer)
+                check_finite(trainer)
                 result = AlignmentStage(
                     self.name,
                     str(run.output),
@@ -230,9 +224,17 @@ class _Stage:
                     after,
                 )
                 self.progress("saving the model", None)
-                self._save_merged_model(run, trainer)
+                save_whole(trainer, run.finished_path)
                 if trainer.is_world_process_zero():
-                    self._write_and_publish(run, trainer, result, decisive)
+                    if self.lora:
+                        with guard.explain_failed_write(run.finished_path):
+                            models.merge_adapters("dpo", self.model, run.finished_path, trainer)
+                    record = {"parameters": decisive, "result": {**vars(result), "path": "."}}
+                    texts = {
+                        "TRAINING_CARD.md": self.write_card(result, decisive),
+                        _RECORD: json.dumps(record, indent=2),
+                    }
+                    publish_with_files(run, trainer, texts, _PANELS[self.name])
                 trainer.accelerator.wait_for_everyone()
         return result
 
@@ -266,8 +268,8 @@ class _Stage:
         if positions is None:
             return rows, 0
         room = positions - args.max_completion_length
-        lengths = [len(_tokenize_prompt(tokenizer, prompt)) for prompt in rows["prompt"]]
-        fits = np.flatnonzero(np.array(lengths) <= room)
+        ids = token_ids(tokenizer, list(rows["prompt"]), add_generation_prompt=True)
+        fits = np.flatnonzero([len(prompt) <= room for prompt in ids])
         if not len(fits):
             raise LabelguardError(
                 f"no prompt leaves room for {args.max_completion_length} tokens of response in "
@@ -295,7 +297,7 @@ class _Stage:
             train_dataset=train,
             eval_dataset=held_out,
             processing_class=tokenizer,
-            peft_config=LoraConfig(task_type="CAUSAL_LM", **lora) if lora else None,
+            peft_config=build_lora_config("dpo", lora) if lora else None,
             callbacks=[TrainingCallback(run, f"{len(train):,} {what}s", self.progress)],
             **options,
         )
@@ -311,37 +313,6 @@ class _Stage:
             for name, key in MEASURES.items()
             if f"eval_{key}" in values
         }
-
-    def _save_merged_model(self, run: RunDirectory, trainer: Any) -> None:
-        """Write the model whole, adapters merged into it; all processes call it."""
-        if not self.lora or is_sharded(trainer):
-            save_whole(trainer, run.finished_path)
-        if self.lora and trainer.is_world_process_zero():
-            with guard.explain_failed_write(run.finished_path):
-                if is_sharded(trainer):
-                    models.merge_adapters("dpo", self.model, run.finished_path, trainer)
-                    return
-                model = trainer.accelerator.unwrap_model(trainer.model)
-                deepcopy(model).merge_and_unload().save_pretrained(run.finished_path)
-                trainer.processing_class.save_pretrained(run.finished_path)
-
-    def _write_and_publish(
-        self, run: RunDirectory, trainer: Any, result: AlignmentStage, parameters: Mapping[str, Any]
-    ) -> None:
-        """Write everything beside the model, and publish it."""
-        lines = metrics_of(trainer.state)
-        with guard.explain_failed_write(run.finished_path):
-            for name in UNPUBLISHED:
-                (run.finished_path / name).unlink(missing_ok=True)
-            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            write_atomically(run.finished_path / "metrics.jsonl", text.encode())
-            draw_curves(lines, run.finished_path, _PANELS[self.name])
-            self.write_card(run.finished_path, result, parameters)
-            record = {"parameters": parameters, "result": {**vars(result), "path": "."}}
-            write_atomically(run.finished_path / _RECORD, json.dumps(record, indent=2).encode())
-            sums = sums_text(hashes_of(run.finished_path))
-            write_atomically(run.finished_path / SUMS, sums.encode("ascii"))
-        run.publish()
 
 
 class _StopAtKL(TrainerCallback):  # type: ignore[misc, unused-ignore]
@@ -367,25 +338,9 @@ def _split(rows: Dataset, holdout: float | None) -> tuple[Dataset, Dataset | Non
     return rows.select(np.setdiff1d(np.arange(len(rows)), out)), rows.select(out)
 
 
-def _tokenize_prompt(tokenizer: Any, prompt: Content) -> list[int]:
-    if isinstance(prompt, str):
-        return list(tokenizer(prompt)["input_ids"])
-    given = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-    return list(given["input_ids"])
-
-
 def _digest(rows: Dataset) -> str:
     """SHA-256 of what stands in rows, in their order."""
     digest = hashlib.sha256()
     for row in iter(rows):
         digest.update(json.dumps(row, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()
-
-
-def _check_finite_weights(trainer: Any) -> None:
-    """Raise `LabelguardError` for a model whose weights are not finite."""
-    if not all(bool(weight.isfinite().all()) for weight in trainer.model.parameters()):
-        raise LabelguardError(
-            "training diverged: its weights are not finite; lower learning_rate, raise beta, and "
-            f"remove {Path(trainer.args.output_dir).parent}"
-        )

@@ -22,32 +22,35 @@ import pyarrow.parquet as pq
 
 from labelguard import extras
 from labelguard._version import __version__
-from labelguard.analysis.reward import ReleaseReward, reward
+from labelguard.analysis.reward import Content, ReleaseReward, reward
 from labelguard.clock import format_time
 from labelguard.errors import LabelguardError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import card as cards
-from labelguard.release.model_card import LearnedRelease, find_learned_releases, releases_of_card
+from labelguard.release.model_card import (
+    LearnedRelease,
+    find_learned_releases,
+    list_learned_releases,
+)
 from labelguard.release.rows import ROWS
 from labelguard.release.writer import (
     PARQUET,
     Release,
-    output_schema,
+    build_output_schema,
     read_card,
     split_by_preference,
-    verified_release_directory,
+    verify_release_directory,
 )
-from labelguard.storage.files import SUMS, hashes_of, sha256, sums_text, write_atomically
+from labelguard.storage.files import SUMS, format_sums, hash_file, hash_files, write_atomically
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.candidates import pair_responses
 from labelguard_trainer.alignment.contents import read_prompts
-from labelguard_trainer.alignment.generation import open_responder
-from labelguard_trainer.alignment.sampling import Content, SamplingSettings
+from labelguard_trainer.alignment.generation import SamplingSettings, open_responder
 from labelguard_trainer.training import models
 from labelguard_trainer.training.runs import RunDirectory, check_new_directory, mark_complete
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import hide_directory
 
 MECHANISM = "synthesis"
 Pairing = Literal["all", "extremes"]
@@ -113,15 +116,15 @@ def synthesize(
     Example:
         >>> synthesize("r0001", "prompts.parquet", "base", 4, "synthesis", max_new_tokens=128)
     """
-    extras.require("train", "labelguard synthesize")
+    extras.require_extra("train", "labelguard synthesize")
     require_one_process("synthesis")
     if n < 2:
         raise LabelguardError(f"a pair takes two responses, found n = {n}")
     run, settings, name = RunDirectory(Path(output)), SamplingSettings(**sampling), str(model)
     check_new_directory(run.output)
-    parent = verified_release_directory(release, project)
+    parent = verify_release_directory(release, project)
     card = read_card(parent)
-    origin, *others = releases_of_card(card, sha256(parent / SUMS))
+    origin, *others = list_learned_releases(card, hash_file(parent / SUMS))
     source = reward(release if reward_model is None else Path(reward_model), project=project)
     if origin.sums not in {one.sums for one in source.learned_from}:
         raise LabelguardError(f"{reward_model} did not learn from {origin.release}")
@@ -130,7 +133,7 @@ def synthesize(
     contents = read_prompts(prompts)
     responder = open_responder(name, url)
     generator = {
-        "model": public_name(name),
+        "model": hide_directory(name),
         "identity": _identify_generator(name, url),
         "n": n,
         "pairs": pairs,
@@ -209,7 +212,7 @@ def _label_pairs(source: ReleaseReward, pairs: pa.Table, pairing: Pairing) -> pa
         distinct.table, np.arange(len(difference)), difference >= 0
     )
     probability = 0.5 * (1 + np.tanh(np.abs(difference) / 2))
-    schema = output_schema(chosen.type)
+    schema = build_output_schema(chosen.type)
     nothing = pa.nulls(len(difference), pa.float64())
     columns = [
         distinct.table["prompt"],
@@ -261,6 +264,6 @@ def _build_card(
 def _write_release(rows: pa.Table, card: Mapping[str, Any], directory: Path) -> None:
     """Write the files of a release into an empty directory."""
     pq.write_table(rows, directory / ROWS, **PARQUET)
-    (directory / "card.json").write_text(cards.to_json(card), encoding="utf-8")
-    (directory / "CARD.md").write_text(cards.to_markdown(card), encoding="utf-8")
-    (directory / SUMS).write_text(sums_text(hashes_of(directory)), encoding="ascii")
+    (directory / "card.json").write_text(cards.format_json(card), encoding="utf-8")
+    (directory / "CARD.md").write_text(cards.format_markdown(card), encoding="utf-8")
+    (directory / SUMS).write_text(format_sums(hash_files(directory)), encoding="ascii")

@@ -33,7 +33,7 @@ Vectors = NDArray[np.float32]
 _KEY = pa.binary(16)
 
 
-def default_directory() -> Path:
+def find_cache_directory() -> Path:
     """`LABELGUARD_CACHE`, else `labelguard/features` in `XDG_CACHE_HOME` or `~/.cache`."""
     named = os.environ.get("LABELGUARD_CACHE")
     return Path(named) if named else Unix("labelguard").user_cache_path / "features"
@@ -44,7 +44,7 @@ class VectorCache:
 
     def __init__(self, identity: str, directory: Path | None = None) -> None:
         name = hashlib.sha256(identity.encode()).hexdigest()[:32]
-        self.directory = (directory or default_directory()) / name
+        self.directory = (directory or find_cache_directory()) / name
         self._segments: list[Vectors] = []
         self._keys: Blocks = np.zeros((0, 2), np.uint64)
         self._segment = np.zeros(0, np.intp)
@@ -53,11 +53,11 @@ class VectorCache:
 
     def contains(self, keys: Blocks) -> NDArray[np.bool_]:
         """Return which of the keys, shape (n, 2), have a vector."""
-        return blocks.positions(self._keys, keys) >= 0
+        return blocks.find_positions(self._keys, keys) >= 0
 
     def vectors(self, keys: Blocks) -> Vectors:
         """Their vectors, shape (n, d), float32; every key must be in the cache, and n >= 1."""
-        positions = blocks.positions(self._keys, keys)
+        positions = blocks.find_positions(self._keys, keys)
         if (positions < 0).any():
             raise KeyError(f"{int((positions < 0).sum())} of {len(keys)} keys are not in the cache")
         segment, row = self._segment[positions], self._row[positions]
@@ -78,7 +78,7 @@ class VectorCache:
 
     def store(self, keys: Blocks, vectors: Vectors) -> None:
         """Add vectors, shape (n, d), under their keys, shape (n, 2): one new segment, on disk."""
-        order = blocks.order(keys)
+        order = blocks.sort_order(keys)
         data = _serialize(keys[order], np.ascontiguousarray(vectors[order], dtype=np.float32))
         path = self.directory / f"{hashlib.sha256(data).hexdigest()}.arrow"
         temporary = path.with_name(f"{uuid.uuid4().hex}.partial")

@@ -35,14 +35,14 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Features
 from labelguard.release.model_card import find_learned_releases
-from labelguard.storage.executor import Workers, over_buckets, run_ahead
+from labelguard.storage.executor import Workers, run_ahead, run_over_buckets
 from labelguard.text import Progress
 from labelguard_trainer.features.cache import VectorCache
 from labelguard_trainer.features.tokens import (
     DistinctTexts,
     InputTokenizer,
     TokenIds,
-    distinct_texts,
+    find_distinct_texts,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class EncoderConfig:
     normalize: bool = False
 
 
-def _without_prompts(pairs: pa.Table) -> pa.Table:
+def _blank_prompts(pairs: pa.Table) -> pa.Table:
     """Return the same pairs as answers to nothing."""
     kind = pairs.schema.field("prompt").type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -110,18 +110,13 @@ class FrozenEncoder:
         self,
         config: EncoderConfig,
         *,
-        cache_directory: Path | None = None,
-        progress: Progress | None = None,
-        tokens_per_batch: int | None = None,
         runs_on: str | None = None,
         cores: int | None = None,
     ) -> None:
         self.config = config
-        self.progress = progress
+        self.progress: Progress | None = None
         self.workers: Workers | None = None
         self.stored = True  # whether vectors go to the cache on disk; not those of passing texts
-        self._cache_directory = cache_directory
-        self._tokens_per_batch = tokens_per_batch
         self._runs_on = runs_on
         self._cores = cores
 
@@ -142,7 +137,7 @@ class FrozenEncoder:
 
     def _list_distinct_texts(self, pairs: pa.Table) -> DistinctTexts:
         alone = self.config.input == "response"
-        return distinct_texts(_without_prompts(pairs) if alone else pairs)
+        return find_distinct_texts(_blank_prompts(pairs) if alone else pairs)
 
     def __call__(self, pairs: pa.Table) -> Features:
         """φ(prompt, first) − φ(prompt, second), shape (n, d), float32."""
@@ -158,7 +153,7 @@ class FrozenEncoder:
         """Vectors of at least one text, shape (m, d); those that are missing are computed."""
         if not self.stored:
             return self.encode(texts.prompts, texts.responses)
-        cache = VectorCache(self._identity, self._cache_directory)
+        cache = VectorCache(self._identity)
         missing = np.flatnonzero(~cache.contains(texts.keys))
         if len(missing):
             cache.prepare()
@@ -195,7 +190,7 @@ class FrozenEncoder:
                 columns = [texts.prompts.take(rows), texts.responses.take(rows)]
                 task.write(number, pa.record_batch(columns, names=["prompt", "response"]))
             report, count = self._report_progress, len(portions)
-            yield from over_buckets(workers.executor, encode_portion, task, report, count=count)
+            yield from run_over_buckets(workers.executor, encode_portion, task, report, count=count)
 
     @cached_property
     def _identity(self) -> str:
@@ -204,9 +199,9 @@ class FrozenEncoder:
             f"{config.name} pooling={config.pooling} normalize={config.normalize} "
             f"template={config.template} input={config.input} "
             f"max_tokens={config.max_tokens} dtype={config.dtype} "
-            f"weights=sha256:{_digest_files(config.directory, WEIGHTS)} "
-            f"tokenizer=sha256:{_digest_files(config.directory, TOKENIZER)} "
-            f"settings=sha256:{_digest_files(config.directory, SETTINGS)} input=1"
+            f"weights=sha256:{_hash_matching_files(config.directory, WEIGHTS)} "
+            f"tokenizer=sha256:{_hash_matching_files(config.directory, TOKENIZER)} "
+            f"settings=sha256:{_hash_matching_files(config.directory, SETTINGS)} input=1"
         )
 
     @cached_property
@@ -216,7 +211,7 @@ class FrozenEncoder:
     def _load_tokenizer(self) -> PreTrainedTokenizerBase:
         from transformers import AutoTokenizer
 
-        with _quiet_loading(self.config.directory):
+        with _explain_failed_loading(self.config.directory):
             # Inputs are cut to max_tokens; a limit of its own would only have the tokenizer warn.
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
                 self.config.directory, local_files_only=True, model_max_length=10**9
@@ -229,7 +224,7 @@ class FrozenEncoder:
         import torch
         import transformers
 
-        with _quiet_loading(self.config.directory):
+        with _explain_failed_loading(self.config.directory):
             model: PreTrainedModel = getattr(transformers, self._model_class).from_pretrained(
                 self.config.directory,
                 dtype=getattr(torch, self.config.dtype),
@@ -261,10 +256,9 @@ class FrozenEncoder:
         to_encode = to_encode or len(inputs)
         lengths = np.array([len(ids) for ids in inputs])
         longest_first = np.argsort(-lengths, kind="stable")
-        limit = self._tokens_per_batch or _TOKENS_PER_BATCH[self._device]
+        limit = _TOKENS_PER_BATCH[self._device]
         batches = [
-            [inputs[row] for row in rows]
-            for rows in _batch_by_tokens(longest_first, lengths, limit)
+            [inputs[row] for row in rows] for rows in batch_by_tokens(longest_first, lengths, limit)
         ]
         vectors: list[Features] = []
         done = encoded_before
@@ -376,7 +370,7 @@ def _open_encoder(task: EncodingTask) -> FrozenEncoder:
     return opened
 
 
-def _batch_by_tokens(
+def batch_by_tokens(
     order: NDArray[np.intp], lengths: NDArray[np.int_], limit: int
 ) -> Iterator[NDArray[np.intp]]:
     """Consecutive rows of `order` (longest first), at most `limit` tokens with their padding."""
@@ -403,7 +397,7 @@ def device() -> str:
 
 
 @contextmanager
-def _quiet_loading(directory: Path) -> Iterator[None]:
+def _explain_failed_loading(directory: Path) -> Iterator[None]:
     """No progress bars and reports of the loader's own; one line for what goes wrong."""
     from safetensors import SafetensorError
     from transformers.utils import logging
@@ -422,18 +416,18 @@ def _quiet_loading(directory: Path) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _digest_files(directory: Path, patterns: tuple[str, ...]) -> str:
+def _hash_matching_files(directory: Path, patterns: tuple[str, ...]) -> str:
     """SHA-256 of the names and contents of the files that match, in the order of names."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in directory.glob(pattern)}):
         status = path.stat()
-        content = _content_digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        content = _hash_file(path, status.st_ino, status.st_size, status.st_mtime_ns)
         digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest()
 
 
 @lru_cache(maxsize=64)
-def _content_digest(path: Path, inode: int, size: int, changed: int) -> str:
+def _hash_file(path: Path, inode: int, size: int, changed: int) -> str:
     """SHA-256 of a file, read once a process as long as it does not change."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

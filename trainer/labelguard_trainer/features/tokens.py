@@ -44,14 +44,14 @@ class DistinctTexts:
     second: NDArray[np.intp]
 
 
-def distinct_texts(pairs: pa.Table) -> DistinctTexts:
+def find_distinct_texts(pairs: pa.Table) -> DistinctTexts:
     """Return the distinct (prompt, response) of both sides, in an order that costs no sorting of
     texts.
     """
     prompt = content_column(pairs, "prompt")
     response = pa.concat_arrays([content_column(pairs, side) for side in ("first", "second")])
-    prompt_names = _write_unambiguously(prompt).dictionary_encode()
-    response_names = _write_unambiguously(response).dictionary_encode()
+    prompt_names = _write_with_lengths(prompt).dictionary_encode()
+    response_names = _write_with_lengths(response).dictionary_encode()
     code = np.tile(prompt_names.indices.to_numpy().astype(np.int64), 2)
     code *= max(len(response_names.dictionary), 1)
     code += response_names.indices.to_numpy()
@@ -164,7 +164,7 @@ def write_as_lines(column: pa.Array) -> pa.Array:
     )
 
 
-def _write_unambiguously(column: pa.Array) -> pa.Array:
+def _write_with_lengths(column: pa.Array) -> pa.Array:
     """Like `write_as_lines`, but different chats give different texts: lengths come first."""
     if pa.types.is_large_string(column.type):
         return column

@@ -24,12 +24,12 @@ from labelguard.learning import numbers
 from labelguard.learning.columns import content_column, is_verdict_of_model
 from labelguard.learning.features import FeatureProvider, Features, State
 from labelguard_trainer.features.encoder import FrozenJudge
-from labelguard_trainer.features.providers import EXTRA, check_architecture, judge_config
+from labelguard_trainer.features.providers import EXTRA, build_judge_config, check_architecture
 from labelguard_trainer.features.tokens import (
     DistinctTexts,
     InputTokenizer,
     TokenIds,
-    distinct_texts,
+    find_distinct_texts,
     write_as_lines,
 )
 
@@ -57,10 +57,10 @@ def verdict(options: str, state: State | None) -> FeatureProvider:
         if not options.strip():
             raise LabelguardError("expected verdict:NAME or verdict:model=ID_OR_PATH")
         return numbers.columns(options, state)
-    extras.require(EXTRA, "features verdict:model")
+    extras.require_extra(EXTRA, "features verdict:model")
     question = hashlib.sha256(QUESTION.encode()).hexdigest()[:16]
     return ModelVerdict(
-        judge_config(
+        build_judge_config(
             f"verdict {question}", "verdict:model", options.partition("=")[2], _check_language_model
         )
     )
@@ -89,7 +89,7 @@ class ModelVerdict(FrozenJudge):
         )
         orders = {"first": (one, other), "second": (other, one)}
         shown = {side: _make_chat_rows([prompt, *responses]) for side, responses in orders.items()}
-        return distinct_texts(pa.table({"prompt": _make_chat_rows([prompt]), **shown}))
+        return find_distinct_texts(pa.table({"prompt": _make_chat_rows([prompt]), **shown}))
 
     @cached_property
     def _input_tokenizer(self) -> QuestionTokenizer:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.keys import keyring
-from labelguard.mechanisms.noise import NoiseStream, sample
+from labelguard.mechanisms.noise import NoiseStream, draw_noise
 from labelguard_trainer.gradient.loop import (
     SECRET_BYTES,
     NoisyRun,
@@ -126,7 +126,7 @@ def _count_close(gradients: NDArray[Any], distance: float) -> NDArray[np.intp]:
 def _draw_laplace(scale: float) -> float:
     """Laplace noise, rounded to a fine grid."""
     stream = NoiseStream(keyring.random_bytes(SECRET_BYTES))
-    return sample("ball", math.ceil(scale * _UNIT), 1, stream)[0] / _UNIT
+    return draw_noise("ball", math.ceil(scale * _UNIT), 1, stream)[0] / _UNIT
 
 
 def _draw_uniforms(count: int) -> Floats:

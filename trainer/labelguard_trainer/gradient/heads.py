@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,24 @@ from scipy.sparse import csr_array
 
 from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.features import PairFeatures
+from labelguard.learning.heads import square_sums
 from labelguard.mechanisms import clipping, statistic
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import (
+    Basis,
+    Shape,
+    choose_basis,
+    compute_spectrum,
+    compute_squared_norms,
+)
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import STEP_BITS, Grid, Rows
-from labelguard.planner.calibration import AXES, best_scale, sample_labelers
+from labelguard.planner.calibration import AXES, find_best_scale, sample_labelers
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.statistic_design import add_head_and_labels
 from labelguard.release.protocol import Featured, Finished, ReleaseContext
 from labelguard.text import Progress, no_progress
-from labelguard_trainer.gradient import head_records
-from labelguard_trainer.gradient.head_records import ComparisonRecords, Records
 from labelguard_trainer.gradient.loop import NoisyRun
 from labelguard_trainer.gradient.options import Weighting
 
@@ -43,25 +48,76 @@ _FLOOR = 1e-12  # of curvature, beside the largest
 _BLOCK = 1 << 17  # numbers that are worked on while they lie in the cache
 
 
+@dataclass(frozen=True, eq=False)
+class ComparisonRecords:
+    """The comparisons of a run on frozen features, and whose they are: public.
+
+    A row is a pair, scored by x·θ of its coordinates x, the difference of its sides. The rows of
+    each unit stand together: row k is `features[index[k]]`, and those of unit u begin at
+    `starts[u]`, (units + 1,); `row` (n,) are the rows of a release that `index` was sorted from.
+    The loss is Bradley and Terry's, −y log σ(z) − (1 − y) log σ(−z), z = x·θ, of derivative
+    σ(z) − y; a ranking is the pairs that it was broken into.
+    """
+
+    features: NDArray[np.float32]
+    index: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    row: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, z: NDArray[np.float32], rows: Rows) -> Self:
+        """Of coordinates z (pairs, d) and who compared what."""
+        order = np.argsort(rows.unit, kind="stable")
+        starts = np.searchsorted(rows.unit[order], np.arange(rows.units + 1))
+        return cls(z, rows.pair[order], starts, order)
+
+    def residuals(
+        self, score: NDArray[np.float32], places: NDArray[np.intp], labels: Floats
+    ) -> Floats:
+        """Return σ(z) − y of the rows at `places`; `labels` are those of the release's rows."""
+        return 0.5 * (1 + np.tanh(score / 2)) - labels[self.row[places]]
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return how many rows each unit has, (units,)."""
+        return np.diff(self.starts)
+
+    def weigh_by_unit(self, weighting: Weighting) -> Floats:
+        """Return the weight of each row of a unit: 1/m, or 1/√m, of m rows; (units,)."""
+        counts = np.maximum(self.counts(), 1)
+        return 1 / (counts if weighting == "mean" else np.sqrt(counts))
+
+    def expected_squared_norms(self) -> Floats:
+        """Return Σ ¼‖x‖² of each unit, (units,): E‖gradient‖² at θ = 0, if labels are random."""
+        # Row by row: a difference of sums would lose what is small beside others'.
+        unit = np.repeat(np.arange(len(self.starts) - 1), self.counts())
+        each = (compute_squared_norms(self.features) / 4)[self.index].astype(np.float64)
+        return np.asarray(np.bincount(unit, each, len(self.starts) - 1), np.float64)
+
+    def curvature(self, weight: Floats) -> Floats:
+        """Return Σ ¼x² over rows, each of its unit's weight: the loss's at θ = 0, (d,)."""
+        of_pair = np.bincount(self.index, np.repeat(weight, self.counts()), len(self.features))
+        return square_sums(self.features, of_pair.astype(np.float64)) / 4
+
+
 class HeadProblem:
-    """θ (d,) on coordinates z (pairs, d), from 0; see `loop.Problem`.
+    """θ (d,) on the coordinates of records, from 0; see `loop.Problem`.
 
     `weight` (units,) is what each record of a unit weighs in its gradient, and `rate` (d,) how far
     a step goes along each coordinate. All of it is public; `clip` sets the grid.
     """
 
     def __init__(
-        self, z: NDArray[np.float32], records: Records, weight: Floats, rate: Floats, clip: float
+        self, records: ComparisonRecords, weight: Floats, rate: Floats, clip: float
     ) -> None:
-        self._z, self._records, self._weight, self._rate = z, records, weight, rate
+        self._records, self._weight, self._rate = records, weight, rate
         self._grid = math.ldexp(1.0, math.frexp(clip)[1] - STEP_BITS)  # a power of 2: exact
-        self.theta: Floats = np.zeros(z.shape[1])
+        self.theta: Floats = np.zeros(records.features.shape[1])
 
     def clipped_sum(self, units: NDArray[np.intp], labels: Floats, clip: float) -> Floats:
         """PRIVATE: a whole number of grid steps in every coordinate, (d,)."""
         total = np.zeros(len(self.theta), np.int64)
         parts = self.gradients(units, labels)
-        for part in _slices(*parts.shape):
+        for part in _split_rows(*parts.shape):
             total += clipping.clip_to_grid(parts[part], clip, self._grid).sum(axis=0)
         return np.asarray(total * self._grid)
 
@@ -77,7 +133,7 @@ class HeadProblem:
         places = np.repeat(starts[units] - ends[:-1], sizes) + np.arange(ends[-1])
         features, index = self._records.features, self._records.index[places]
         theta, score = self.theta.astype(np.float32), np.empty(len(index), np.float32)
-        for part in _slices(len(index), features.shape[1]):
+        for part in _split_rows(len(index), features.shape[1]):
             score[part] = np.einsum("ij,j->i", features[index[part]], theta)
         residual = self._records.residuals(score, places, labels)
         factor = (residual * np.repeat(self._weight[units], sizes)).astype(np.float32)
@@ -106,25 +162,29 @@ class HeadProblem:
         self.theta = state["theta"]
 
     def margins(self) -> Floats:
-        """z·θ."""
-        return np.asarray(self._z @ self.theta.astype(np.float32), np.float64)
+        """Return x·θ of every pair, (pairs,)."""
+        return np.asarray(self._records.features @ self.theta.astype(np.float32), np.float64)
 
 
-def _slices(rows: int, width: int) -> Iterator[slice]:
+def _split_rows(rows: int, width: int) -> Iterator[slice]:
     """Of so many rows, some `_BLOCK` numbers each."""
     height = max(1, _BLOCK // width)
     return (slice(at, at + height) for at in range(0, rows, height))
 
 
-def choose_clip_norm(records: Records, weight: Floats) -> float:
+def choose_clip_norm(records: ComparisonRecords, weight: Floats) -> float:
     """Return the median norm of a unit's gradient at θ = 0, were labels random and independent.
 
     Raises `InvalidLabels` if no record says anything, or a feature is not finite.
     """
-    return statistic.clip_and_weights(weight * np.sqrt(records.expected_squared_norms()), 0.5)[0]
+    return statistic.choose_clip_and_weights(
+        weight * np.sqrt(records.expected_squared_norms()), 0.5
+    )[0]
 
 
-def rates(records: Records, weight: Floats, penalty: Floats, noise: float, steps: int) -> Floats:
+def rates(
+    records: ComparisonRecords, weight: Floats, penalty: Floats, noise: float, steps: int
+) -> Floats:
     """Return how far each coordinate goes in a step, (d,), in closed form from public numbers.
 
     `steps` steps at rate η along a coordinate of curvature h, from 0, give (1 − e^(−ηh·steps))/h of
@@ -148,8 +208,7 @@ class HeadRun:
     provider: PairFeatures
     shape: Shape
     basis: Basis
-    z: NDArray[np.float32]
-    records: Records
+    records: ComparisonRecords
     weight: Floats
     clip: float
     rate: Floats
@@ -166,14 +225,14 @@ class HeadRun:
         return {
             "features": self.features,
             "features_identity": self.provider.identity(),
-            "parameters": self.z.shape[1],
+            "parameters": self.records.features.shape[1],
             "noise_drawn": "exactly, on a grid",
             "probability_scale": self.scale,
         }
 
     def problem(self) -> HeadProblem:
         """Return a head at 0."""
-        return HeadProblem(self.z, self.records, self.weight, self.rate, self.clip)
+        return HeadProblem(self.records, self.weight, self.rate, self.clip)
 
     def margins(self, problem: HeadProblem) -> Floats:
         """Log-odds that the first side is preferred, for every pair, (pairs,)."""
@@ -219,25 +278,24 @@ def prepare_head_run(
     The number of components is that of a statistic with as much noise as all steps' mean has, and
     every step goes as far as a ridge would (`rates`): closed forms, nothing is tuned. With a
     `prior`, probabilities are scaled by what simulated worlds say (`probability_scale`); of
-    rankings and choices they are left as they are.
+    rankings they are left as they are.
     """
     x, units = seen.x, len(np.unique(rows.unit))
     # Noise of a statistic is counted in sensitivities, which are two clip norms.
     noise = Noise("gaussian", compute_mean_noise_deviation(price, units) * units / 2)
     shape = replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **given)
-    axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
-    z = axes.coordinates(x)
-    records = head_records.records_of(z, rows, seen.pairs)
-    weight = head_records.weights(records, weighting)
+    axes = choose_basis(compute_spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
+    records = ComparisonRecords.of(axes.coordinates(x), rows)
+    weight = records.weigh_by_unit(weighting)
     clip = choose_clip_norm(records, weight)
     penalty = shape.ridge * axes.metric**2
     spread, steps = compute_mean_noise_deviation(price, units) * clip, int(price["steps"])
     rate = rates(records, weight, penalty, spread, steps)
     scale = 1.0
-    if prior is not None and isinstance(records, ComparisonRecords):
+    if prior is not None and rows.ranking is None:
         run = NoisyRun.from_price(price, clip, units)
-        scale = probability_scale(x, z, rows, weight, rate, run, prior, progress)
-    return HeadRun(seen.spec, seen.provider, shape, axes, z, records, weight, clip, rate, scale)
+        scale = probability_scale(x, records.features, rows, weight, rate, run, prior, progress)
+    return HeadRun(seen.spec, seen.provider, shape, axes, records, weight, clip, rate, scale)
 
 
 WORLDS = 9
@@ -277,7 +335,7 @@ def probability_scale(
     """
     mine, units, times = sample_labelers(rows)
     counts = np.bincount(mine.pair, minlength=len(x))
-    axes = spectrum(x, counts)
+    axes = compute_spectrum(x, counts)
     size = min(AXES, axes.rank)
     principal = x @ axes.axes[:, :size].astype(np.float32)
     records = ComparisonRecords.of(z, mine)
@@ -287,7 +345,7 @@ def probability_scale(
     ):
         progress("simulating calibration", number / WORLDS)
         generator = np.random.default_rng([prior.seed, number])
-        problem = _SimulatedHead(z, records, weight[units], rate, run.clip, generator=generator)
+        problem = _SimulatedHead(records, weight[units], rate, run.clip, generator=generator)
         labels = draw.half.astype(np.float64) + 0.5
         for _ in range(run.steps):
             members = np.flatnonzero(generator.random(mine.units) < run.probability)
@@ -297,4 +355,4 @@ def probability_scale(
         share = counts / len(mine)
         worlds.append((problem.margins(), share * draw.gain, share * draw.strict))
     margins, gains, stricts = (np.concatenate(part) for part in zip(*worlds, strict=True))
-    return round(best_scale(margins, gains, stricts), 2)
+    return round(find_best_scale(margins, gains, stricts), 2)

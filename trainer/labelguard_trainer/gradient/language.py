@@ -25,20 +25,13 @@ class LanguageProblem(ModelProblem):
     Of the settings it reads `beta` and `per_device_eval_batch_size` too.
     """
 
-    def __init__(
-        self,
-        base: StageTraining,
-        records: Records,
-        *,
-        device: torch.device | str | None = None,
-        updates: int = 1,
-    ) -> None:
-        super().__init__(base, records, device=device, updates=updates)
+    def __init__(self, base: StageTraining, records: Records, *, updates: int = 1) -> None:
+        super().__init__(base, records, updates=updates)
         self._beta = float(self._settings["beta"])
         self._scored = int(self._settings["per_device_eval_batch_size"])
         limit = self._settings["max_length"]
         self._sides = Sides(base.tokens, limit, base.tokenizer.pad_token_id)
-        self._reference = self._reference_log_probs()
+        self._reference = self._compute_reference_log_probs()
 
     def margins(self) -> Floats:
         """z of every distinct pair, shape (pairs,); of raw labels' model PRIVATE until released."""
@@ -74,7 +67,7 @@ class LanguageProblem(ModelProblem):
         sides: Tensor = scores.float().view(2, -1)
         return sides
 
-    def _reference_log_probs(self) -> Tensor | None:
+    def _compute_reference_log_probs(self) -> Tensor | None:
         """Of both sides of every pair by the base model, shape (2, pairs), for `dpo`; public."""
         if self.base.kind == "reward":
             return None

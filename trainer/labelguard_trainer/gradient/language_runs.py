@@ -72,10 +72,10 @@ class PreparedLanguage(PreparedBase):
         norm = self.training.settings.get("max_grad_norm")
         return None if norm is None else float(norm)
 
-    def open(self, records: Records, device: str | None = None) -> LanguageProblem:
+    def open(self, records: Records) -> LanguageProblem:
         """Return the model, ready to learn from these records."""
         gc.collect()  # the trainer by which settings were checked is full of cycles, and of weights
-        return LanguageProblem(self.training, records, device=device)
+        return LanguageProblem(self.training, records)
 
 
 def choose_label_limit(norm_of: Callable[[int], float], cohort: float, most: int) -> int:

@@ -142,8 +142,8 @@ class Checkpoints:
         """Note where a run stands after so many steps; the last one ends in the private map."""
         if step % self.every == 0 and not last:
             state = {**problem.state(), _STEP: np.array(step)}
-            seal = np.frombuffer(self.seal(arrays.pack(state)), np.uint8)
-            data = arrays.pack({**state, _SEAL: seal})
+            seal = np.frombuffer(self.seal(arrays.pack_arrays(state)), np.uint8)
+            data = arrays.pack_arrays({**state, _SEAL: seal})
             write_atomically(self.directory / _FILE, data, mode=0o600)
 
     def restore(self, problem: Problem) -> int:
@@ -155,9 +155,9 @@ class Checkpoints:
         if not path.exists():
             return 0
         try:
-            state = dict(arrays.load(path))
+            state = dict(arrays.load_arrays(path))
             seal = state.pop(_SEAL).tobytes()
-            if not hmac.compare_digest(self.seal(arrays.pack(state)), seal):
+            if not hmac.compare_digest(self.seal(arrays.pack_arrays(state)), seal):
                 raise ValueError("a seal of something else")
             step = int(state.pop(_STEP))
             problem.restore(state)

@@ -33,10 +33,10 @@ from labelguard.release.mechanisms.statistic import LabelNotes, mark_used_labels
 from labelguard.release.mechanisms.statistic_design import (
     check_has_new_labels,
     check_identity,
-    planned_comparisons,
+    read_planned_comparisons,
     write_pair_labels,
 )
-from labelguard.release.pairs_file import agreement_from_releases
+from labelguard.release.pairs_file import find_agreement_in_releases
 from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows
@@ -96,7 +96,6 @@ class GradientMechanism(Mechanism[GradientRun]):
     """A gradient mechanism; which one, its options say."""
 
     version = 1
-    choices = True
 
     def __init__(self, options: GradientOptions) -> None:
         self.options = options
@@ -123,9 +122,11 @@ class GradientMechanism(Mechanism[GradientRun]):
         self.options.check_sampling(sampling)
         featured = self._featurize(context)
         pairs = featured.pairs if featured else find_distinct_pairs(context.staged)
-        rows = planned_comparisons(context, plan, pairs, released_too=True)[1]
+        rows = read_planned_comparisons(context, plan, pairs, released_too=True)[1]
         check_has_new_labels(rows)
-        row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
+        row, rows = select_rows(
+            rows, sampling, by_record=self.options.kind.further_term == "records"
+        )
         price = _load_or_calibrate_price(context, self.priced)
         learner: LearnerRun
         if featured is None:
@@ -134,13 +135,13 @@ class GradientMechanism(Mechanism[GradientRun]):
             if recorded:
                 check_identity("features", recorded["identity"], featured.provider.identity())
             proven = self.options.kind.proven  # a run that may halt is not simulated
-            prior = Prior(self.options.agreement or agreement_from_releases(context.opened))
+            prior = Prior(self.options.agreement or find_agreement_in_releases(context.opened))
             learner = prepare_head_run(
                 featured,
                 rows,
                 price,
                 self.options.weighting,
-                recorded["shape"] if recorded else self.options.shape_options(),
+                recorded["shape"] if recorded else self.options.collect_shape_options(),
                 prior if proven else None,
                 context.progress,
             )
@@ -158,7 +159,9 @@ class GradientMechanism(Mechanism[GradientRun]):
         known = context.featured
         if known is not None and known.spec == self.options.features:
             return known
-        return Featured.of(context.staged, self.options.features, context.progress, context.workers)
+        return Featured.fit(
+            context.staged, self.options.features, context.progress, context.workers
+        )
 
     def _prepare_language_run(
         self,
@@ -171,10 +174,10 @@ class GradientMechanism(Mechanism[GradientRun]):
         """Return the run of a language model; its identity must be the recorded one, if any."""
         from labelguard_trainer.gradient.language_runs import prepare_language_run
 
-        if rows.choices or (rows.size is not None and (rows.size > 2).any()):
+        if rows.size is not None and (rows.size > 2).any():
             raise PolicyError(
-                "rankings and choices of several responses go with --learner head; a language "
-                "model learns from pairs"
+                "rankings of several responses go with --learner head; a language model learns "
+                "from pairs"
             )
         options, policy = self.options, context.policy
         run = prepare_language_run(
@@ -216,7 +219,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _make_seal(context, grant, run))
             loop.train(problem, labels, run, checkpoints, watch)
-        (map_path / FILE).write_bytes(arrays.pack({**problem.state(), **outcome}))
+        (map_path / FILE).write_bytes(arrays.pack_arrays({**problem.state(), **outcome}))
 
     def finish(self, context: ReleaseContext, prepared: GradientRun, grant: Grant) -> Finished:
         """Publish the model, and label every pair by it."""
@@ -257,7 +260,7 @@ def _load_or_calibrate_price(context: ReleaseContext, event: str) -> Price:
     stored = context.opened.ledger.policies.prices(event)
     if not stored:
         context.progress("calibrating", None)
-        stored = pricing.prices(context.policy, event)
+        stored = pricing.compute_prices(context.policy, event)
     [price] = stored.values()
     return price
 
@@ -277,7 +280,7 @@ def select_rows(
     if not by_record or sampling.records is None:
         return every, rows
     record = every if rows.ranking is None else rows.ranking
-    first = np.unique(record, return_index=True)[1]
+    _, first, record = np.unique(record, return_index=True, return_inverse=True)
     unit = rows.unit[first]
     order = np.argsort(unit, kind="stable")
     begins = np.searchsorted(unit[order], np.arange(rows.units))
@@ -293,7 +296,7 @@ def select_rows(
 
 def _load_trained(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        return dict(arrays.load(path))
+        return dict(arrays.load_arrays(path))
     except (OSError, ValueError):
         raise ProjectError(f"{path} is missing or damaged; restore it from a backup") from None
 
@@ -328,7 +331,7 @@ def card(
         "noise_multiplier": run.noise_multiplier,
         "sampling_probability": run.threshold / 2**64,
         "steps": run.steps,
-        "sampled": "labels" if kind.by_record else context.policy.unit + "s",
+        "sampled": "labels" if kind.further_term == "records" else context.policy.unit + "s",
         "population": run.units,
         **learner,
     }
@@ -346,7 +349,7 @@ def card(
         "train_with": "soft",
         "privacy": {
             "accounting": f"{_ACCOUNTING[kind.name]}, {context.allowance.allowed} per "
-            f"{context.policy.unit}" + cards.joint_price_note(context.policy, kind.name)
+            f"{context.policy.unit}" + cards.describe_joint_price(context.policy, kind.name)
         },
         "training": facts,
         "not_protected": [] if head else [DISCRETE],

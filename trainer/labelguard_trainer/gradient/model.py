@@ -29,7 +29,7 @@ from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.reporting import silence_libraries
 from labelguard_trainer.training.reward import HEAD
-from labelguard_trainer.training.stage_training import StageTraining, lora_config
+from labelguard_trainer.training.stage_training import StageTraining, build_lora_config
 
 
 class Sgd:
@@ -95,7 +95,7 @@ _USUAL = {
 class ModelProblem(ABC):
     """A `Problem`: the base model of `base` and whose records it learns from.
 
-    `device` is a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
+    It runs on a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
     reads `learning_rate`, `max_length`, `bf16` (of the arithmetic; what is trained is kept in
     float32), `optim`, `seed` (of new weights) and `per_device_train_batch_size` (records of a unit
     that are passed through the model at once). A cohort has `updates` steps.
@@ -108,7 +108,6 @@ class ModelProblem(ABC):
         base: StageTraining,
         records: Records,
         *,
-        device: torch.device | str | None = None,
         updates: int = 1,
     ) -> None:
         self.base = base
@@ -116,7 +115,7 @@ class ModelProblem(ABC):
         self._settings = {**_USUAL, **base.settings}
         settings = self._settings
         on_gpu = torch.cuda.is_available() and not settings["use_cpu"]
-        self._device = torch.device(device or ("cuda" if on_gpu else "cpu"))
+        self._device = torch.device("cuda" if on_gpu else "cpu")
         self._bf16 = _bf16(settings["bf16"], self._device)
         self._together = int(settings["per_device_train_batch_size"])
         usual = _RATE if base.lora is None else _RATE_OF_LORA
@@ -175,7 +174,7 @@ class ModelProblem(ABC):
         update = self._optimizer.update(gradient, self._rate, self._steps)
         with torch.no_grad():
             for parameter, part in zip(
-                self._parameters, _views(update, self._parameters), strict=True
+                self._parameters, _split_like(update, self._parameters), strict=True
             ):
                 parameter -= part
 
@@ -196,7 +195,7 @@ class ModelProblem(ABC):
         with torch.no_grad():
             flat = torch.tensor(state["parameters"], device=self._device)
             for parameter, part in zip(
-                self._parameters, _views(flat, self._parameters), strict=True
+                self._parameters, _split_like(flat, self._parameters), strict=True
             ):
                 parameter.copy_(part)
             for name, values in moments.items():
@@ -226,7 +225,7 @@ class ModelProblem(ABC):
     def _accumulate(self, gradient: Tensor, step: StepRecords, part: slice, labels: Floats) -> None:
         """Add the gradients of some of a unit's records."""
         for parameter, place in zip(
-            self._parameters, _views(gradient, self._parameters), strict=True
+            self._parameters, _split_like(gradient, self._parameters), strict=True
         ):
             parameter.grad = place  # autograd adds to what is there
         loss = self._loss(step, part, labels)
@@ -270,10 +269,10 @@ def _load_trainable(base: StageTraining, seed: int) -> Any:
         if base.lora is None:
             return model
         head = {"modules_to_save": [HEAD]} if base.kind == "reward" else {}
-        return get_peft_model(model, lora_config(base.kind, base.lora, **head))
+        return get_peft_model(model, build_lora_config(base.kind, base.lora, **head))
 
 
-def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+def _split_like(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the parts of a flat tensor, in the parameters' shapes."""
     parts = torch.split(flat, [parameter.numel() for parameter in parameters])
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

@@ -101,17 +101,19 @@ class ElsOptions(GradientOptions):
 
     records: int | None = option(
         "Labels of each labeler that are in a run at most; fixed with the policy; default: the "
-        "median of what labelers have."
+        "median of what labelers have, at most 1,024."
     )
 
     def sampling(self, counts: NDArray[np.int64]) -> Sampling:
         """With the bound on labels: the median of public counts (user-level-dp-finetuning, 6)."""
         import numpy as np
 
+        from labelguard.accounting.mixture import MOST_RECORDS
+
         sampling = super().sampling(counts)
         labelers = counts[counts > 0]
         usual = int(np.median(labelers)) if len(labelers) else 1
-        records = max(usual, 1) if self.records is None else self.records
+        records = min(max(usual, 1), MOST_RECORDS) if self.records is None else self.records
         return Sampling(sampling.probability, sampling.steps, records)
 
 

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from labelguard.keys import keyring
+from labelguard_trainer.gradient.loop import SECRET_BYTES
 from labelguard_trainer.gradient.model import Floats, Indices, ModelProblem
 from labelguard_trainer.gradient.records import Records, StepRecords
 from labelguard_trainer.training.stage_training import StageTraining
@@ -35,7 +36,6 @@ from labelguard_trainer.training.stage_training import StageTraining
 RewardFunction: TypeAlias = Callable[[Sequence[int], Sequence[Sequence[int]]], Tensor]
 
 _CLIP = 0.2
-_SECRET_BYTES = 32
 
 
 @dataclass
@@ -52,8 +52,7 @@ class Drawn:
 class PolicyProblem(ModelProblem):
     """A `ModelProblem` on prompts, given as their tokens; see the module.
 
-    Of the settings it reads `beta`, `num_generations` and `max_completion_length` too. `secret`
-    makes the 32 bytes of which the responses of a cohort are drawn.
+    Of the settings it reads `beta`, `num_generations` and `max_completion_length` too.
     """
 
     def __init__(
@@ -64,10 +63,9 @@ class PolicyProblem(ModelProblem):
         reward: RewardFunction,
         *,
         updates: int = 1,
-        secret: Callable[[], bytes] = lambda: keyring.random_bytes(_SECRET_BYTES),
     ) -> None:
         super().__init__(base, records, updates=updates)
-        self._prompts, self._reward, self._make_secret = prompts, reward, secret
+        self._prompts, self._reward = prompts, reward
         self._beta = float(self._settings["beta"])
         self._count = int(self._settings["num_generations"])
         self._longest = int(self._settings["max_completion_length"])
@@ -76,7 +74,7 @@ class PolicyProblem(ModelProblem):
 
     def _gradients(self, units: Indices, labels: Floats) -> Iterator[Tensor]:
         if self._steps % self._updates == 0:  # a new cohort
-            self._secret, self._drawn = self._make_secret(), {}
+            self._secret, self._drawn = keyring.random_bytes(SECRET_BYTES), {}
         return super()._gradients(units, labels)
 
     def _loss(self, step: StepRecords, part: slice, labels: Floats) -> Tensor:
@@ -90,10 +88,10 @@ class PolicyProblem(ModelProblem):
         if row not in self._drawn:
             self._drawn[row] = self._draw_responses(row)
         drawn = self._drawn[row]
-        log_probs = self._sum_log_probs(self._model, drawn)
+        log_probs = self._compute_log_probs_of_responses(self._model, drawn)
         if drawn.judged is None:
             before = log_probs.detach()
-            drawn.judged = before, leave_one_out(self._penalize_rewards(row, drawn, before))
+            drawn.judged = before, compare_with_others(self._penalize_rewards(row, drawn, before))
         before, advantage = drawn.judged
         ratio = (log_probs - before).clamp(-20, 20).exp()
         clipped = ratio.clamp(1 - _CLIP, 1 + _CLIP)
@@ -104,9 +102,9 @@ class PolicyProblem(ModelProblem):
         with torch.no_grad():
             if self._start is None:
                 with self._disable_adapters():
-                    start = self._sum_log_probs(self._model, drawn)
+                    start = self._compute_log_probs_of_responses(self._model, drawn)
             else:
-                start = self._sum_log_probs(self._start, drawn)
+                start = self._compute_log_probs_of_responses(self._start, drawn)
             width = len(self._prompts[row])
             written = [
                 ids[width:][real[width:]].tolist()
@@ -115,7 +113,7 @@ class PolicyProblem(ModelProblem):
             rewards = self._reward(self._prompts[row], written).to(self._device)
         return rewards - self._beta * (log_probs - start)
 
-    def _sum_log_probs(self, model: Any, drawn: Drawn) -> Tensor:
+    def _compute_log_probs_of_responses(self, model: Any, drawn: Drawn) -> Tensor:
         return self._token_log_probs(model, drawn.ids, drawn.real, drawn.response).sum(1)
 
     def _draw_responses(self, row: int) -> Drawn:
@@ -155,7 +153,7 @@ class PolicyProblem(ModelProblem):
         return torch.cat(tokens, 1)
 
 
-def leave_one_out(rewards: Tensor) -> Tensor:
+def compare_with_others(rewards: Tensor) -> Tensor:
     """Return of each reward, (k,), what it has above the mean of the others."""
     count = len(rewards)
     return (count * rewards - rewards.sum()) / (count - 1)

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.budget import pricing
-from labelguard.budget.event_kind import Price
 from labelguard.budget.events import RECORDS
 from labelguard.budget.policy import Policy
 from labelguard.budget.pricing import Total
@@ -45,10 +44,10 @@ from labelguard.storage.files import find_changed_file, fresh_directory
 from labelguard.text import Progress, no_progress, pluralize
 from labelguard_trainer.records import card
 from labelguard_trainer.records.people import Part, read_people
-from labelguard_trainer.records.recipe import RecordsRecipe, StageName, check_terms
+from labelguard_trainer.records.recipe import RecordsRecipe, check_terms
 from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
 from labelguard_trainer.training import models
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import StageName, hide_directory
 
 MECHANISM = "align"
 _MARK = "models.json"
@@ -214,7 +213,7 @@ class RecordsRun:
         prices = self.ledger.policies.prices(event)
         if not prices:
             self.progress("calibrating", None)
-            prices = pricing.prices(self.policy, event)
+            prices = pricing.compute_prices(self.policy, event)
         settings = {
             "mechanism": MECHANISM,
             "mechanism_version": 1,
@@ -282,7 +281,8 @@ class RecordsRun:
                 models.check_unchanged(reward.public, self.judge)
             return self._open_reward(str(runs.find_finished("reward")), stage)
 
-        runs.train(stage, part, self.people.admission.columns["labeler_id"], _price(grant), judge)
+        [price] = grant.prices.values()
+        runs.train(stage, part, self.people.admission.columns["labeler_id"], price, judge)
 
     def _open_reward(self, trained: str | None, stage: RecordStage) -> RewardModel:
         """Return the recipe's public reward, as it was identified; else that in a directory."""
@@ -303,7 +303,7 @@ class RecordsRun:
             grant = self.ledger.mark_drawn(grant, epoch, digest, grant.release.charged)
         facts = card.facts(self.opened, self.policy, grant, self.people, self.stages)
         if self.recipe.reward and (reward := self.recipe.reward.public):
-            facts["training"]["reward"] = {"model": public_name(reward), "identity": self.judge}
+            facts["training"]["reward"] = {"model": hide_directory(reward), "identity": self.judge}
         if self.learned:
             facts["learned_from"] = [asdict(one) for one in self.learned]
         work = fresh_directory(project.work / "models")
@@ -326,8 +326,3 @@ class RecordsRun:
             *(str(self.output or path), record.id, privacy["epsilon"], privacy["delta"]),
             *(privacy["unit"], reused, made["training"]["stages"], notes),
         )
-
-
-def _price(grant: Grant) -> Price:
-    [price] = grant.prices.values()
-    return price

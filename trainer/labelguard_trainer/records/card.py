@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from labelguard._version import __version__
 from labelguard.budget.events import RECORDS
 from labelguard.budget.policy import Policy
@@ -17,12 +15,11 @@ from labelguard.project import policy_facts
 from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
 from labelguard.release.model_card import LearnedRelease, front_matter
-from labelguard.text import escape_controls, format_budget, pluralize
+from labelguard.text import escape_controls, format_budget, pluralize, read_template
 from labelguard_trainer.gradient.mechanism import DISCRETE
 from labelguard_trainer.records.people import People
-from labelguard_trainer.records.recipe import StageName
 from labelguard_trainer.records.stages import RecordStage
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import StageName, hide_directory
 
 _TEMPLATE = Path(__file__).with_name("records_card.md.j2")
 _NOT_PROTECTED = (
@@ -84,7 +81,7 @@ def facts(
                     "people": len(part.people),
                     "records": len(part.unit),
                     "steps": price["steps"],
-                    "base": public_name(stages[part.name].model),
+                    "base": hide_directory(stages[part.name].model),
                     "clip": stages[part.name].clip,
                     "records_a_step": stages[part.name].records,
                     "lora": stages[part.name].lora and dict(stages[part.name].lora or {}),
@@ -94,8 +91,8 @@ def facts(
             ],
         },
         "budget": {
-            "used": cards.min_median_max(used),
-            "left": cards.min_median_max(capacity - used),
+            "used": cards.compute_min_median_max(used),
+            "left": cards.compute_min_median_max(capacity - used),
         },
         "train_with": "",
         "not_protected": list(_NOT_PROTECTED),
@@ -110,11 +107,7 @@ def copy_models_with_cards(
 
     `model` is what the first of them began from.
     """
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"budget": format_budget, "shown": escape_controls}
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    template = read_template(_TEMPLATE, {"budget": format_budget, "shown": escape_controls})
     privacy, sums = facts["privacy"], facts["sums"]
     own = {name: value for name, value in facts.items() if name != "sums"}
     terms = privacy["epsilon"], privacy["delta"], privacy["unit"]
@@ -128,5 +121,5 @@ def copy_models_with_cards(
         (paths[-1] / "TRAINING_CARD.md").write_text(text, encoding="utf-8")
     text = template.render(card=own, privacy=privacy, matter=matter, one=None)
     (work / "CARD.md").write_text(text, encoding="utf-8")
-    (work / "card.json").write_text(cards.to_json(own), encoding="utf-8")
+    (work / "card.json").write_text(cards.format_json(own), encoding="utf-8")
     return [*paths, work / "CARD.md", work / "card.json"]

@@ -27,7 +27,8 @@ from labelguard.project.opening import OpenProject
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.text import pluralize
-from labelguard_trainer.records.recipe import RecordsRecipe, StageName
+from labelguard_trainer.records.recipe import RecordsRecipe
+from labelguard_trainer.training.settings import StageName
 
 Indices: TypeAlias = NDArray[np.intp]
 
@@ -89,15 +90,15 @@ def read_people(recipe: RecordsRecipe, opened: OpenProject) -> People:
     column, ledger = f"{recipe.unit}_id", opened.ledger
     namespace = opened.project.namespace
     columns = {"labeler_id": column}
-    sources.check(ledger.people.sources(), namespace, columns)
+    sources.check_columns(ledger.people.sources(), namespace, columns)
     read = [(*source, _read_ids(source[1], column, source[2])) for source in recipe.sources()]
     every = pc.unique(pa.chunked_array([ids for *_, ids in read]))
     names = sorted(every.to_pylist())
-    labelers = opened.keys.labeler_keys(namespace, names)
+    labelers = opened.keys.hash_labelers(namespace, names)
     identities = Identities.of(opened.keys, namespace, names, labelers)
     groups = UnitGroups(*ledger.people.members())
     refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
-    gone = int((blocks.positions(ledger.people.tombstones(), labelers) >= 0).sum())
+    gone = int((blocks.find_positions(ledger.people.tombstones(), labelers) >= 0).sum())
     if gone:
         raise InvalidLabels(
             f"{pluralize(gone, recipe.unit)} of these files left the project; take their records "

@@ -31,8 +31,7 @@ from labelguard.budget.policy import Allowance, Policy
 from labelguard.configuration import loader
 from labelguard.configuration.loader import SettingsTable, Text, setting
 from labelguard.errors import LabelguardError, PolicyError
-
-StageName: TypeAlias = Literal["sft", "reward", "rl"]
+from labelguard_trainer.training.settings import StageName
 
 _MOST_STAGES = 3
 _Positive: TypeAlias = Annotated[float, Field(ge=1e-12, le=1e12)]
@@ -106,7 +105,7 @@ class RecordsRecipe(SettingsTable):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the recipe in a YAML file; `LabelguardError` names what does not fit."""
-        recipe = loader.validate(cls, loader.read_file(path), path.name)
+        recipe = loader.validate_settings(cls, loader.read_settings_file(path), path.name)
         reward = recipe.reward
         if reward and (reward.preferences is None) == (reward.public is None):
             raise LabelguardError(f"{path.name}: reward names either preferences or a public model")
@@ -144,7 +143,7 @@ class RecordsRecipe(SettingsTable):
 
 def is_records_recipe(path: Path) -> bool:
     """Return whether the recipe in a file is one of whole records."""
-    return "private" in loader.read_file(path)
+    return "private" in loader.read_settings_file(path)
 
 
 def check_terms(recipe: RecordsRecipe, policy: Policy) -> None:

@@ -35,11 +35,10 @@ from labelguard_trainer.gradient.model import ModelProblem
 from labelguard_trainer.gradient.records import Records
 from labelguard_trainer.gradient.rloo import PolicyProblem, RewardFunction
 from labelguard_trainer.records.people import Part
-from labelguard_trainer.records.recipe import StageName
 from labelguard_trainer.training import models
 from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
 from labelguard_trainer.training.reporting import silence_libraries
-from labelguard_trainer.training.settings import Kind, parse_lora
+from labelguard_trainer.training.settings import Kind, StageName, parse_lora
 from labelguard_trainer.training.stage_training import StageTraining, tokenize
 
 _STEPS_BETWEEN = 10  # steps between two checkpoints
@@ -272,7 +271,7 @@ class StageRuns:
         run = NoisyRun.from_price(price, stage.clip, len(part.people))
         work = self.directory / f"{stage.name}.steps"
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
-        prefix = f"{stage.name} {run!r} ".encode() + self._seals_before(stage.name)
+        prefix = f"{stage.name} {run!r} ".encode() + self._join_earlier_seals(stage.name)
         checkpoints = Checkpoints(work, _STEPS_BETWEEN, lambda data: self.seal(prefix + data))
 
         def watch(share: float) -> None:
@@ -307,11 +306,11 @@ class StageRuns:
         return self.directory / f"{name}.done"
 
     def _seal_model(self, name: StageName) -> bytes:
-        hashes = files.hashes_of(self.directory / name)
+        hashes = files.hash_files(self.directory / name)
         own = f"{name} {json.dumps(hashes, sort_keys=True)}".encode()
-        return self.seal(own + self._seals_before(name))
+        return self.seal(own + self._join_earlier_seals(name))
 
-    def _seals_before(self, name: StageName) -> bytes:
+    def _join_earlier_seals(self, name: StageName) -> bytes:
         """Return the seals of the stages before one, which it may have learned from.
 
         If one of them is trained anew, those after it are of another run: with a model that learned

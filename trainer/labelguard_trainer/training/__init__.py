@@ -17,7 +17,7 @@ TRL = ("1.16", "1.17")
 
 def check_installation() -> None:
     """Raise `MissingExtra` without the extra `train`, and `LabelguardError` for another TRL."""
-    extras.require("train", "training")
+    extras.require_extra("train", "training")
     check_trl_version(version("trl"))
 
 
@@ -29,5 +29,5 @@ def check_trl_version(installed: str) -> None:
     if not Version(least) <= Version(installed) < Version(below):
         raise LabelguardError(
             f"trl {installed} is installed; the trainers need trl>={least},<{below}: "
-            f"{extras.install_line('train')}"
+            f"{extras.format_install_line('train')}"
         )

@@ -16,7 +16,14 @@ from labelguard.cli.options import (
     directory_option,
     project_option,
 )
-from labelguard.cli.terminal import echo, print_facts, print_notes, prints, progress, relative_path
+from labelguard.cli.terminal import (
+    echo,
+    format_relative_path,
+    print_facts,
+    print_notes,
+    prints,
+    show_progress,
+)
 from labelguard.processes import is_first_process, require_one_process
 from labelguard.text import Progress, format_budget, no_progress
 
@@ -105,7 +112,7 @@ def _print_result(value: TrainingResult) -> None:
 def _facts(value: TrainingResult) -> Iterator[tuple[str, str]]:
     from labelguard_trainer.training.training_card import results
 
-    yield "model", relative_path(value.path)
+    yield "model", format_relative_path(value.path)
     yield "trained on", f"{value.release or 'raw labels'}, {value.rows:,} rows"
     if value.left_out:
         yield "left out", f"{value.left_out:,} rows whose sides are equal once cut to length"
@@ -156,7 +163,7 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
 
 
 def _print_published(value: PublishedModel) -> None:
-    echo(f"Model {relative_path(value.model)} is at {relative_path(value.where)}")
+    echo(f"Model {format_relative_path(value.model)} is at {format_relative_path(value.where)}")
 
 
 @train_group.command("publish", short_help="Publish a trained model: Hub, S3 or directory.")
@@ -185,7 +192,7 @@ def train_publish(
     from labelguard_trainer.training.training_card import publish_model
 
     require_one_process("labelguard train publish")
-    with progress() as report:
+    with show_progress() as report:
         return publish_model(
             model, to, base=base, public=public, non_private=non_private, progress=report
         )
@@ -205,7 +212,7 @@ def _run(
 def silence_other_processes() -> Iterator[Progress]:
     """Show the progress of the first of several processes; the others end without a word."""
     is_first = is_first_process()
-    with progress(at_once=True) if is_first else nullcontext(no_progress) as report:
+    with show_progress(at_once=True) if is_first else nullcontext(no_progress) as report:
         yield report
     if not is_first:
         click.get_current_context().exit()

@@ -83,7 +83,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         `LabelguardError` if the reference is not known any more.
         """
         dataset = self._tokenize_all(dataset)
-        log_ratios = self.log_probs(dataset) - self._reference_log_probs(dataset)
+        log_ratios = self.log_probs(dataset) - self._compute_reference_log_probs(dataset)
         return np.asarray(self.beta * (log_ratios[:, 0] - log_ratios[:, 1]))
 
     def prepare_for_scoring(self, dataset: Any) -> Any:
@@ -161,7 +161,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             raise LabelguardError(f"a batch has no {', '.join(REFERENCE)}: a collator dropped them")
         return inputs[REFERENCE[0]], inputs[REFERENCE[1]]
 
-    def _reference_log_probs(self, dataset: Any) -> NDArray[np.float64]:
+    def _compute_reference_log_probs(self, dataset: Any) -> NDArray[np.float64]:
         """As `log_probs`, of the reference."""
         if set(REFERENCE) <= set(dataset.column_names):
             return np.stack([np.asarray(dataset[name], np.float64) for name in REFERENCE], axis=1)

@@ -31,8 +31,8 @@ from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
     PAIRS,
-    item_keys_and_sides,
-    length_margins,
+    compute_item_keys_and_sides,
+    compute_length_margins,
     read_preference_pairs,
     scan_pairs,
 )
@@ -266,7 +266,7 @@ def probe_baselines(request: TrainingRequest, progress: Progress) -> Margins:
     """Return the same of public pairs, if there are any."""
     if request.probes is None:
         return {}
-    first = item_keys_and_sides(request.probes)[1]
+    first = compute_item_keys_and_sides(request.probes)[1]
     return _compute_baseline_margins(
         request, read_preference_pairs(request.probes), first, progress
     )
@@ -276,7 +276,7 @@ def _compute_baseline_margins(
     request: TrainingRequest, pairs: pa.Table, first: NDArray[np.bool_], progress: Progress
 ) -> Margins:
     margins = {
-        "longer_response": length_margins(pairs),
+        "longer_response": compute_length_margins(pairs),
         "majority_side": np.where(first, 1.0, -1.0) * _weigh_majority(request),
     }
     head = request.source.file.parent / FILE
@@ -304,6 +304,6 @@ def _compute_teacher_margins(head: Head, pairs: pa.Table, progress: Progress) ->
         return {}
     sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
     try:
-        return {TEACHER: head.margins(head.provider(progress)(sides))}
+        return {TEACHER: head.predict_log_odds(head.load_provider(progress)(sides))}
     except LabelguardError:
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -18,22 +18,26 @@ from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
 from labelguard.release.rows import escape_file_names
-from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
+from labelguard.storage.files import SUMS, format_sums, hash_files, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
 from labelguard_trainer.training.evaluate import ModelEvaluation, TrainingResult
 from labelguard_trainer.training.models import check_weights_complete, shorten_library_errors
-from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, silence_libraries
+from labelguard_trainer.training.reporting import (
+    TrainingCallback,
+    collect_metrics,
+    silence_libraries,
+)
 from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.stage_training import TRAINERS, lora_config
-from labelguard_trainer.training.training_card import draw_curves, to_markdown
+from labelguard_trainer.training.stage_training import TRAINERS, build_lora_config
+from labelguard_trainer.training.training_card import PANELS, Panels, draw_curves, to_markdown
 
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
 _COLUMNS = ("prompt", "chosen", "rejected")
 _ROW = "held_out_row"
 # Of what trainers write beside a model: a pickle with paths of here, and an empty form of peft's.
-UNPUBLISHED = ("training_args.bin", "README.md")
+_UNPUBLISHED = ("training_args.bin", "README.md")
 DEFAULTS = {
     "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
     "logging_first_step": True,
@@ -64,16 +68,11 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
                 non_private=request.non_private,
                 **{**evaluated, **DEFAULTS, **fixed},
             )
-        parameters = _run_parameters(request, identity)
+        parameters = _collect_run_parameters(request, identity)
         with begin(run, parameters, args):
             with shorten_library_errors(refused):
                 trainer, probes = _build_trainer(request, run, args, progress)
-                # What was loaded must be what the card will say, though others know its path.
-                loaded = {"revision": (args.model_init_kwargs or {}).get("revision")}
-                loaded["trust_remote_code"] = args.trust_remote_code
-                models.check_unchanged(request.model, identity, **loaded)
-                checkpoint = run.last_checkpoint()
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                resumed = train_from_checkpoint(trainer, run, request.model, identity)
                 evaluation = _evaluate(request, trainer, probes, progress)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if log.prompt_differs else [])]
             save_whole(trainer, run.finished_path)
@@ -93,22 +92,22 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
                 held_out=held_out,
                 evaluated=int(request.evaluated.sum()),
                 steps=trainer.state.global_step,
-                resumed=checkpoint is not None,
+                resumed=resumed,
                 evaluation=evaluation,
                 notes=notes,
             )
             if trainer.is_world_process_zero():
                 if request.kind == "reward" and request.lora and is_sharded(trainer):
                     models.merge_adapters("reward", request.model, run.finished_path, trainer)
-                _write_accompanying_files(
-                    request, run, parameters, trained, metrics_of(trainer.state)
-                )
-                run.publish()
+                adapter = (run.finished_path / "adapter_config.json").exists()
+                card = to_markdown(request, trained, parameters, adapter=adapter)
+                texts = {"TRAINING_CARD.md": card, "evaluation.json": evaluation.to_json()}
+                publish_with_files(run, trainer, texts)
             trainer.accelerator.wait_for_everyone()
     return trained
 
 
-def _run_parameters(request: TrainingRequest, identity: str) -> dict[str, Any]:
+def _collect_run_parameters(request: TrainingRequest, identity: str) -> dict[str, Any]:
     """Return what decides the weights: a run goes on only if all of it is the same."""
     return {
         "kind": request.kind,
@@ -151,6 +150,37 @@ def save_whole(trainer: Any, directory: Path) -> None:
         trainer.save_model(str(directory))
 
 
+def train_from_checkpoint(trainer: Any, run: RunDirectory, model: str, identity: str) -> bool:
+    """Train on from the newest checkpoint, if there is one; return whether there was.
+
+    Raises `LabelguardError` if the model that was loaded is not the one that the card will name,
+    though others know its path.
+    """
+    args, checkpoint = trainer.args, run.last_checkpoint()
+    revision = (args.model_init_kwargs or {}).get("revision")
+    code = args.trust_remote_code
+    models.check_unchanged(model, identity, revision=revision, trust_remote_code=code)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    return checkpoint is not None
+
+
+def publish_with_files(
+    run: RunDirectory, trainer: Any, texts: Mapping[str, str], panels: Panels = PANELS
+) -> None:
+    """Write these files, metrics, curves and hashes beside a saved model, and publish all of it."""
+    lines, directory = collect_metrics(trainer.state), run.finished_path
+    metrics = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    with guard.explain_failed_write(directory):
+        for name in _UNPUBLISHED:
+            (directory / name).unlink(missing_ok=True)
+        for name, text in {**texts, "metrics.jsonl": metrics}.items():
+            write_atomically(directory / name, text.encode())
+        draw_curves(lines, directory, panels)
+        sums = format_sums(hash_files(directory))  # what may be published
+        write_atomically(directory / SUMS, sums.encode("ascii"))
+    run.publish()
+
+
 def is_sharded(trainer: Any) -> bool:
     """Return True if each process has a part of the weights."""
     return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
@@ -166,7 +196,7 @@ def _build_trainer(
     out = int(request.held_out.sum())
     counts = f"{len(rows) - out:,} rows ({out:,} held out)"
     held_out = rows.select(np.flatnonzero(request.evaluated))
-    lora = lora_config(request.kind, request.lora) if request.lora else None
+    lora = build_lora_config(request.kind, request.lora) if request.lora else None
     progress("loading the model and tokenizing rows", None)
     init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     check_weights_complete(request.kind, request.model, init)
@@ -200,7 +230,7 @@ def _evaluate(
     if rows.any():
         margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
     probed = None if probes is None else trainer.margins(probes)
-    _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
+    check_finite(trainer, margins[~np.isnan(margins)], *([] if probed is None else [probed]))
     margins_of_others: list[Any] = [None, None]  # one process asks the teacher, for all of them
     if trainer.is_world_process_zero():
         margins_of_others[0] = evaluate.release_baselines(request, progress)
@@ -219,7 +249,7 @@ def _evaluate(
     )
 
 
-def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
+def check_finite(trainer: Any, *margins: NDArray[np.float64]) -> None:
     """Raise `LabelguardError` for a model that overflowed: it would say nothing of any pair."""
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     finite = (
@@ -232,30 +262,6 @@ def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
             "training diverged: its loss, margins or weights are not finite; lower learning_rate, "
             f"and remove {Path(trainer.args.output_dir).parent} or choose another -o"
         )
-
-
-def _write_accompanying_files(
-    request: TrainingRequest,
-    run: RunDirectory,
-    parameters: Mapping[str, Any],
-    trained: TrainingResult,
-    metrics: list[Mapping[str, Any]],
-) -> None:
-    """Write everything beside the model."""
-    for name in UNPUBLISHED:
-        (run.finished_path / name).unlink(missing_ok=True)
-    adapter = (run.finished_path / "adapter_config.json").exists()
-    card = to_markdown(request, trained, parameters, adapter=adapter)
-    lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)
-    for name, text in (
-        ("TRAINING_CARD.md", card),
-        ("evaluation.json", trained.evaluation.to_json()),
-        ("metrics.jsonl", lines),
-    ):
-        write_atomically(run.finished_path / name, text.encode())
-    draw_curves(metrics, run.finished_path)
-    sums = sums_text(hashes_of(run.finished_path))  # what may be published
-    write_atomically(run.finished_path / SUMS, sums.encode("ascii"))
 
 
 def _notes(request: TrainingRequest) -> Iterator[str]:

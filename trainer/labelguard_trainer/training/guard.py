@@ -5,10 +5,8 @@ Checks need no GPU and come before weights are loaded, where they can.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -18,9 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 from datasets import Dataset
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import is_torch_bf16_gpu_available
 from trl.data_utils import is_conversational
 from trl.trainer.utils import get_config_model_id
@@ -130,24 +127,6 @@ def check_dpo_settings(args: Any, options: Mapping[str, Any]) -> None:
     )
 
 
-def check_reward_settings(args: Any, peft_config: Any) -> None:
-    """Raise `LabelguardError` for settings that contradict each other."""
-    frozen = args.frozen_backbone
-    refuse_if_any_holds(
-        {
-            "peft_config": (
-                frozen and peft_config is not None,
-                "with frozen_backbone only the head is trained",
-            ),
-            "disable_dropout=False": (
-                frozen and not args.disable_dropout,
-                "a frozen backbone says the same at every step",
-            ),
-            "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
-        }
-    )
-
-
 def refuse_if_any_holds(refused: Mapping[str, tuple[bool, str]]) -> None:
     """Raise `LabelguardError` for the first name whose condition holds, with its reason."""
     for name, (holds, reason) in refused.items():
@@ -217,7 +196,7 @@ def check_rows(dataset: Any, args: Any) -> None:
         )
 
 
-def tokenizer_of(model: Any, args: Any) -> Any:
+def load_tokenizer_of_model(model: Any, args: Any) -> Any:
     """Return the tokenizer saved with a model. `LabelguardError` if it has no path to find it
     at.
     """
@@ -283,31 +262,6 @@ def check_chat_template(dataset: Any, tokenizer: Any) -> None:
         )
 
 
-def check_checkpoint(checkpoint: str | bool, output_dir: str) -> None:
-    """Raise `LabelguardError` if a checkpoint was not written to its end.
-
-    The state of the trainer is written last; of weights and of what torch saves the files say
-    themselves whether they are whole.
-    """
-    path = checkpoint if isinstance(checkpoint, str) else get_last_checkpoint(output_dir)
-    if path is None:
-        raise LabelguardError(f"there is no checkpoint in {output_dir} to resume from")
-    directory = Path(path)
-    try:
-        json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
-        for file in directory.glob("*.safetensors"):
-            with safe_open(file, framework="np"):
-                pass
-        whole = all(zipfile.is_zipfile(file) for file in directory.glob("*.pt"))
-    except (OSError, ValueError, SafetensorError):
-        whole = False
-    if not whole:
-        raise LabelguardError(
-            f"the checkpoint {directory} is damaged or half-written: delete it, and resume from "
-            "the one before"
-        )
-
-
 def drop_equal_sides(dataset: Any, args: Any, rows: int, name: str) -> Any:
     """Return the tokenized rows whose sides differ within `max_length`: others have no gradient.
 
@@ -335,18 +289,6 @@ def drop_equal_sides(dataset: Any, args: Any, rows: int, name: str) -> Any:
 
 
 @contextmanager
-def explain_damaged_weights(model: Any) -> Iterator[None]:
-    """One line in place of a trace where a file of weights is damaged."""
-    name = _find_path_or_id(model) or "the model"
-    try:
-        yield
-    except SafetensorError as error:
-        raise LabelguardError(
-            f"the weights of {name} are damaged or half-written: {error}"
-        ) from None
-
-
-@contextmanager
 def explain_failed_write(directory: str | Path) -> Iterator[None]:
     """One line in place of a trace where a model, or what training needs, cannot be written.
 
@@ -355,7 +297,8 @@ def explain_failed_write(directory: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _mentions_any(error, _TORCH_CANNOT_WRITE):
+        of_torch = any(words in str(error) for words in _TORCH_CANNOT_WRITE)
+        if isinstance(error, RuntimeError) and not of_torch:
             raise
         reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
         raise LabelguardError(
@@ -365,27 +308,23 @@ def explain_failed_write(directory: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def explain_lack_of_memory(args: Any, model: Any) -> Iterator[None]:
-    """One line in place of a trace where memory ran out."""
+def explain_failed_training(args: Any, model: Any) -> Iterator[None]:
+    """One line in place of a trace where memory ran out, or a file of weights is damaged."""
     name = _find_path_or_id(model) or "the model"
     try:
         yield
+    except SafetensorError as error:
+        raise LabelguardError(
+            f"the weights of {name} are damaged or half-written: {error}"
+        ) from None
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not any(words in str(error) for words in _NO_MEMORY):
             raise
         raise LabelguardError(
             f"out of memory training {name} with per_device_train_batch_size="
             f"{args.per_device_train_batch_size} and max_length={args.max_length}: halve the batch "
             "(and double gradient_accumulation_steps), lower max_length, or train with LoRA"
         ) from error
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError) or _mentions_any(error, _NO_MEMORY)
-
-
-def _mentions_any(error: RuntimeError, words: tuple[str, ...]) -> bool:
-    return any(word in str(error) for word in words)
 
 
 class _WithoutTexts(logging.Filter):

@@ -92,7 +92,7 @@ class KTOTrainer(NoisyTraining, trl.KTOTrainer):
         desirable = inputs["label"].bool()
         weights = self.desirable_weight, self.undesirable_weight
         own, other = (torch.where(desirable, *pair) for pair in (weights, weights[::-1]))
-        given, turned = losses.weigh_both_losses(noise.target, noise.flip_probability)
+        given, turned = losses.compute_unbiased_targets(noise.target, noise.flip_probability)
         each = noise.weight * (given * own - turned * other)
         self.desirable_weight, self.undesirable_weight = each[desirable], each[~desirable]
         try:

@@ -57,7 +57,7 @@ class PreparedBase:
             raise LabelguardError(
                 f"--learner {kind} needs a base model: --model ID_OR_PATH, of a hub or a directory"
             )
-        extras.require("train", f"--learner {kind}")
+        extras.require_extra("train", f"--learner {kind}")
         require_one_process(f"--learner {kind}")
         before = find_learned_releases(options.model, private=True)
         lora = None if options.lora is None else settings.parse_lora(options.lora)
@@ -69,7 +69,11 @@ class PreparedBase:
         base, values = models.identify_and_pin(options.model, config)
         chosen = {**cls.usual, **values}
         training = StageTraining.of(kind, options.model, base, lora, chosen, pairs)
-        identity = {"model": base, "lora": lora, "training": settings.public_settings(chosen)}
+        identity = {
+            "model": base,
+            "lora": lora,
+            "training": settings.select_public_settings(chosen),
+        }
         learned = {"learned_from": [asdict(release) for release in before]} if before else {}
         return cls(training, identity | learned)
 

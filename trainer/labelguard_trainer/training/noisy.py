@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from trl.trainer.base_trainer import _BaseTrainer
 
 from labelguard.errors import LabelguardError
-from labelguard_trainer.losses import Loss, loss_of
+from labelguard_trainer.losses import Loss, find_loss
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.rows import (
     AUTO,
@@ -164,10 +164,10 @@ class NoisyTraining(_BaseTrainer):
             guard.check_rows(dataset, args)
         guard.check_processes(args)
         options = self._check_options(model, args, train_dataset, options)
-        tokenizer = processing_class or guard.tokenizer_of(model, args)
+        tokenizer = processing_class or guard.load_tokenizer_of_model(model, args)
         self._check_architecture(guard.check_model_fits(model, tokenizer, args))
-        self.preference_loss = loss_of(args.preference_loss)
-        with guard.explain_damaged_weights(model), guard.explain_lack_of_memory(args, model):
+        self.preference_loss = find_loss(args.preference_loss)
+        with guard.explain_failed_training(args, model):
             super().__init__(
                 model,
                 args=args,
@@ -192,13 +192,11 @@ class NoisyTraining(_BaseTrainer):
         raise NotImplementedError
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
-        """As TRL's. Raises `LabelguardError` for a half-written checkpoint, and if memory runs out.
+        """As TRL's. Raises `LabelguardError` if memory runs out, and says what to lower.
 
-        The latter says what to lower. So for a full disk, see `guard.explain_failed_write`.
+        So for a full disk, see `guard.explain_failed_write`.
         """
-        if resume_from_checkpoint:
-            guard.check_checkpoint(resume_from_checkpoint, self.args.output_dir)
-        with guard.explain_lack_of_memory(self.args, self.model):
+        with guard.explain_failed_training(self.args, self.model):
             return super().train(resume_from_checkpoint, **options)
 
     def prepare_for_scoring(self, dataset: Any) -> Any:

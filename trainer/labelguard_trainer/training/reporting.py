@@ -48,7 +48,7 @@ class TrainingCallback(TrainerCallback):
         self._report_step(state)
         if state.is_world_process_zero:
             self._run.metrics.write_text(
-                "".join(map(_to_json_line, metrics_of(state))), encoding="utf-8"
+                "".join(map(_to_json_line, collect_metrics(state))), encoding="utf-8"
             )
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
@@ -81,7 +81,7 @@ class TrainingCallback(TrainerCallback):
         self._progress(text, step / steps)
 
 
-def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:
+def collect_metrics(state: TrainerState) -> list[Mapping[str, Any]]:
     """Return all that was logged, but for the summary at the end."""
     return [_drop_timings(entry) for entry in state.log_history if _SUMMARY not in entry]
 

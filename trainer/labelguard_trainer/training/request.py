@@ -19,10 +19,15 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import Where
 from labelguard.release.model_card import LearnedRelease, find_learned_releases
-from labelguard.release.pairs_file import check_pairs, hold_out, item_keys_and_sides, scan_pairs
-from labelguard.release.rows import rows_path
-from labelguard.release.writer import read_card, verified_release_directory
-from labelguard.storage.files import SUMS, sha256
+from labelguard.release.pairs_file import (
+    check_pairs,
+    compute_item_keys_and_sides,
+    hold_out,
+    scan_pairs,
+)
+from labelguard.release.rows import find_rows_path
+from labelguard.release.writer import read_card, verify_release_directory
+from labelguard.storage.files import SUMS, hash_file
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
     AUTO,
@@ -98,7 +103,7 @@ class TrainingRequest:
             Path(probes) if probes else None,
             Path(config) if config else None,
             out,
-            limit_held_out(items, out, eval_pairs),
+            choose_evaluated_rows(items, out, eval_pairs),
             items,
             first,
             find_learned_releases(model, private=source.card is not None),
@@ -115,10 +120,14 @@ class TrainingRequest:
         """The loss that `auto` stands for."""
         if self.loss != AUTO:
             return self.loss
-        return _loss_for(self.noise_columns) if self.source.card is None else self.source.train_with
+        return (
+            _choose_auto_loss(self.noise_columns)
+            if self.source.card is None
+            else self.source.train_with
+        )
 
 
-def limit_held_out(
+def choose_evaluated_rows(
     items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int
 ) -> NDArray[np.bool_]:
     """Of the held-out rows at most so many, shape (n,), but a whole item at least.
@@ -132,7 +141,7 @@ def limit_held_out(
     return few
 
 
-def _loss_for(columns: Mapping[str, NDArray[np.float64]]) -> str:
+def _choose_auto_loss(columns: Mapping[str, NDArray[np.float64]]) -> str:
     """Return what `auto` does with rows of a file, which no card speaks of."""
     for name, loss in (("flip_probability", "forward"), ("label_probability", "soft")):
         if not np.isnan(columns[name]).all():
@@ -173,11 +182,11 @@ def open_release(release: str, project: Where) -> Source:
             f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
             "declare training without a guarantee: --non-private"
         )
-    directory = verified_release_directory(path if path.is_dir() else release, project)
+    directory = verify_release_directory(path if path.is_dir() else release, project)
     card = read_card(directory)
     if "train_with" not in card or "privacy" not in card:
         raise ProjectError(f"the card in {directory} does not say how to train on the release")
-    return Source(rows_path(directory), sha256(directory / SUMS), card)
+    return Source(find_rows_path(directory), hash_file(directory / SUMS), card)
 
 
 def open_raw(file: str) -> Source:
@@ -191,32 +200,24 @@ def open_raw(file: str) -> Source:
             f"--non-private is for a file of raw labels, and {file} is none; leave it out to "
             "train on a release"
         )
-    return Source(path, sha256(path), None)
+    return Source(path, hash_file(path), None)
 
 
 def read_noise_and_sides(
     source: Source,
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
-    """Return the rows' noise columns, shape (n,) each, and their `item_keys_and_sides`.
+    """Return the rows' noise columns, shape (n,) each, and their `compute_item_keys_and_sides`.
 
     A column that is not there is all NaN.
     """
     frame = scan_pairs(source.file)
-    names = frame.collect_schema().names()
-    values = frame.select(name for name in NOISE_COLUMNS if name in names).collect()
-    sides = item_keys_and_sides(source.file)
-    return {
-        name: _read_numbers_or_nan(source.file, values, name, len(sides[0]))
-        for name in NOISE_COLUMNS
-    }, sides
-
-
-def _read_numbers_or_nan(
-    file: Path, frame: pl.DataFrame, name: str, rows: int
-) -> NDArray[np.float64]:
-    if name not in frame.columns:
-        return np.full(rows, np.nan)
-    kind = frame.schema[name]
-    if not (kind.is_numeric() or kind == pl.Null):
-        raise LabelguardError(f"{file}: column {name} must hold numbers")
-    return frame[name].cast(pl.Float64).to_numpy()
+    present = [name for name in NOISE_COLUMNS if name in frame.collect_schema().names()]
+    values = frame.select(present).collect()
+    sides = compute_item_keys_and_sides(source.file)
+    columns = {name: np.full(len(sides[0]), np.nan) for name in NOISE_COLUMNS}
+    for name in present:
+        kind = values.schema[name]
+        if not (kind.is_numeric() or kind == pl.Null):
+            raise LabelguardError(f"{source.file}: column {name} must hold numbers")
+        columns[name] = values[name].cast(pl.Float64).to_numpy()
+    return columns, sides

@@ -34,17 +34,9 @@ class RewardConfig(NoisyConfig, trl.RewardConfig):
     """TRL's configuration, and:
 
     - `preference_loss`, `non_private`: as in `DPOConfig`.
-    - `frozen_backbone`: only the head that reads the last token is learnt.
 
     bf16 is on by default where the device has it, and off elsewhere.
     """
-
-    frozen_backbone: bool = False
-
-    def __post_init__(self) -> None:
-        if self.frozen_backbone:  # there is no gradient to recompute activations for
-            self.activation_checkpointing = False
-        super().__post_init__()
 
 
 class RewardTrainer(NoisyTraining, trl.RewardTrainer):
@@ -61,15 +53,10 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
     _config = RewardConfig
     _check_architecture = staticmethod(guard.check_reward_model)
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        if self.args.frozen_backbone:
-            self.model.base_model.requires_grad_(False)
-
     def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
-        lora = options.get("peft_config")
-        guard.check_reward_settings(args, lora)
-        return {**options, "peft_config": _include_head_in_training(lora)}
+        refused = args.pad_token is not None, "set it on the tokenizer that you pass"
+        guard.refuse_if_any_holds({"pad_token": refused})
+        return {**options, "peft_config": _include_head_in_training(options.get("peft_config"))}
 
     def _collator(self, tokenizer: Any, args: Any) -> Any:
         return DataCollatorForPreference(

@@ -60,7 +60,7 @@ class NoisyRows:
         """
         if loss not in get_args(PreferenceLoss):
             raise LabelguardError(f"loss must be {', '.join(get_args(PreferenceLoss))}: {loss!r}")
-        probability, flip, residual = (_floats(columns[name], name) for name in NOISE_COLUMNS)
+        probability, flip, residual = (_to_floats(columns[name], name) for name in NOISE_COLUMNS)
         raw = np.isnan(probability) & np.isnan(flip) & np.isnan(residual)
         if raw.any() and not non_private:
             raise RawLabels(
@@ -111,7 +111,7 @@ def add_noise_columns(dataset: Any, loss: str = AUTO, *, non_private: bool = Fal
     return dataset
 
 
-def _floats(values: Any, name: str) -> Floats:
+def _to_floats(values: Any, name: str) -> Floats:
     if hasattr(values, "to_numpy"):  # an Arrow column, with nulls
         values = values.to_numpy()
     try:

@@ -54,7 +54,7 @@ def train(
         raise LabelguardError(f"kind must be {' or '.join(get_args(Kind))}, found {kind!r}")
     if not str(model):
         raise LabelguardError("--model is empty: give a directory, or an id of a hub")
-    extras.require("train", f"labelguard train {kind}")
+    extras.require_extra("train", f"labelguard train {kind}")
     run = RunDirectory(Path(output))
     check_new_directory(run.output)
     where = str(release.path if isinstance(release, Release) else release)

@@ -2,7 +2,7 @@
 fields.
 
 Settings may name accounts, directories and people's projects, which are nobody else's business:
-`public_settings` is what cards and the ledger say of them.
+`select_public_settings` is what cards and the ledger say of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from labelguard.errors import LabelguardError
 
 # The kind of model that is trained: a language model by DPO, or a reward model.
 Kind: TypeAlias = Literal["dpo", "reward"]
+# A stage of an alignment.
+StageName: TypeAlias = Literal["sft", "reward", "rl"]
 
 _LORA = "r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj]"
 _AT_LEAST_1 = ("a whole number of at least 1", int, lambda value: value >= 1)
@@ -78,7 +80,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises `LabelguardError` if it cannot be read as one.
     """
-    return loader.read_file(path, empty=True)
+    return loader.read_settings_file(path, empty=True)
 
 
 def check_fields(kind: str, given: Mapping[str, Any]) -> None:
@@ -133,7 +135,7 @@ def _find_refusal_reason(name: str) -> str | None:
 
 _NUMBERS = {
     *("adam_beta1", "adam_beta2", "adam_epsilon", "beta", "bf16", "center_rewards_coefficient"),
-    *("data_seed", "disable_dropout", "fp16", "frozen_backbone", "gradient_accumulation_steps"),
+    *("data_seed", "disable_dropout", "fp16", "gradient_accumulation_steps"),
     *("gradient_checkpointing", "label_smoothing_factor", "learning_rate", "max_grad_norm"),
     *("max_completion_length", "max_length", "max_steps", "neftune_noise_alpha"),
     *("num_generations", "num_iterations", "num_train_epochs", "temperature", "top_k", "top_p"),
@@ -143,7 +145,7 @@ _NUMBERS = {
 _CHOICES = frozenset({"lr_scheduler_type", "optim"})  # texts of a list that the trainer checks
 
 
-def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def select_public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that say how a model was trained, and `digest`, which is of all settings.
 
     Equal digests are equal settings: what is not shown can still be told to be the same.
@@ -164,6 +166,6 @@ def replace_model_in_spec(spec: str, change: Callable[[str], str]) -> str:
     return f"{kind}{colon}{change(model) if model else ''}{comma}{rest}"
 
 
-def public_name(model: str) -> str:
+def hide_directory(model: str) -> str:
     """Return a model as it is told to others, who need not know where it lies here."""
     return Path(model).absolute().name if Path(model).exists() else model

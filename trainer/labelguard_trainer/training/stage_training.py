@@ -83,7 +83,7 @@ class StageTraining:
             shorten_library_errors("model and settings of training cannot be used"),
         ):
             arguments = _build_trainer_config(kind, settings, Path("unused"))
-            tokenizer = guard.tokenizer_of(model, arguments)
+            tokenizer = guard.load_tokenizer_of_model(model, arguments)
             if is_chat(pairs) and not tokenizer.chat_template:
                 raise LabelguardError(
                     f"the pairs are chats, and the tokenizer of {model} has no chat template"
@@ -117,7 +117,7 @@ class StageTraining:
         start = self.model if weights is None or self.lora else str(weights)
         if start == self.model:
             self._check_base()
-        lora = lora_config(self.kind, self.lora) if self.lora else None
+        lora = build_lora_config(self.kind, self.lora) if self.lora else None
         with silence_libraries():
             trainer = TRAINERS[self.kind][1](
                 start,
@@ -207,7 +207,7 @@ def _check_tokenizer_files(model: str, tokenizer: Any, directory: Path) -> None:
     """Raise `LabelguardError` if a release may not hold a tokenizer's files."""
     tokenizer.save_pretrained(directory)
     try:
-        files.hashes_of(directory)
+        files.hash_files(directory)
     except ProjectError as error:
         raise LabelguardError(
             f"the tokenizer of {model} cannot be published: {error}; rename it there"
@@ -218,7 +218,7 @@ def _build_trainer_config(kind: Kind, settings: Mapping[str, Any], directory: Pa
     return TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
 
 
-def lora_config(kind: Kind, lora: Mapping[str, Any], **more: Any) -> LoraConfig:
+def build_lora_config(kind: Kind, lora: Mapping[str, Any], **more: Any) -> LoraConfig:
     """Low-rank adapters of a kind of model."""
     return LoraConfig(task_type=_TASKS[kind], **lora, **more)
 
@@ -260,10 +260,11 @@ def tokenize(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = No
 def _tokenize_for_dpo(
     tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array
 ) -> Iterator[dict[str, TokenIds]]:
-    prompts = _token_ids(tokenizer, prompt.to_pylist(), add_generation_prompt=True)
+    prompts = token_ids(tokenizer, prompt.to_pylist(), add_generation_prompt=True)
     sides = (_tokenize_with_prompt(tokenizer, prompt, side) for side in (first, second))
     for alone, chosen, rejected in zip(prompts, *sides, strict=True):
-        border = sum(1 for _ in takewhile(_alike, zip(alone, chosen, rejected, strict=False)))
+        together = zip(alone, chosen, rejected, strict=False)
+        border = sum(1 for _ in takewhile(lambda tokens: len({*tokens}) == 1, together))
         yield {
             "prompt_ids": chosen[:border],
             "chosen_ids": chosen[border:],
@@ -282,13 +283,14 @@ def _tokenize_for_reward(
 def _tokenize_with_prompt(tokenizer: Any, prompt: pa.Array, response: pa.Array) -> list[TokenIds]:
     together = zip(prompt.to_pylist(), response.to_pylist(), strict=True)
     if not pa.types.is_large_string(prompt.type):
-        return _token_ids(tokenizer, [question + answer for question, answer in together])
+        return token_ids(tokenizer, [question + answer for question, answer in together])
     end = tokenizer.eos_token or ""
     texts = [question + answer.removesuffix(end) + end for question, answer in together]
-    return _token_ids(tokenizer, texts)
+    return token_ids(tokenizer, texts)
 
 
-def _token_ids(tokenizer: Any, contents: list[Any], **template: Any) -> list[TokenIds]:
+def token_ids(tokenizer: Any, contents: list[Any], **template: Any) -> list[TokenIds]:
+    """Return the tokens of texts, or of chats, all of one kind; `template` is of chats alone."""
     if isinstance(contents[0], str):
         ids: list[TokenIds] = tokenizer(contents)["input_ids"]
         return ids
@@ -297,7 +299,3 @@ def _token_ids(tokenizer: Any, contents: list[Any], **template: Any) -> list[Tok
     )
     chats: list[TokenIds] = written["input_ids"]
     return chats
-
-
-def _alike(tokens: tuple[int, int, int]) -> bool:
-    return tokens[0] == tokens[1] == tokens[2]

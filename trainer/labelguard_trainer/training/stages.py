@@ -80,8 +80,8 @@ class StageLearner:
             with silence_libraries():
                 known = trainer.log_probs(every)
             with guard.explain_failed_write(path):
-                write_atomically(path, arrays.pack({"log_probs": known}))
-        return arrays.load(path)["log_probs"]
+                write_atomically(path, arrays.pack_arrays({"log_probs": known}))
+        return arrays.load_arrays(path)["log_probs"]
 
     def _train(
         self,
@@ -94,7 +94,8 @@ class StageLearner:
         start = before.path if before else None
         training = self.training
         rows = training.rows(pairs, self.reference, noise) if len(pairs) else training.example
-        _free_memory()
+        gc.collect()  # trainers that were let go are full of cycles
+        torch.cuda.empty_cache()
         trainer = training.trainer(work, rows, start)
         if len(pairs):
             trainer.add_callback(_StageCallback(f"stage {model.stage}", self._progress))
@@ -178,8 +179,3 @@ def _digest(before: bytes, *columns: Rows | Floats) -> bytes:
     for column in columns:
         digest.update(np.ascontiguousarray(column).tobytes())
     return digest.digest()
-
-
-def _free_memory() -> None:
-    gc.collect()  # trainers that were let go are full of cycles
-    torch.cuda.empty_cache()

@@ -24,7 +24,7 @@ from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.processes import require_one_process
 from labelguard.release.model_card import find_learned_releases
 from labelguard.release.pairs_file import PAIRS
-from labelguard.storage.files import sha256
+from labelguard.storage.files import hash_file
 from labelguard.text import no_progress
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.settings import Kind, parse_lora, read_config
@@ -77,7 +77,7 @@ class _TrainStep:
 
     def check(self, mechanism: str, coordinates: Path | None) -> None:
         """The extra, the configuration, and where its base model comes from."""
-        extras.require("train", f"train.step: {self.kind}")
+        extras.require_extra("train", f"train.step: {self.kind}")
         require_one_process(f"train.step: {self.kind}")
         find_learned_releases(self._model_path_or_id, private=True)
         self._config()
@@ -116,7 +116,7 @@ class _TrainStep:
         path = self._config_file
         files = {
             "model": models.identity(self._model_path_or_id),
-            "train_config": path and sha256(path),
+            "train_config": path and hash_file(path),
         }
         return self.options.model_dump() | files
 
@@ -170,22 +170,20 @@ class _TrainStep:
         asked.
         """
         if self._scoring is None or self._scoring[0] is not pairs:
+            from labelguard_trainer.training import models
+            from labelguard_trainer.training.stage_training import StageTraining
             from labelguard_trainer.training.stages import StageLearner
 
-            training = self._load_for_scoring(pairs)
+            scoring = {name: value for name, value in self._config().items() if name in _SCORING}
+            base, settings = models.identify_and_pin(self._model_path_or_id, scoring)
+            sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
+            training = StageTraining.of(
+                self.kind, self._model_path_or_id, base, None, settings, sides
+            )
             with tempfile.TemporaryDirectory() as directory:
                 reference = StageLearner(training, Path(directory), no_progress).reference
             self._scoring = (pairs, training, reference)
         return self._scoring[1:]
-
-    def _load_for_scoring(self, pairs: pa.Table) -> StageTraining:
-        from labelguard_trainer.training import models
-        from labelguard_trainer.training.stage_training import StageTraining
-
-        scoring = {name: value for name, value in self._config().items() if name in _SCORING}
-        base, settings = models.identify_and_pin(self._model_path_or_id, scoring)
-        sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
-        return StageTraining.of(self.kind, self._model_path_or_id, base, None, settings, sides)
 
     @property
     def _model_path_or_id(self) -> str:

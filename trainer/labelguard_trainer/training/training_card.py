@@ -17,11 +17,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.errors import LabelguardError
-from labelguard.release.card import fill_block, guarantee
-from labelguard.release.model_card import RAW, front_matter, read_front_matter, releases_of_card
+from labelguard.release.card import fill_block, format_guarantee
+from labelguard.release.model_card import (
+    RAW,
+    front_matter,
+    list_learned_releases,
+    read_front_matter,
+)
 from labelguard.release.writer import read_sums
 from labelguard.storage.destinations import PublicFile, send_files
-from labelguard.storage.files import SUMS, find_changed_file, sums_text, write_atomically
+from labelguard.storage.files import SUMS, find_changed_file, format_sums, write_atomically
 from labelguard.text import (
     Progress,
     escape_controls,
@@ -33,7 +38,7 @@ from labelguard.text import (
 from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
 from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.rows import RawLabels
-from labelguard_trainer.training.settings import public_name, public_settings
+from labelguard_trainer.training.settings import hide_directory, select_public_settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +60,7 @@ def to_markdown(
     trains. The base model's releases count too, but for the one that it is trained on again.
     """
     card, digest = request.source.card, request.source.digest
-    origin, *others = releases_of_card(card, digest) if card else (None,)
+    origin, *others = list_learned_releases(card, digest) if card else (None,)
     sums = {one.sums for one in (origin, *others) if one}
     before = [*others, *(one for one in request.base if one.sums not in sums)]
     learned = (*before, origin) if origin else ()
@@ -66,11 +71,11 @@ def to_markdown(
         card=card,
         digest=digest,
         front_matter=front_matter(learned, trained.model),
-        guarantee=guarantee(card) if card else "",
-        model=escape_controls(public_name(trained.model)).replace("`", "'"),
+        guarantee=format_guarantee(card) if card else "",
+        model=escape_controls(hide_directory(trained.model)).replace("`", "'"),
         results=[*results(trained.evaluation)],
         settings={
-            "config": public_settings(request.config) if request.config else {},
+            "config": select_public_settings(request.config) if request.config else {},
             "LoRA": request.lora,
         },
         trained=trained,
@@ -129,11 +134,13 @@ def _format_baselines(baselines: Mapping[str, float]) -> str:
 
 Lines: TypeAlias = Sequence[Mapping[str, Any]]
 
-_PANELS = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
+# Names of metrics, and their titles.
+Panels: TypeAlias = Sequence[tuple[str, str]]
+PANELS: Panels = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
 _PARTS = (("", "training", "#0b6e4f"), ("eval_", "held out", "#c1440e"))
 
 
-def draw_curves(lines: Lines, directory: Path, panels: Sequence[tuple[str, str]] = _PANELS) -> None:
+def draw_curves(lines: Lines, directory: Path, panels: Panels) -> None:
     """Write `curves.svg` and `curves.png`; the same lines, the same bytes.
 
     `lines` are those of `metrics.jsonl`: `step`, and any of the names in `panels`, which go with
@@ -221,10 +228,12 @@ def publish_model(
             files |= _rename_base_model(
                 directory, base, Path(scratch), adapter=_ADAPTER in expected
             )
-        text = sums_text({name: file.sha256 for name, file in files.items()}).encode("ascii")
+        text = format_sums({name: file.sha256 for name, file in files.items()}).encode("ascii")
         files[SUMS] = _write_public_file(Path(scratch) / SUMS, text)
         files["README.md"] = files[_CARD]
-        title = f"Model of {', '.join(_list_learned_releases(matter)) or 'public texts'}"
+        learned = matter["labelguard"]["learned_from"]
+        of = RAW if learned == RAW else ", ".join(str(entry.release) for entry in learned)
+        title = f"Model of {of or 'public texts'}"
         where = send_files(files, str(to), "model", title=title, public=public, progress=progress)
     return PublishedModel(str(directory), where)
 
@@ -249,9 +258,3 @@ def _rename_base_model(
 def _write_public_file(path: Path, content: bytes) -> PublicFile:
     path.write_bytes(content)
     return PublicFile(path, hashlib.sha256(content).hexdigest())
-
-
-def _list_learned_releases(matter: Mapping[str, Any]) -> list[str]:
-    """Return the releases that a model is a function of, or that it is one of raw labels."""
-    learned = matter["labelguard"]["learned_from"]
-    return [RAW] if learned == RAW else [str(entry.release) for entry in learned]
