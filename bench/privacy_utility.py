@@ -86,8 +86,6 @@ def runs(
         for mechanism in MECHANISMS:
             if mechanism in SWEEP and not spec.sweep:
                 continue
-            if mechanism == "uls-pairs" and setting.dataset != "wmt15_rankings":
-                continue  # of comparisons it is the same as uls
             if mechanism in (CHOSEN_BY if seed == 0 else CHOSEN_BY.values()):
                 continue
             if quick and mechanism in {*CHOSEN_BY, *CHOSEN_BY.values()}:

@@ -42,8 +42,7 @@ HELD_OUT = 0.2
 class Dataset:
     """Labels with the features of what they compare: x (pairs, d), the other columns (n,).
 
-    `ranking` and `size` are those of `Rows`, `number` counts the pairs of a ranking as
-    `choices.pair_positions` does.
+    `ranking` and `size` are those of `Rows`.
     """
 
     x: NDArray[np.float32]
@@ -52,7 +51,6 @@ class Dataset:
     labels: Labels
     ranking: Ids | None = None
     size: NDArray[np.int64] | None = None
-    number: NDArray[np.int64] | None = None
 
     def without_ties(self) -> Dataset:
         """Strict labels alone: the tie status of a label is then public."""
@@ -76,7 +74,6 @@ class Problem:
     held_labels: Labels
     held_unit: Ids
     fixed: Shape
-    number: NDArray[np.int64] | None = None
 
     def counts(self) -> NDArray[np.int64]:
         """How many training labels each pair has, shape (pairs,)."""
@@ -195,7 +192,6 @@ def split(dataset: Dataset, spec: Spec, seed: int) -> Problem:
         dataset.labels[theirs],
         dataset.unit[theirs],
         spec.fixed,
-        None if dataset.number is None else dataset.number[mine],
     )
 
 
@@ -226,11 +222,8 @@ def _rankings(frame: pl.DataFrame, features: str) -> Dataset:
     entries = whole.select(
         "ranking", "labeler_id", "lang_pair", "systems", "ranks", size=pl.col("systems").list.len()
     ).explode("systems", "ranks")
-    place = pl.col("systems").rank("ordinal").over("ranking").cast(pl.Int64) - 1
-    entries = entries.with_columns(place=place)
-    theirs = entries.select("ranking", "systems", "ranks", "place")
+    theirs = entries.select("ranking", "systems", "ranks")
     both = entries.join(theirs, on="ranking", suffix="_b")
-    i, j, size = pl.col("place"), pl.col("place_b"), pl.col("size").cast(pl.Int64)
     better = pl.col("ranks") < pl.col("ranks_b")
     rows = both.filter(pl.col("systems") < pl.col("systems_b")).select(
         "ranking",
@@ -239,7 +232,6 @@ def _rankings(frame: pl.DataFrame, features: str) -> Dataset:
         "lang_pair",
         first="systems",
         second="systems_b",
-        number=i * (2 * size - i - 1) // 2 + j - i - 1,
         label=pl.when(pl.col("ranks") == pl.col("ranks_b"))
         .then(LABEL_TIE)
         .when(better)
@@ -254,7 +246,6 @@ def _rankings(frame: pl.DataFrame, features: str) -> Dataset:
         _labels(rows),
         rows["ranking"].to_numpy().astype(np.intp),
         rows["size"].to_numpy().astype(np.int64),
-        rows["number"].to_numpy(),
     )
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupRun
@@ -100,19 +99,11 @@ class _Task:
     pairs: DistinctPairs
 
     @classmethod
-    def of(cls, problem: Problem, *, broken: bool = False) -> _Task:
-        """Of the training labelers; if `broken`, the pairs of rankings as comparisons."""
+    def of(cls, problem: Problem) -> _Task:
+        """Of the training labelers; the pairs of rankings as comparisons."""
         labels = np.where(problem.labels == LABEL_TIE, 0.5, problem.labels == LABEL_A)
-        rows = problem.rows
-        if broken:
-            rows = replace(rows, ranking=None, size=None)
-        if rows.ranking is None:
-            every = np.arange(len(problem.x))
-            return cls(problem.x, rows, labels, _pairs(every, every * 0))
-        assert problem.number is not None
-        one, pair, of_set = _sets(problem, problem.number)
-        rows = replace(rows, pair=pair)
-        return cls(problem.x[one], rows, labels, _pairs(of_set, problem.number[_first(pair)]))
+        rows = replace(problem.rows, ranking=None, size=None)
+        return cls(problem.x, rows, labels, _pairs(np.arange(len(problem.x))))
 
 
 # --- mechanisms ----------------------------------------------------------------------------------
@@ -125,10 +116,9 @@ def uls(
     seed: int,
     *,
     weighting: Weighting = "root",
-    broken: bool = False,
 ) -> Outcome:
     """User-wise DP-SGD as a release makes it."""
-    task = _Task.of(problem, broken=broken)
+    task = _Task.of(problem)
     price = _uls_price(epsilon, delta, UlsOptions().sampling(_counts(problem)))
     with _seeded("uls", epsilon, seed):
         return _trained(problem, task, price, weighting, {})
@@ -221,7 +211,6 @@ def tuned(name: str, details: Mapping[str, Any]) -> Mechanism:
 GRADIENT: dict[str, Any] = {
     ULS: uls,
     "uls-mean": partial(uls, weighting="mean"),
-    "uls-pairs": partial(uls, broken=True),
     ULS_BEST: _Best(uls_tuned, _OF_ULS),
     ULS_HINDSIGHT: None,
     ELS: partial(els, accountant="replace-labels"),
@@ -284,10 +273,8 @@ def _price(noise: float, sampling: Sampling) -> dict[str, Any]:
 
 
 def _counts(problem: Problem) -> np.ndarray:
-    """Labels of each labeler, a ranking being one."""
-    rows = problem.rows
-    unit = rows.unit if rows.ranking is None else rows.unit[_first(rows.ranking)]
-    return np.bincount(unit, minlength=rows.units)
+    """Labels of each labeler."""
+    return np.bincount(problem.rows.unit, minlength=problem.rows.units)
 
 
 def _details(run: HeadRun, price: Price) -> dict[str, Any]:
@@ -315,35 +302,9 @@ def _seeded(name: str, epsilon: float, seed: int) -> Iterator[None]:
         keyring.random_bytes = before
 
 
-def _pairs(of_set: np.ndarray, number: np.ndarray) -> DistinctPairs:
-    """What a head run reads of pairs: their sets, and their numbers within these."""
-    items = np.stack([of_set, of_set], axis=1).astype(np.uint64)
+def _pairs(pair: np.ndarray) -> DistinctPairs:
+    """What a head run reads of pairs: whose they are."""
+    items = np.stack([pair, pair], axis=1).astype(np.uint64)
     none = pa.chunked_array([], pa.string())
     empty = np.zeros(0, np.intp)
-    return DistinctPairs(pa.table({}), none, items, items, number, empty, empty)
-
-
-def _sets(problem: Problem, number: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs that are distinct by set of responses and number: which of the problem's each is, which
-    one every row compared, and the set of each."""
-    frame = pl.DataFrame(
-        {"ranking": problem.rows.ranking, "pair": problem.rows.pair, "number": number}
-    )
-    whole = (
-        frame.sort("ranking", "number")
-        .group_by("ranking")
-        .agg(set=pl.col("pair").cast(pl.String).str.join(" "))
-    )
-    whole = whole.with_columns(set=pl.col("set").rank("dense").cast(pl.Int64))
-    named = frame.join(whole, on="ranking", how="left", maintain_order="left")
-    distinct = named.select("set", "number", "pair").unique().sort("set", "number")
-    rows = named.join(
-        distinct.with_row_index("at"), on=["set", "number"], how="left", maintain_order="left"
-    )
-    at = rows["at"].to_numpy().astype(np.intp)
-    return distinct["pair"].to_numpy().astype(np.intp), at, distinct["set"].to_numpy()
-
-
-def _first(pair: np.ndarray) -> np.ndarray:
-    """The first row of each pair."""
-    return np.unique(pair, return_index=True)[1]
+    return DistinctPairs(pa.table({}), none, items, items, pair * 0, empty, empty)

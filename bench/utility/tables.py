@@ -85,7 +85,7 @@ def differences(results: Results, setting: Setting) -> Table:
     """What the accuracy of a run of `uls` is beside others', on the same splits."""
     epsilons = results.epsilons(setting)
     table = [["uls − …, on the same splits", *(f"ε = {epsilon:g}" for epsilon in epsilons)]]
-    for name in (PLANNED, "uls-mean", "uls-pairs", ULS_HINDSIGHT, ELS, AUP_HINDSIGHT):
+    for name in (PLANNED, "uls-mean", ULS_HINDSIGHT, ELS, AUP_HINDSIGHT):
         cells = []
         for epsilon in epsilons:
             mine = results.values(setting, ULS, epsilon, "accuracy")

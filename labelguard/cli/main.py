@@ -61,6 +61,10 @@ class Main(click.Group):
             problem = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
             _exit_with_error(ctx, "OSError", problem, 1)
         except click.ClickException as error:
+            if isinstance(error, click.NoSuchOption) and (at := error.ctx):  # --eps is --epsilon
+                options = (one for own in at.command.get_params(at) for one in own.opts)
+                longer = [one for one in options if one.startswith(error.option_name)]
+                error.possibilities = longer or error.possibilities  # type: ignore[misc]
             usage = io.StringIO()
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)

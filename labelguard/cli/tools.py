@@ -269,7 +269,7 @@ class _Trainer(click.Choice):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "verl":
-            self.fail("for verl: labelguard reward verl RELEASE -o reward.py", param, ctx)
+            self.fail("verl reads no rows: copy examples/verl_reward.py", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -158,10 +158,10 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
         )
 
 
-def _list_columns_of_answers(entry: FormattedFile, kinds: Collection[str]) -> set[str]:
+def _list_columns_of_answers(entry: FormattedFile, layouts: Collection[str]) -> set[str]:
     """Return the columns that labels are read from, by what the file calls them."""
-    roles = {role for kind in kinds for role in LAYOUTS[kind] if role in ANSWERS}
-    roles |= {"tie"} if not {*kinds} & {*LISTED} else set()
+    roles = {role for layout in layouts for role in LAYOUTS[layout] if role in ANSWERS}
+    roles |= {"tie"} if not {*layouts} & {*LISTED} else set()
     named = {entry.reading.columns[role] for role in PRIVATE_ROLES if role in entry.reading.columns}
     made = {entry.names.get(role) or entry.reading.name(role) for role in roles}
     return {*made, *named, *FORMATS[entry.format].private, *WINNERS}

@@ -82,27 +82,27 @@ class HeadStep:
         self.holdout = self.options.holdout
 
     @property
-    def _features(self) -> str:
+    def _feature_spec(self) -> str:
         return self.options.features or default_features()
 
     def identity(self) -> Mapping[str, Any]:
         """Return all options, with the default features where none are named."""
-        return self.options.model_dump() | {"features": self._features}
+        return self.options.model_dump() | {"features": self._feature_spec}
 
     def check(self, mechanism: str, coordinates: Path | None) -> None:
         """Raise `LabelguardError` for features that cannot be computed here, that releases do not
         have, or that are not those of the gate.
         """
-        check_features(self._features)
+        check_features(self._feature_spec)
         if mechanism != "rr":  # its releases have heads, or teach none
             return
-        if parse_feature_columns(self._features):
+        if parse_feature_columns(self._feature_spec):
             raise LabelguardError(
-                f"train.options.features: {self._features}: rows released by rr have texts, not "
-                "these columns; use features of texts, or mechanism statistic"
+                f"train.options.features: {self._feature_spec}: rows released by rr have texts, "
+                "not these columns; use features of texts, or mechanism statistic"
             )
         if coordinates is None:
-            open_provider(self._features)
+            open_provider(self._feature_spec)
         else:
             self._load_gate_coordinates(coordinates).load_provider(no_progress)
 
@@ -179,7 +179,7 @@ class HeadStep:
             ) from None
         coefficients = basis.projection @ scorer.theta
         state = provider.state()
-        head = Head(self._features, provider.identity(), state, shape, basis, coefficients)
+        head = Head(self._feature_spec, provider.identity(), state, shape, basis, coefficients)
         return head, {
             "features": head.features,
             "components": len(basis.metric),
@@ -196,16 +196,16 @@ class HeadStep:
             shape = replace(coordinates.shape, ridge=self.options.ridge)
             return coordinates.load_provider(task.progress), coordinates.basis, shape
         shape = Shape(self.options.components, 0, ridge=self.options.ridge)
-        provider = open_fitted(self._features, pairs, task.progress)
+        provider = open_fitted(self._feature_spec, pairs, task.progress)
         return provider, fit_basis(compute_spectrum(provider(pairs)), shape), shape
 
     def _load_gate_coordinates(self, directory: Path) -> Coordinates:
         """Return the coordinates of a directory; raise where the options ask for others."""
         coordinates, components = load_coordinates(directory), self.options.components
         names = coordinates.features, coordinates.shape.components
-        if names != (self._features, components):
+        if names != (self._feature_spec, components):
             raise LabelguardError(
-                f"train.options: features {self._features} in {components} components, and the "
+                f"train.options: features {self._feature_spec} in {components} components, and the "
                 f"gate judges in the coordinates of {directory.name}, {names[0]} in "
                 f"{names[1]}: use these, use another gate, or restart evaluations "
                 "(labelguard privatize --mechanism evaluation --again --head DIRECTORY)"

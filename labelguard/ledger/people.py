@@ -275,7 +275,7 @@ def read_departures(connection: sa.Connection) -> list[Departure]:
     ]
 
 
-def read_policies_of(connection: sa.Connection, units: Blocks) -> list[Policy]:
+def read_policies_affecting(connection: sa.Connection, units: Blocks) -> list[Policy]:
     """Return the policies that people who are charged as one of these units, (n, 2), may lose to.
 
     Every policy that was or is in force. But once all of them have left, no label of theirs is
@@ -334,7 +334,7 @@ class PeopleRepository(Repository):
     known = in_snapshot(read_known_people)
     tombstones = in_snapshot(read_tombstones)
     departures = in_snapshot(read_departures)
-    policies_of = in_snapshot(read_policies_of)
+    policies_affecting = in_snapshot(read_policies_affecting)
     add_tombstone = in_transaction(add_tombstone)
     add_source = in_transaction(sources.add_source)
     sources = in_snapshot(sources.read_sources)

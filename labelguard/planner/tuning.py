@@ -58,7 +58,7 @@ def forecast(
 
     Of randomized response there is one for each of the `bounds`, which are numbers of labels of
     each labeler, None being all of them: by default all, one and three. PROPS is forecast on the
-    best of them. Of choices of the best of several responses there are the statistic and `uls`
+    best of them. Of choices of the best of several responses there is the statistic
     alone, and without any column of x randomized response alone.
 
     (ε, δ) is for `periods` releases, which each bring as many new labels as there are now; what is
@@ -235,7 +235,7 @@ def _narrow_progress(whole: _Share, number: int, parts: int) -> _Share:
 
 def _takes_choices(forecast: Forecast) -> bool:
     """Return True if it is of a mechanism that takes choices of the best of several."""
-    return forecast.mechanism in ("non-private", "statistic", "uls")
+    return forecast.mechanism in ("non-private", "statistic")
 
 
 def repeat_labelers(rows: Rows, times: int) -> Rows:

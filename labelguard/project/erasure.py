@@ -261,7 +261,7 @@ def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
     before, uses = gone.get(leaver.pseudonym), leaver.charges
     kind = "erased" if before == "erased" else kind
     charged = [r for r in ledger.releases.all() if r.number in uses and r.state != "reserved"]
-    total = pricing.sum_budgets(ledger.people.policies_of(leaver.units))
+    total = pricing.sum_budgets(ledger.people.policies_affecting(leaver.units))
     private_map, maps = leaver.opened.private_map, leaver.opened.map_digests
     private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)

@@ -60,5 +60,7 @@ def escape_file_names(path: Path) -> list[str]:
 
     Parts are one pattern: of a list of files, `datasets` reads the directory again for each.
     """
+    if "\\" in str(path.parent):  # DuckDB reads no pattern below it
+        return [glob.escape(str(file)) for file in list_files(path) or [path]]
     name = glob.escape(path.name) if path.is_file() else path.name
     return [str(Path(glob.escape(str(path.parent)), name))]

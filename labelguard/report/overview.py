@@ -296,7 +296,7 @@ def read_labeler_budget(labeler_id: str, project: Where) -> LabelerBudget:
             f"no labeler {labeler_id!r} in this project has been charged, and none has left"
         )
     charged = blocks.unique(blocks.from_bytes(b"".join(row.labeler for row in rows)))[0]
-    spent = pricing.sum_budgets(ledger.people.policies_of(charged) if rows else ())
+    spent = pricing.sum_budgets(ledger.people.policies_affecting(charged) if rows else ())
     return LabelerBudget(
         rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
         gone,

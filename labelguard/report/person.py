@@ -219,7 +219,7 @@ def _find_project_spending(
                     "as the files of that project write it, with one --labeler more"
                 )
     policies = ledger.policies.history()
-    spent = [one for unit in charged for one in ledger.people.policies_of(unit[np.newaxis])]
+    spent = [one for unit in charged for one in ledger.people.policies_affecting(unit[np.newaxis])]
     cost = pricing.sum_budgets(spent)
     unit = policies[-1].unit if policies else None
     return ProjectSpending(name, unit, is_known, len(charged), cost.epsilon, cost.delta)

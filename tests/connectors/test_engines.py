@@ -76,7 +76,7 @@ def test_what_an_engine_runs_twice_counts_once(options, shards, tmp_path, monkey
     engine = Twice()
     monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
     assert release(tmp_path / "there", shards, monkeypatch, **options) == here
-    assert engine.works[:3] == ["stage_file", "sort_bucket", "select"]
+    assert engine.works[:3] == ["stage_file", "sort_bucket", "select_bucket"]
     assert engine.works[-1] == "build_published_rows"
     assert overview.verify(tmp_path / "there").ok
 
@@ -266,7 +266,7 @@ class Blind(Twice):
 
 HIDDEN: dict[str, Callable[[Any], Path]] = {
     "sort_bucket": lambda task: task.pieces[0][0],
-    "select": lambda task: task.staged,
+    "select_bucket": lambda task: task.staged,
     "randomize_bucket": lambda task: task.selected,
     "count_rows_per_law": lambda task: task,
     "build_published_rows": lambda task: task.sources[0][0],
@@ -288,7 +288,7 @@ def test_a_worker_that_does_not_see_the_files_is_no_empty_bucket(
 
 @pytest.mark.parametrize("hidden", ["outcomes", "released"])
 def test_rows_or_maps_that_a_worker_does_not_see_are_missed(hidden, shards, tmp_path, monkeypatch):
-    step = {"outcomes": "build_published_rows", "released": "select"}[hidden]
+    step = {"outcomes": "build_published_rows", "released": "select_bucket"}[hidden]
     project = lg.init(tmp_path / "project")
     budget = BUDGET | {"once": None, "uses": 2, "mechanism": "rr"}
     if hidden == "released":
@@ -308,7 +308,7 @@ def test_rows_or_maps_that_a_worker_does_not_see_are_missed(hidden, shards, tmp_
 UNLISTED: dict[str, tuple[str, Callable[[Any], Path]]] = {
     "rows": ("sort_bucket", lambda task: task.pieces[1][0] / "rows"),
     "texts": ("sort_bucket", lambda task: task.pieces[1][0] / "texts"),
-    "map": ("select", lambda task: task.released / next(iter(task.earlier))),
+    "map": ("select_bucket", lambda task: task.released / next(iter(task.earlier))),
 }
 
 

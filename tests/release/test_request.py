@@ -141,7 +141,7 @@ def test_a_release_is_charged_and_marked_before_a_label_is_read(project, monkeyp
         "begin_job",
         "charge",
         "mark_reading",
-        "column",
+        "read_column",
         "mark_drawn",
     ]
 

@@ -248,7 +248,8 @@ def _check_private_columns(form: Format, schema: TableSchema) -> None:
     for name in WINNERS:
         if name in named and schema.has(name):
             raise schema.error(
-                f"column {name} says who won: it is private, and can be nothing else"
+                f"column {name} says who won: it is private; make of such columns one, label "
+                "(a, b or tie)"
             )
     for role, name in reading.columns.items():
         if name in schema.private and schema.find_column(role):

@@ -40,7 +40,8 @@ def _has_two_responses(schema: TableSchema) -> bool:
     return schema.has_all(*CONTENT_ROLES)
 
 
-def _adapt_pairs(schema: TableSchema) -> FormatQuery | None:
+def _unify_pairs_if_needed(schema: TableSchema) -> FormatQuery | None:
+    """Return a query that gives prompt and sides one type; None where they have it already."""
     if _has_two_responses(schema) and schema.has_any(*_CHOSEN):
         return None  # both layouts: an error
     return unify_prompt_and_sides(
@@ -152,7 +153,7 @@ PAIRS = Format(
     "pairs",
     "prompt, chosen, rejected; or prompt, response_a, response_b, label",
     lambda schema: _has_two_responses(schema) or has_chosen_layout(schema),
-    _adapt_pairs,
+    _unify_pairs_if_needed,
     has_label_columns=lambda schema: (
         has_chosen_layout(schema) or "label" in schema.reading.columns or schema.has_all("label")
     ),

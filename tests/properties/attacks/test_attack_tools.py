@@ -163,7 +163,7 @@ def test_the_size_of_a_table_of_answers_follows_no_label_at_any_length_of_its_pr
         prompt = "".join(random.Random(length).choices("abcdef ", k=length))
         answers = [answer(side, prompt, number) for number in range(10, 14)]
         rows = AnswerRows.from_answers(answers, "tool", "tool", held._keys)
-        sealed = [held._seal_table("name", *table) for table in rows.tables().items()]
+        sealed = [held._seal_table("name", *table) for table in rows.split_by_place().items()]
         return [len(data) for data in (*sealed, inbox._seal_event(answers[:1], "tool", b"name"))]
 
     for length in range(900, 1930, 4):  # four prompts and their padding: more than a step

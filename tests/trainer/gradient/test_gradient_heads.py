@@ -233,7 +233,7 @@ def test_scaled_margins_are_log_odds(tmp_path, monkeypatch, seed):
     def loss(margin):
         return float(np.mean(np.logaddexp(0, margin) - margin / (1 + np.exp(-true))))
 
-    as_it_is, scaled = loss(problem.margins()), loss(found.margins(problem))
+    as_it_is, scaled = loss(problem.margins()), loss(found.predict_log_odds(problem))
     best = min(loss(scale * problem.margins()) for scale in np.arange(0.5, 4, 0.02))
     assert scaled - best < 0.3 * (as_it_is - best)
     assert 1.2 < found.scale < 4

@@ -229,6 +229,9 @@ class _Stage:
                     if self.lora:
                         with guard.explain_failed_write(run.finished_path):
                             models.merge_adapters("dpo", self.model, run.finished_path, trainer)
+                        models.check_unchanged(
+                            self.model, identity, trust_remote_code=args.trust_remote_code
+                        )
                     record = {"parameters": decisive, "result": {**vars(result), "path": "."}}
                     texts = {
                         "TRAINING_CARD.md": self.write_card(result, decisive),

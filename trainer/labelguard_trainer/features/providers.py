@@ -98,7 +98,7 @@ def locate_or_download_model(source: str) -> Path:
     """Return a model's directory: the one that is named, or what the hub's client makes of a
     name.
     """
-    return Path(source) if Path(source).is_dir() else _download_from_hub(source)
+    return Path(source).absolute() if Path(source).is_dir() else _download_from_hub(source)
 
 
 minilm.extra = hf.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`

@@ -234,7 +234,7 @@ class HeadRun:
         """Return a head at 0."""
         return HeadProblem(self.records, self.weight, self.rate, self.clip)
 
-    def margins(self, problem: HeadProblem) -> Floats:
+    def predict_log_odds(self, problem: HeadProblem) -> Floats:
         """Log-odds that the first side is preferred, for every pair, (pairs,)."""
         return self.scale * problem.margins()
 

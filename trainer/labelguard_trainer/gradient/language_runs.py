@@ -128,7 +128,7 @@ class LanguageRun:
         """Return the base model."""
         return self.prepared.open(self.records)
 
-    def margins(self, problem: LanguageProblem) -> NDArray[np.float64]:
+    def predict_log_odds(self, problem: LanguageProblem) -> NDArray[np.float64]:
         """Of the model, as it is."""
         return problem.margins()[: self.pairs]
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import subsampled
-from labelguard.budget import pricing
-from labelguard.budget.event_kind import Price, Sampling
+from labelguard.budget.event_kind import Sampling
 from labelguard.budget.events import AUP, ELS, ELS_GROUP, ULS
 from labelguard.errors import PolicyError, ProjectError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
@@ -67,7 +66,7 @@ class LearnerRun(Protocol):
     def problem(self) -> Problem:
         """Return the model before its first step."""
 
-    def margins(self, problem: Any) -> NDArray[np.float64]:
+    def predict_log_odds(self, problem: Any) -> NDArray[np.float64]:
         """Log-odds that the first side is preferred, for every pair that it labels."""
 
     def finish_release(
@@ -127,7 +126,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         row, rows = select_rows(
             rows, sampling, by_record=self.options.kind.further_term == "records"
         )
-        price = _load_or_calibrate_price(context, self.priced)
+        [price] = context.find_or_calibrate_prices().values()
         learner: LearnerRun
         if featured is None:
             learner = self._prepare_language_run(context, pairs, rows, sampling, recorded)
@@ -228,7 +227,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         learner = prepared.learner
         problem = learner.problem()
         problem.restore(state)
-        probability = 0.5 * (1 + np.tanh(learner.margins(problem) / 2))
+        probability = 0.5 * (1 + np.tanh(learner.predict_log_odds(problem) / 2))
         write_pair_labels(context, prepared.plan, prepared.pairs, probability)
         facts = card(context, self.options, prepared.run, steps, learner.card_facts)
         finished = Finished(facts, ((context.staged, context.outcomes),))
@@ -253,16 +252,6 @@ def _compare_noise_when_doubled(epsilon: float, delta: float, sampling: Sampling
         for times in (1, 2)
     )
     return min(two / (2 * one), 1.0)
-
-
-def _load_or_calibrate_price(context: ReleaseContext, event: str) -> Price:
-    """Of a run: as the ledger has it, or calibrated for the first."""
-    stored = context.opened.ledger.policies.prices(event)
-    if not stored:
-        context.progress("calibrating", None)
-        stored = pricing.compute_prices(context.policy, event)
-    [price] = stored.values()
-    return price
 
 
 def select_rows(

@@ -74,8 +74,11 @@ class PolicyProblem(ModelProblem):
 
     def _gradients(self, units: Indices, labels: Floats) -> Iterator[Tensor]:
         if self._steps % self._updates == 0:  # a new cohort
-            self._secret, self._drawn = keyring.random_bytes(SECRET_BYTES), {}
+            self._secret, self._drawn = self._make_secret(), {}
         return super()._gradients(units, labels)
+
+    def _make_secret(self) -> bytes:
+        return keyring.random_bytes(SECRET_BYTES)
 
     def _loss(self, step: StepRecords, part: slice, labels: Floats) -> Tensor:
         each = [

@@ -131,7 +131,7 @@ def pin_revision(name: str, identity: str, init: Mapping[str, Any]) -> dict[str,
 def merge_adapters(kind: Kind, name: str, directory: Path, trainer: Any) -> None:
     """Put the whole model in place of adapters that a trainer saved in `directory`.
 
-    For weights that are sharded, and cannot be merged where they are.
+    The base is read anew, because sharded weights cannot be merged where they are.
     """
     from peft import PeftModel
 
