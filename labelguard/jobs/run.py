@@ -314,7 +314,7 @@ _ENTRY_FIELDS = (
 
 
 _GATES = {
-    "released": "released labels of held-out items; costs nothing",
+    "released": "released labels of items that no model learns from; costs nothing",
     "probes": "public pairs; costs nothing",
     "held-out": "one statistic release of held-out labelers; charges each of them one use",
     "none": "nothing: every model is put into use",
