@@ -24,8 +24,9 @@ _COMMON = {"use_cpu": True, "bf16": False, "activation_checkpointing": False}
 Record = dict[str, Any]
 
 
-def _nothing(*_: Any) -> None:
-    """Write no card: nobody else reads these models."""
+def _no_card(*_: Any) -> str:
+    """Return an empty card: nobody else reads these models."""
+    return ""
 
 
 def start(problem: Problem, epsilon: float) -> Path:
@@ -40,7 +41,7 @@ def start(problem: Problem, epsilon: float) -> Path:
     }
     output = problem.directory / f"sft-{epsilon:g}"
     texts = rows["prompt"].to_pylist(), rows["chosen"].to_pylist()
-    fine_tune(SftRecipe(config=config), str(problem.base), *texts, output, _nothing, no_progress)
+    fine_tune(SftRecipe(config=config), str(problem.base), *texts, output, _no_card, no_progress)
     return output
 
 
@@ -92,7 +93,7 @@ def _reinforce(problem: Problem, epsilon: float, reward: ReleaseReward, name: st
     begin = start(problem, epsilon)
     train_policy(
         *(recipe, str(begin), with_truth, sorted(set(problem.pairs.prompt)), output),
-        *(_nothing, no_progress),
+        *(_no_card, no_progress),
         identity={"reward": name, "epsilon": epsilon},
     )
     lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())

@@ -113,8 +113,9 @@ def watch(work: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     return result, {"seconds": seconds, "memory_gib": memory and round(memory, 2)}
 
 
-def _no_card(*_: Any) -> None:
-    """Write no card: nobody else reads these models."""
+def _no_card(*_: Any) -> str:
+    """Return an empty card: nobody else reads these models."""
+    return ""
 
 
 if __name__ == "__main__":
