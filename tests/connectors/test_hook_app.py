@@ -163,7 +163,11 @@ def test_more_than_may_wait_for_the_disk_is_503(made):
 
 def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read_again(made):
     ugly = [b"{", b"[]", b'{"answers": [{"id": "a7"}]}', hooks.body(1, answer={"version": "x"})]
-    ugly += [hooks.body(1, answer={"id": ""}), hooks.body(1, answer={"version": 1 << 63})]
+    ugly += [
+        hooks.body(1, answer={"version": True}),
+        hooks.body(1, answer={"id": ""}),
+        hooks.body(1, answer={"version": 1 << 63}),
+    ]
     ugly += [hooks.body(1, answer={"who": "\ud800"}), b"[" * 100_000]
     ugly += [hooks.body(1, answer={"version": int((time.time() + 90_000) * 1e6)})]
     with client(made) as (tool, inbox):
@@ -179,7 +183,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
             inbox.read_dead_letter(letter.number).rstrip() for letter in inbox.list_dead_letters()
         ]
         assert kept == [*ugly, *ugly]
-        assert [letter.bytes for letter in inbox.list_dead_letters()[:8]] == [16_384] * 7 + [
+        assert [letter.bytes for letter in inbox.list_dead_letters()[:9]] == [16_384] * 8 + [
             7 * 16_384
         ]
     listed = " ".join(command(made, "list").split())  # whatever the width of the terminal

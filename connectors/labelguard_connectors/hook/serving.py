@@ -245,7 +245,7 @@ def _check_storable(answer: Answer) -> None:
     texts = (answer.record, answer.labeler, answer.body)
     if not all(isinstance(text, str) for text in texts) or not answer.record:
         raise ConnectorError("an answer in it has no id, or one that is no text")
-    if not isinstance(answer.version, int) or not -(1 << 63) <= answer.version < 1 << 63:
+    if type(answer.version) is not int or not -(1 << 63) <= answer.version < 1 << 63:
         raise ConnectorError("the time of an answer in it is not a number of microseconds")
     if answer.is_ahead:
         raise ConnectorError(connectors.AHEAD)
