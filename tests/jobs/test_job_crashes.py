@@ -172,7 +172,7 @@ def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
     killed({"do": "retrain", "project": str(one.path), "kill_after": "commit"})
     one.asks(train={"options": {"features": "length", "components": 1, "ridge": 9.0}})
     done = retrain(one.job)
-    assert not done.resumed and "given up" in done.notes[0]
+    assert not done.resumed and "abandoned" in done.notes[0]
     assert (done.run, done.outcome, done.charged) == (3, "promoted", 0)
     assert [run.outcome for run in one.history()] == ["promoted", "failed", "promoted"]
     assert one.charged() == 60 and len(one.committed()) == 2

@@ -307,7 +307,7 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
             raise Killed
         write(self, name, facts)
 
-    write = JobState.write
+    write = JobState.write_json
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(JobState, "write_json", die)
         retrain(small.job)
