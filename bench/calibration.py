@@ -1,7 +1,6 @@
 """Whether probabilities and forecasts hold on labelers whom nothing was tuned on.
 
-    python bench/calibration.py --data DIR --cache DIR              # this version
-    python bench/calibration.py --data DIR --cache DIR --earlier CHECKOUT    # and another beside it
+    python bench/calibration.py --data DIR --cache DIR
 
 On three public sets, with 20, 50 and all training labelers and ε = .5, 1 and 3, a statistic is
 released as planned, and a fifth of the labelers are held out. *Calibration error*: the gap, in ten
@@ -22,7 +21,6 @@ import argparse
 import hashlib
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -104,11 +102,7 @@ def measure(name: str, problem: Problem, size: int | None, seed: int) -> Iterato
         record["error_best"] = best
         for worlds, way in zip(given, ("range", "given"), strict=True):
             release = (x, rows, basis, shape, bounds, grid.deviation, noise.kind)
-            # An earlier version took its own prior for calibration, which shared the agreement.
-            prior = worlds.prior
-            if explained := getattr(calibration, "EXPLAINED", None):
-                prior = replace(prior, explained=explained)
-            scale = calibration.calibrate_head(*release, prior).scale
+            scale = calibration.calibrate_head(*release, worlds.prior).scale
             forecast = worlds.statistic(epsilon, noise, shape).accuracy
             record |= {
                 f"scale_{way}": scale,
@@ -155,21 +149,19 @@ def run(options: argparse.Namespace) -> list[Record]:
     return found
 
 
-def table(records: list[Record], earlier: list[Record]) -> list[list[Any]]:
-    """Return one row for each cell: this version's figures, each behind the earlier one's."""
+def table(records: list[Record]) -> list[list[Any]]:
+    """Return one row for each cell."""
     rows = []
     for name in SETS:
         for size in SIZES:
             for epsilon in EPSILONS:
                 cell = (name, size, epsilon)
-                both = [_cell(one, cell) for one in (earlier, records)]
-                if not both[1]:
+                found = _cell(records, cell)
+                if not found:
                     continue
-                row: list[Any] = [name, size or "all", epsilon]
-                row.append(" → ".join(f"{_mean(one, 'accuracy'):.3f}" for one in both if one))
+                row: list[Any] = [name, size or "all", epsilon, f"{_mean(found, 'accuracy'):.3f}"]
                 for way in ("range", "given"):
-                    row.append(" → ".join(f"{_mean(o, f'error_{way}'):.3f}" for o in both if o))
-                    row.append(" → ".join(_forecast(one, way) for one in both if one))
+                    row += [f"{_mean(found, f'error_{way}'):.3f}", _forecast(found, way)]
                 rows.append(row)
     return rows
 
@@ -222,29 +214,14 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="file of finished runs")
     parser.add_argument("--set", action="append", choices=list(SETS), help="one dataset")
     parser.add_argument("--splits", type=int, default=4)
-    parser.add_argument("--earlier", type=Path, help="checkout of another version")
-    parser.add_argument("--quiet", action="store_true", help="measure, and print nothing")
     options = parser.parse_args()
     options.results = options.results or options.cache / "results.jsonl"
-    earlier: list[Record] = []
-    if options.earlier:
-        aside = options.cache / "earlier.jsonl"
-        words = [f"--{n}={getattr(options, n)}" for n in ("data", "cache", "splits")]
-        words += [f"--results={aside}", "--quiet", *(f"--set={n}" for n in options.set or ())]
-        path = f"{options.earlier}{os.pathsep}{options.earlier / 'trainer'}"
-        subprocess.run(
-            [sys.executable, __file__, *words], env=os.environ | {"PYTHONPATH": path}, check=True
-        )
-        earlier = Store(aside).records()
     records = run(options)
-    if options.quiet:
-        return
     ways = [f"{what}, {way}" for way in ("range", "given") for what in ("error", "90% range")]
     names = ["set", "labelers", "epsilon", "accuracy", *ways]
-    report("calibration", names, table(records, earlier))
+    report("calibration", names, table(records))
     print(f"wanted: {WANTED}")
-    for version, of_it in (("earlier", earlier), ("this version", records)):
-        print(*(f"{version}, {line}" for line in summary(of_it) if of_it), sep="\n")
+    print(*summary(records), sep="\n")
 
 
 if __name__ == "__main__":
