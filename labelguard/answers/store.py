@@ -14,7 +14,7 @@ import numpy as np
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.inbox import Event, Inbox
-from labelguard.answers.segments import AnswerStates, KeepSegment, Segments
+from labelguard.answers.segments import KeepSegment, Segments
 from labelguard.errors import InvalidLabels, NothingIngested, ProjectError
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.keys.keyring import KeyRing
@@ -57,10 +57,6 @@ class AnswerStore:
         """Return the segments that count, or those of a connector, oldest first."""
         segments = self.ledger.read(sources.read_segments)
         return [s for s in segments if connector is None or s.connector == connector]
-
-    def read_states(self, connector: str) -> AnswerStates:
-        """Return which answers of a connector count."""
-        return stored.read_counting_states(self.files, self.list_segments(connector))
 
     def open_inbox(self) -> Inbox:
         """Return the inbox, which is made if there is none."""
