@@ -21,7 +21,7 @@ from _measure import measure, report
 from numpy.typing import NDArray
 
 from labelguard.inputs.pairs import read_pairs
-from labelguard.learning.features import open_fitted
+from labelguard.learning.features import fit_features
 from labelguard.planner import tuning
 from labelguard.simulation import simulate
 from labelguard.text import no_progress
@@ -52,7 +52,7 @@ def first_choice(
     if spec == "random":
         x = random_features(count)
     else:
-        x = open_fitted(spec, pairs.table, no_progress)(pairs.table)
+        x = fit_features(spec, pairs.table, no_progress)[1]
     laps.append(clock())
     sizing = tuning.recommend(x, pairs.rows, epsilon, DELTA, periods=periods)
     laps.append(clock())

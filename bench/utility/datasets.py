@@ -23,7 +23,7 @@ from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import parse_feature_columns
-from labelguard.learning.features import open_fitted
+from labelguard.learning.features import fit_features
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
@@ -154,11 +154,11 @@ def read(path: Path, features: str) -> Dataset:
             lambda name, rows: None,
         )
         pairs = find_distinct_pairs(staged)
-        provider = open_fitted(features, pairs.table, no_progress)
+        x = fit_features(features, pairs.table, no_progress)[1]
         tables = [buckets.read_bucket(staged.rows_directory, n) for n in range(buckets.BUCKETS)]
         rows = pa.concat_tables([table for table in tables if table is not None])
         return Dataset(
-            provider(pairs.table),
+            x,
             pairs.of_row[buckets.read_column(rows, "row").astype(np.intp)],
             blocks.unique(buckets.read_blocks(rows, "unit"))[1],
             buckets.read_column(rows, "label").astype(np.uint8),
@@ -200,8 +200,8 @@ def _texts(frame: pl.DataFrame, features: str) -> Dataset:
     rows = _canonical(frame)
     pairs, pair = _distinct(rows, ["prompt", "first", "second"])
     table: pa.Table = pairs.to_arrow()
-    provider = open_fitted(features, table, no_progress)
-    return Dataset(provider(table), pair, _codes(rows, "labeler_id"), _labels(rows))
+    x = fit_features(features, table, no_progress)[1]
+    return Dataset(x, pair, _codes(rows, "labeler_id"), _labels(rows))
 
 
 def _systems(frame: pl.DataFrame, features: str) -> Dataset:

@@ -28,7 +28,8 @@ from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor
+from labelguard.storage.executor import Executor, open_executor, run_over_buckets
+from labelguard.storage.files import fresh_directory
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 if TYPE_CHECKING:
@@ -99,11 +100,14 @@ class Pairs:
     questions: pa.ChunkedArray | None = None
 
 
-def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
+def find_distinct_pairs(
+    staged: Staged, executor: Executor | None = None, *, texts: bool = True
+) -> DistinctPairs:
     """Return distinct (item, pair of a ranking, what is carried), in the order of these.
 
     Without `texts` its table holds only what is carried (`read_texts` reads those of some rows),
-    unless sources are compared by them.
+    unless sources are compared by them. The table is in files beside the staged input, mapped into
+    memory, and stays readable when they are removed; the `executor` writes them.
 
     The order of the input does not enter, so that sums over pairs are the same to the last bit.
     Raises `InvalidLabels` if there is none, if one id stands for several contents, or if what is
@@ -113,48 +117,74 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
         raise InvalidLabels("no usable pair in the input: every row is bad or has identical sides")
     if staged.given_ids:
         refuse_conflicting_ids(staged)
-    tables, ids, items, contents, numbers, rows = [], [], [], [], [], []
-    questions: list[pa.Array] = []
-    of_row = np.full(staged.rows, -1, np.intp)
-    count = 0
-    for bucket in range(staged.buckets):
-        staged_texts = buckets.read_bucket(staged.texts_directory, bucket)
-        if staged_texts is None:
-            continue
-        firsts, inverse = _find_distinct_in_bucket(staged_texts)
-        names = [name for name in staged_texts.column_names if is_feature_column(name)]
-        if texts or any(name.startswith("source_") for name in names):
-            names = [*TEXTS, *names]
-        row = buckets.read_column(staged_texts, "row").astype(np.intp)
-        of_row[row] = count + inverse
-        rows.append(row[firsts])
-        number = staged_texts["pair"].to_numpy() if "pair" in staged_texts.column_names else 0 * row
-        numbers.append(number[firsts].astype(np.int64))
-        tables.append(staged_texts.select(names).take(pa.array(firsts)))
-        if staged.questions:
-            questions += staged_texts["question"].take(pa.array(firsts)).chunks
-        item = buckets.read_blocks(staged_texts, "item")[firsts]
-        given = staged.given_ids
-        items.append(item)
-        contents.append(buckets.read_blocks(staged_texts, "content")[firsts] if given else item)
-        ids.append(
-            staged_texts["item_id"].take(pa.array(firsts))
-            if given
-            else blocks.format_hexadecimal(item)
-        )
-        count += len(firsts)
-    table = pa.concat_tables(tables)
-    refuse_conflicting_features(table, np.concatenate(contents), np.concatenate(numbers))
-    return DistinctPairs(
-        table,
-        pa.chunked_array([c for i in ids for c in (i.chunks if given else [i])]),
-        np.concatenate(items),
-        np.concatenate(contents),
-        np.concatenate(numbers),
-        np.concatenate(rows),
-        of_row,
-        pa.chunked_array(questions, pa.string()) if staged.questions else None,
+    task = _PairsTask(
+        staged.texts_directory,
+        fresh_directory(staged.directory / "pairs", mode=0o700),
+        texts,
+        ("item_id",) * staged.given_ids + ("question",) * staged.questions,
     )
+    of_row = np.full(staged.rows, -1, np.intp)
+    tables: list[pa.Table] = []
+    count = 0
+    over = executor or open_executor()
+    parts = run_over_buckets(over, write_distinct_pairs, task, count=staged.buckets)
+    for bucket, (row, pair) in enumerate(parts):
+        of_row[row] = count + pair
+        if (table := buckets.read_bucket(task.pairs, bucket)) is not None:
+            tables.append(table)
+            count += table.num_rows
+    table = pa.concat_tables(tables)
+    items, numbers = buckets.read_blocks(table, "item"), buckets.read_column(table, "number")
+    contents = buckets.read_blocks(table, "content") if staged.given_ids else items
+    carried = [n for n in table.column_names if n in TEXTS or is_feature_column(n)]
+    refuse_conflicting_features(table.select(carried), contents, numbers.astype(np.int64))
+    return DistinctPairs(
+        table.select(carried),
+        table["item_id"]
+        if staged.given_ids
+        else pa.chunked_array([blocks.format_hexadecimal(items)]),
+        items,
+        contents,
+        numbers.astype(np.int64),
+        buckets.read_column(table, "row").astype(np.intp),
+        of_row,
+        table["question"] if staged.questions else None,
+    )
+
+
+@dataclass(frozen=True)
+class _PairsTask:
+    """A task for `write_distinct_pairs`: staged `texts`, where `pairs` go, and with what of each.
+
+    With prompts and responses if `has_texts`, or if sources are compared by them.
+    """
+
+    texts: Path
+    pairs: Path
+    has_texts: bool
+    columns: tuple[str, ...]
+
+
+def write_distinct_pairs(
+    task: _PairsTask, bucket: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Write the distinct pairs of one bucket; return its staged rows, and which pair each is of."""
+    staged = buckets.read_bucket(task.texts, bucket)
+    if staged is None:
+        buckets.write_bucket(task.pairs, bucket, None)
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    firsts, of_row = _find_distinct_in_bucket(staged)
+    names = [name for name in staged.column_names if is_feature_column(name)]
+    if task.has_texts or any(name.startswith("source_") for name in names):
+        names = [*TEXTS, *names]
+    names += [*task.columns, "row", "item_hi", "item_lo"]
+    names += ["content_hi", "content_lo"] if "item_id" in task.columns else []
+    pairs = staged.select(names).take(pa.array(firsts))
+    number = np.zeros(len(firsts), np.int64)
+    if "pair" in staged.column_names:
+        number = buckets.read_column(staged, "pair")[firsts].astype(np.int64)
+    buckets.write_bucket(task.pairs, bucket, pairs.append_column("number", pa.array(number)))
+    return buckets.read_column(staged, "row").astype(np.intp), of_row
 
 
 def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:

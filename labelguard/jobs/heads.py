@@ -26,7 +26,7 @@ from labelguard.learning.features import (
     PairFeatures,
     check_features,
     default_features,
-    open_fitted,
+    fit_features,
     open_provider,
 )
 from labelguard.learning.learners import HeadLearner
@@ -196,8 +196,8 @@ class HeadStep:
             shape = replace(coordinates.shape, ridge=self.options.ridge)
             return coordinates.load_provider(task.progress), coordinates.basis, shape
         shape = Shape(self.options.components, 0, ridge=self.options.ridge)
-        provider = open_fitted(self._feature_spec, pairs, task.progress)
-        return provider, fit_basis(compute_spectrum(provider(pairs)), shape), shape
+        provider, x = fit_features(self._feature_spec, pairs, task.progress)
+        return provider, fit_basis(compute_spectrum(x), shape), shape
 
     def _load_gate_coordinates(self, directory: Path) -> Coordinates:
         """Return the coordinates of a directory; raise where the options ask for others."""

@@ -35,9 +35,9 @@ can be part of an option.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -49,8 +49,9 @@ from labelguard import extras, plugins
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column, plain_text
 from labelguard.spelling import suggest
+from labelguard.storage.arrays import allocate
 from labelguard.storage.executor import Workers
-from labelguard.text import DEFAULT_FEATURES, Progress
+from labelguard.text import DEFAULT_FEATURES, Progress, no_progress
 
 GROUP = "labelguard.features"
 
@@ -58,6 +59,10 @@ Features: TypeAlias = NDArray[np.float32]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _SCALES, _WIDTHS = "scale", "width"
+# Pairs whose features are computed at a time.
+PORTION = 1 << 16
+# Of more pairs a part that learns from texts sees so many, evenly spaced.
+FITTED_PAIRS = 1 << 16
 # How parts begin that are what a public judge says.
 JUDGES = ("verdict:", "reward:")
 # Functions of any text, which are taken unasked: one that is 0 for all pairs is left out.
@@ -146,36 +151,42 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     return PairFeatures(names, parts, state[_SCALES], state[_WIDTHS])
 
 
-def open_fitted(
+def fit_features(
     spec: str, pairs: pa.Table, progress: Progress, workers: Workers | None = None
-) -> PairFeatures:
-    """Return the provider of `spec`, fitted on public pairs; raises as `open_provider`."""
+) -> tuple[PairFeatures, Features]:
+    """Fit the provider of `spec` on public pairs, and return it with their features (n, d).
+
+    Raises as `open_provider`.
+    """
     provider = open_provider(spec)
     provider.set_progress(progress, workers)
     progress(f"computing features {spec}", None)
-    provider.fit(pairs)
-    return provider
+    return provider, provider.fit(pairs)
 
 
-def open_usable(
+def fit_usable_features(
     spec: str, pairs: pa.Table, progress: Progress
-) -> tuple[str, PairFeatures | None, list[str]]:
-    """Return the parts of `spec` that say something of these public pairs as a specification and
-    fitted on them, and the names of the others; None where no part does.
+) -> tuple[str, PairFeatures | None, Features, list[str]]:
+    """Fit the parts of `spec` that say something of these public pairs.
+
+    Returns the specification of these, their provider, or None where no part is left, the pairs'
+    features (n, d), and the names of the other parts.
     """
     try:
-        return spec, open_fitted(spec, pairs, progress), []
+        return spec, *fit_features(spec, pairs, progress), []
     except InvalidLabels:
         usable, others = [], []
         for name in spec.split("+"):
             try:
-                open_fitted(name, pairs, progress)
+                fit_features(name, pairs, progress)
             except InvalidLabels:
                 others.append(name)
             else:
                 usable.append(name)
+        if not usable:
+            return "", None, np.zeros((pairs.num_rows, 0), np.float32), others
         spec = "+".join(usable)
-        return spec, open_fitted(spec, pairs, progress) if usable else None, others
+        return spec, *fit_features(spec, pairs, progress), others
 
 
 def left_out_note(names: Iterable[str]) -> str:
@@ -207,12 +218,14 @@ class PairFeatures:
         self._parts = parts
         self._scale = scale
         self._width = width
+        self._progress: Progress = no_progress
+        self._scratch: Path | None = None
 
     def set_progress(self, progress: Progress, workers: Workers | None = None) -> None:
         """Have the parts that take long report to `progress`, and use `workers` if they can."""
+        self._progress, self._scratch = progress, workers.scratch if workers else None
+        self._report_within(0.0, 1.0)
         for part in self._parts:
-            if hasattr(part, "progress"):
-                part.progress = progress
             if hasattr(part, "workers"):
                 part.workers = workers
 
@@ -222,8 +235,8 @@ class PairFeatures:
             if hasattr(part, "stored"):
                 part.stored = False
 
-    def fit(self, pairs: pa.Table) -> None:
-        """Fit every part and its scale.
+    def fit(self, pairs: pa.Table) -> Features:
+        """Fit every part and its scale, and return the features of these pairs, (n, d), float32.
 
         A part that is 0 for all pairs is left out: its columns stay 0, whatever comes later. Raises
         `InvalidLabels` if there are no pairs, if no part is left, or if one that was made for these
@@ -233,9 +246,10 @@ class PairFeatures:
             raise InvalidLabels("there are no pairs to fit features on")
         for part in self._parts:
             part.fit(pairs)
-        measures = [self._measure(number, pairs) for number in range(len(self._parts))]
-        self._scale = np.array([scale for scale, _ in measures])
-        self._width = np.array([width for _, width in measures])
+        x, self._width, squares = self._compute_unscaled(pairs)
+        weight = np.array([getattr(part, "weight", 1.0) for part in self._parts])
+        mean = squares / len(x)
+        self._scale = np.sqrt(np.divide(weight, mean, where=mean > 0, out=np.zeros_like(mean)))
         others = [name.partition(":")[0] not in _OF_TEXTS for name in self._names]
         silent = (self._scale == 0) & (others if self._scale.any() else True)
         if silent.any():
@@ -243,6 +257,7 @@ class PairFeatures:
                 f"features {self._names[int(silent.argmax())]} are zero for every pair: they "
                 "cannot tell the two sides apart; choose other features"
             )
+        return self._scale_columns(x)
 
     def left_out(self) -> tuple[str, ...]:
         """Return the names of parts that were 0 for all pairs that it was fitted on."""
@@ -255,10 +270,8 @@ class PairFeatures:
         Raises `InvalidLabels` if a part's result is not finite or not of the right shape, and
         `LabelguardError` if it was not fitted.
         """
-        scales = self._scales_and_widths()[0].astype(np.float32)
-        return np.concatenate(
-            [self._features(number, pairs) * scale for number, scale in enumerate(scales)], axis=1
-        )
+        self._scales_and_widths()
+        return self._scale_columns(self._compute_unscaled(pairs)[0])
 
     def groups(self) -> tuple[Group, ...]:
         """Return the columns of each part, in the order of the specification.
@@ -329,13 +342,45 @@ class PairFeatures:
             )
         return self._scale, self._width
 
-    def _measure(self, number: int, pairs: pa.Table) -> tuple[float, int]:
-        """Return the scale and the number of columns of a part."""
-        features = self._features(number, pairs)
-        squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
-        mean = float(squares.mean())
-        weight = getattr(self._parts[number], "weight", 1.0)
-        return math.sqrt(weight / mean) if mean else 0.0, features.shape[1]
+    def _compute_unscaled(
+        self, pairs: pa.Table
+    ) -> tuple[Features, NDArray[np.int64], NDArray[np.float64]]:
+        """Return the parts' features side by side (n, d), and each one's width and sum of squares.
+
+        Some pairs at a time, since their texts need many times the memory of their features.
+        """
+        rows, widths = pairs.num_rows, np.zeros(len(self._parts), np.int64)
+        x, squares = np.empty((rows, 0), np.float32), np.zeros(len(self._parts))
+        for start in range(0, max(rows, 1), PORTION):
+            portion = pairs.slice(start, PORTION)
+            self._report_within(start / max(rows, 1), portion.num_rows / max(rows, 1))
+            computed = [self._features(number, portion) for number in range(len(self._parts))]
+            if not start:
+                widths = np.array([part.shape[1] for part in computed])
+                x = allocate((rows, int(widths.sum())), self._scratch)
+            np.concatenate(computed, axis=1, out=x[start : start + PORTION])
+            squares += [np.einsum("ij,ij->", part, part, dtype=np.float64) for part in computed]
+        return x, widths, squares
+
+    def _scale_columns(self, x: Features) -> Features:
+        """Multiply the columns of each part by its scale, in place."""
+        scale, width = self._scales_and_widths()
+        if x.shape[1] != width.sum():
+            raise LabelguardError(f"expected {width.sum()} columns of features, found {x.shape[1]}")
+        factor = np.repeat(scale.astype(np.float32), width)
+        for start in range(0, len(x), PORTION):
+            x[start : start + PORTION] *= factor
+        return x
+
+    def _report_within(self, before: float, share: float) -> None:
+        """Have the parts report what they do as a `share` of the whole, which follows `before`."""
+
+        def report(step: str, done: float | None) -> None:
+            self._progress(step, None if done is None else before + share * done)
+
+        for part in self._parts:
+            if hasattr(part, "progress"):
+                part.progress = report
 
 
 def _strata(part: Any) -> tuple[str, ...] | None:
@@ -384,6 +429,16 @@ class FittedProvider:
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the arrays; {} before `fit`."""
         return dict(self._state)
+
+
+def sample_pairs(pairs: pa.Table) -> pa.Table:
+    """Return at most `FITTED_PAIRS` of the pairs, evenly spaced.
+
+    The distinct pairs of an input are in the order of a digest, so that these are a random sample.
+    """
+    if pairs.num_rows <= FITTED_PAIRS:
+        return pairs
+    return pairs.take(pa.array(np.arange(FITTED_PAIRS) * pairs.num_rows // FITTED_PAIRS))
 
 
 def refuse_options(name: str, options: str) -> None:

@@ -19,7 +19,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.learning.columns import content_column, plain_text
-from labelguard.learning.features import Features, FittedProvider, State, refuse_options
+from labelguard.learning.features import (
+    Features,
+    FittedProvider,
+    State,
+    refuse_options,
+    sample_pairs,
+)
 
 # Standard deviations at which a function is clipped.
 CLIP = 5.0
@@ -159,8 +165,9 @@ class StyleFeatures(FittedProvider):
     arrays = frozenset({"center", "scale"})
 
     def fit(self, pairs: pa.Table) -> None:
-        """Learn the mean and the spread of every function."""
-        values = self._values(_prompts_and_responses(pairs).unique().sort("prompt", "response"))
+        """Learn the mean and the spread of every function from at most 65,536 pairs."""
+        responses = _prompts_and_responses(sample_pairs(pairs)).unique()
+        values = self._values(responses.sort("prompt", "response"))
         spread = values.std(axis=0)
         varied = spread > 1e-9 * (1 + np.abs(values).max(axis=0))
         scale = np.divide(1, spread, where=varied, out=np.zeros_like(spread))

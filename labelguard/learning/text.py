@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 
 from labelguard.errors import InvalidLabels
 from labelguard.learning.columns import content_column, plain_text
-from labelguard.learning.features import Features, FittedProvider, State, refuse_options
+from labelguard.learning.features import (
+    Features,
+    FittedProvider,
+    State,
+    refuse_options,
+    sample_pairs,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -49,11 +55,11 @@ class WordFeatures(FittedProvider):
     arrays = frozenset({"columns", "idf", "components"})
 
     def fit(self, pairs: pa.Table) -> None:
-        """Learn frequencies and components from all distinct responses.
+        """Learn frequencies and components from the distinct responses of at most 65,536 pairs.
 
         Raises `InvalidLabels` if no response holds a word.
         """
-        responses = pc.unique(_responses(pairs))
+        responses = pc.unique(_responses(sample_pairs(pairs)))
         responses = responses.take(pc.sort_indices(responses))
         counts = self._count_words(responses)
         documents = np.bincount(counts.indices, minlength=COLUMNS)

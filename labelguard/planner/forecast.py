@@ -19,9 +19,9 @@ from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.learning.features import (
     PairFeatures,
     default_features,
+    fit_features,
+    fit_usable_features,
     left_out_note,
-    open_fitted,
-    open_usable,
 )
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import advice, components, tuning
@@ -104,13 +104,12 @@ def plan(
     provider: PairFeatures | None
     unusable: list[str] = []
     if named:
-        provider = open_fitted(features, pairs.table, progress)
+        provider, x = fit_features(features, pairs.table, progress)
     else:
-        features, provider, unusable = open_usable(features, pairs.table, progress)
+        features, provider, x, unusable = fit_usable_features(features, pairs.table, progress)
     rows = pairs.rows
     if provider is None and rows.choices:
         raise InvalidLabels(_no_features_note(unusable, "no choice can be planned"))
-    x = provider(pairs.table) if provider else np.zeros((len(pairs.table), 0), np.float32)
     units = len(np.unique(rows.unit))
     delta = choose_usual_delta(units) if delta is None else delta
     bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None

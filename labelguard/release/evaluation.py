@@ -243,7 +243,7 @@ class HeldOut(Mechanism[Design]):
         if first is not None:
             self._check_same_coordinates(context, first)
         provider = coordinates.load_provider(context.progress, context.workers)
-        pairs = find_distinct_pairs(context.staged)
+        pairs = find_distinct_pairs(context.staged, context.executor)
         _, rows = read_planned_comparisons(context, plan, pairs)
         if first is None and not recorded:
             check_has_new_labels(rows)

@@ -26,7 +26,7 @@ from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
 from labelguard.learning.columns import FeatureColumn
-from labelguard.learning.features import PairFeatures, open_fitted
+from labelguard.learning.features import PairFeatures, fit_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.opening import OpenProject
@@ -50,10 +50,9 @@ class Featured:
 
     @classmethod
     def fit(cls, staged: Staged, spec: str, progress: Progress, workers: Workers) -> Self:
-        """Fit the features of a staged input; raises as `find_distinct_pairs` and `open_fitted`."""
-        pairs = find_distinct_pairs(staged)
-        provider = open_fitted(spec, pairs.table, progress, workers)
-        x = provider(pairs.table)
+        """Fit features of a staged input; raises as `find_distinct_pairs` and `fit_features`."""
+        pairs = find_distinct_pairs(staged, workers.executor)
+        provider, x = fit_features(spec, pairs.table, progress, workers)
         compared = _renumber_units(read_comparisons(staged, pairs.of_row), len(x))
         return cls(spec, pairs, provider, x, compared)
 

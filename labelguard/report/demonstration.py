@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelguard.budget.policy import choose_usual_delta
 from labelguard.errors import ProjectError
 from labelguard.learning import heads
-from labelguard.learning.features import open_fitted
+from labelguard.learning.features import fit_features
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
@@ -164,12 +164,12 @@ class _Trials:
     ) -> _Trials:
         """Fit the features, on public pairs, and compute them once."""
         pairs = _select_pair_texts(labels)
-        features = open_fitted(FEATURES, pairs, progress)
+        features, x = fit_features(FEATURES, pairs, progress)
         strict = fresh.filter(pl.col("label").is_not_null())
         return cls(
             file,
             labels.with_row_index("row"),
-            features(pairs),
+            x,
             features(_select_pair_texts(strict)),
             strict["label"].to_numpy(),
             choose_usual_delta(labels["labeler_id"].n_unique()),

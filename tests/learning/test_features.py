@@ -16,7 +16,7 @@ from labelguard.learning.features import (
     Group,
     PairFeatures,
     default_features,
-    open_fitted,
+    fit_features,
     open_provider,
 )
 from labelguard.learning.style import FUNCTIONS
@@ -435,7 +435,7 @@ def equally_long():
 
 def test_functions_of_texts_that_are_zero_for_every_pair_are_left_out():
     """Also of later pairs: which are left out follows from the texts of the first ones alone."""
-    provider = open_fitted("length+text", equally_long(), no_progress)
+    provider = fit_features("length+text", equally_long(), no_progress)[0]
     assert provider.left_out() == ("length",)
     again = open_provider("length+text", provider.state())
     later = pa.table({"prompt": ["p"], "first": ["ab"], "second": ["cd and ef"]})

@@ -10,7 +10,7 @@ from support.tiny_models import config, tokenizer
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
-from labelguard.learning.features import open_fitted
+from labelguard.learning.features import fit_features
 from labelguard.release.model_card import LearnedRelease, front_matter, list_learned_releases
 from labelguard.text import no_progress
 
@@ -88,7 +88,7 @@ SIDES = ("first", "second")
 
 def compute_rewards(directory, table, options=",dtype=float32"):
     """The unscaled feature of every pair."""
-    fitted = open_fitted(f"reward:{directory}{options}", table, no_progress)
+    fitted = fit_features(f"reward:{directory}{options}", table, no_progress)[0]
     found = fitted(table) / np.float32(fitted.state()["scale"][0])
     assert found.shape == (table.num_rows, 1)
     return found[:, 0]
@@ -119,12 +119,12 @@ def test_a_tokenizer_without_template_and_padding_scores_the_same(judge, tmp_pat
 def test_models_that_give_no_scalar_are_refused(tmp_path):
     classifier(2).save_pretrained(tmp_path / "two")
     with pytest.raises(LabelguardError, match=r"expected one label.*found 2 labels"):
-        open_fitted(f"reward:{tmp_path / 'two'}", pairs(), no_progress)
+        fit_features(f"reward:{tmp_path / 'two'}", pairs(), no_progress)
     from transformers import GPT2Model
 
     GPT2Model(config()).save_pretrained(tmp_path / "none")
     with pytest.raises(LabelguardError, match=r"expected a sequence-cl.*found GPT2Model; an enc"):
-        open_fitted(f"reward:{tmp_path / 'none'}", pairs(), no_progress)
+        fit_features(f"reward:{tmp_path / 'none'}", pairs(), no_progress)
 
 
 @pytest.mark.parametrize("spec", ["reward", "hf"])
@@ -134,7 +134,7 @@ def test_a_model_that_was_trained_on_raw_labels_is_no_feature(judge, tmp_path, s
         f"---\ntags: [non-private]\n{front_matter((), 'base')}---\n"
     )
     with pytest.raises(LabelguardError, match="raw labels"):
-        open_fitted(f"{spec}:{raw}", pairs(), no_progress)
+        fit_features(f"{spec}:{raw}", pairs(), no_progress)
 
 
 def test_the_card_of_a_release_names_the_releases_that_its_features_learned_from(judge, tmp_path):

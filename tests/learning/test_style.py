@@ -10,7 +10,7 @@ import pytest
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning import sources
 from labelguard.learning.columns import FeatureColumn, parse_feature_columns
-from labelguard.learning.features import open_fitted, open_provider
+from labelguard.learning.features import fit_features, open_provider
 from labelguard.learning.sources import SourceFeatures
 from labelguard.learning.style import CLIP, FUNCTIONS, StyleFeatures
 from labelguard.text import no_progress
@@ -98,7 +98,7 @@ def test_a_restored_provider_computes_the_same_and_says_so():
     chats = [[{"role": "assistant", "content": f"{'well, ' * n}yes?"}] for n in range(9)]
     asked = [[{"role": "user", "content": "Does it?"}]] * 9
     pairs = pa.table({"prompt": asked, "first": chats, "second": chats[::-1]})
-    fitted = open_fitted("style+length", pairs, no_progress)
+    fitted = fit_features("style+length", pairs, no_progress)[0]
     again = open_provider("style+length", fitted.state())
     assert np.array_equal(fitted(pairs), again(pairs)) and fitted.identity() == again.identity()
     with pytest.raises(LabelguardError, match="take no options"):

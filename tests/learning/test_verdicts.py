@@ -10,7 +10,7 @@ from support.tiny_models import gpt2, tokenizer
 
 from labelguard.errors import LabelguardError
 from labelguard.inputs.pairs import read_pairs
-from labelguard.learning.features import open_fitted
+from labelguard.learning.features import fit_features
 from labelguard.text import no_progress
 
 PAIRS = {
@@ -39,7 +39,7 @@ def cache(tmp_path, monkeypatch):
 
 def verdicts(spec, table):
     """The unscaled feature of every pair."""
-    fitted = open_fitted(spec, table, no_progress)
+    fitted = fit_features(spec, table, no_progress)[0]
     return fitted(table)[:, 0] / np.float32(fitted.state()["scale"][0])
 
 
@@ -73,7 +73,7 @@ def test_a_language_model_is_asked_in_both_orders(judge):
 def test_long_texts_leave_the_question_whole(judge):
     long = {name: [text * 100 for text in column] for name, column in PAIRS.items()}
     spec = f"verdict:model={judge},dtype=float32,max_tokens=200"
-    provider = open_fitted(spec, pa.table(long), no_progress)
+    provider = fit_features(spec, pa.table(long), no_progress)[0]
     [part] = provider._parts
     texts = part._list_distinct_texts(pa.table(long))
     for ids in part._input_tokenizer(texts.prompts, texts.responses):

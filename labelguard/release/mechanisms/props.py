@@ -24,7 +24,7 @@ from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.learning.columns import parse_feature_columns
-from labelguard.learning.features import PairFeatures, open_fitted
+from labelguard.learning.features import PairFeatures, fit_features
 from labelguard.learning.learners import (
     GROUP,
     HeadLearner,
@@ -105,7 +105,7 @@ class Relabelling(Mechanism[PreparedStages]):
         """Prepare features of the public pairs, or whatever the learner takes of them."""
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
-        pairs = find_distinct_pairs(context.staged)
+        pairs = find_distinct_pairs(context.staged, context.executor)
         learner = prepare_learner(self.options, pairs, context, recorded)
         parameters = {"learner": self.options.learner, "identity": dict(learner.identity)}
         # A head is a matter of seconds; whatever else learns may need the night.
@@ -329,8 +329,8 @@ class HeadOfPairs:
         cls, options: PropsOptions, pairs: DistinctPairs, context: ReleaseContext
     ) -> HeadOfPairs:
         """Return the head of these options, with features fitted to the pairs."""
-        provider = open_fitted(options.features, pairs.table, context.progress, context.workers)
-        x = provider(pairs.table)
+        table, workers = pairs.table, context.workers
+        provider, x = fit_features(options.features, table, context.progress, workers)
         shape = Shape(**asdict(_DEFAULT_SHAPE) | options.collect_shape_options())
         axes = choose_basis(compute_spectrum(x), shape)
         return cls(options.features, provider, shape, axes, axes.coordinates(x))

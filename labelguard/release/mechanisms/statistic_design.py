@@ -19,7 +19,7 @@ from labelguard.errors import LedgerError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
-from labelguard.learning.features import PairFeatures, open_fitted
+from labelguard.learning.features import PairFeatures, fit_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
@@ -276,11 +276,10 @@ def _compute_pairs_and_features(
     featured = context.featured
     if featured is not None and featured.spec == spec and first is None:
         return featured.pairs, featured.provider, featured.x
-    pairs = find_distinct_pairs(context.staged)
+    pairs = find_distinct_pairs(context.staged, context.executor)
     if first is None:
-        provider = open_fitted(spec, pairs.table, context.progress, context.workers)
-    else:
-        provider = first.load_provider(context.progress, context.workers)
+        return pairs, *fit_features(spec, pairs.table, context.progress, context.workers)
+    provider = first.load_provider(context.progress, context.workers)
     return pairs, provider, provider(pairs.table)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.learning.features import Group
+from labelguard.learning.newton import blocks
 from labelguard.mechanisms import moments, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.moments import Comparisons
@@ -97,10 +98,11 @@ def describe_head(
     `scale` is what its coefficients were multiplied by beyond the fit, and `design_effect` by what
     labels scatter more than independent ones.
     """
-    margin = (x @ coefficients.astype(np.float32)).astype(np.float64)
-    square = np.einsum("ij,ij->j", x, x, dtype=np.float64) / len(x)
     # The sides' order is arbitrary: moments are around 0.
-    carried = (margin @ x.astype(np.float64)) / len(x) * coefficients
+    square, carried = np.zeros((2, len(coefficients)))
+    for _, block in blocks(x):
+        square += np.einsum("ij,ij->j", block, block) / len(x)
+        carried += (block @ coefficients) @ block / len(x) * coefficients
     whole = float(carried.sum())
     share = carried / whole if whole > 0 else np.zeros_like(carried)
     errors = _compute_coefficient_errors(windows, shape, basis, coefficients, scale, design_effect)

@@ -120,7 +120,9 @@ class GradientMechanism(Mechanism[GradientRun]):
         assert sampling is not None
         self.options.check_sampling(sampling)
         featured = self._featurize(context)
-        pairs = featured.pairs if featured else find_distinct_pairs(context.staged)
+        pairs = (
+            featured.pairs if featured else find_distinct_pairs(context.staged, context.executor)
+        )
         rows = read_planned_comparisons(context, plan, pairs, released_too=True)[1]
         check_has_new_labels(rows)
         row, rows = select_rows(
