@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import parse_feature_columns
-from labelguard.learning.features import PairFeatures, open_part, open_provider
+from labelguard.learning.features import PairFeatures, open_provider
+from labelguard.learning.providers import open_part
 from labelguard.project.opening import Where
 from labelguard.release.head import FILE, Head
 from labelguard.release.model_card import (

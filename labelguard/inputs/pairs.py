@@ -28,7 +28,7 @@ from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, open_executor, run_over_buckets
+from labelguard.storage.executor import Executor, Workers, open_executor, run_over_buckets
 from labelguard.storage.files import fresh_directory
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
@@ -47,7 +47,8 @@ class DistinctPairs:
     their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
     of their contents, and `number` their numbers within a ranking; `first_row` (pairs,) is one
     staged row of each, `of_row` (staged rows,) says which pair each row compared. `questions` is
-    what was asked about each, if the input says it: a pair under two questions is two pairs.
+    what was asked about each, if the input says it: a pair under two questions is two pairs. The
+    table's rows are in `files`, as long as the job's scratch space is there.
     """
 
     table: pa.Table
@@ -58,9 +59,14 @@ class DistinctPairs:
     first_row: NDArray[np.intp]
     of_row: NDArray[np.intp]
     questions: pa.ChunkedArray | None = None
+    files: tuple[Path, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def assign_to(self, workers: Workers) -> Workers:
+        """Return workers who find these pairs in files."""
+        return replace(workers, pairs=self.files)
 
     def renumber(self, rows: NDArray[np.intp]) -> DistinctPairs:
         """Return the same for staged rows with other numbers: row i was `rows[i]`; no other stays.
@@ -125,6 +131,7 @@ def find_distinct_pairs(
     )
     of_row = np.full(staged.rows, -1, np.intp)
     tables: list[pa.Table] = []
+    files: list[Path] = []
     count = 0
     over = executor or open_executor()
     parts = run_over_buckets(over, write_distinct_pairs, task, count=staged.buckets)
@@ -132,6 +139,7 @@ def find_distinct_pairs(
         of_row[row] = count + pair
         if (table := buckets.read_bucket(task.pairs, bucket)) is not None:
             tables.append(table)
+            files.append(buckets.bucket_path(task.pairs, bucket))
             count += table.num_rows
     table = pa.concat_tables(tables)
     items, numbers = buckets.read_blocks(table, "item"), buckets.read_column(table, "number")
@@ -149,6 +157,7 @@ def find_distinct_pairs(
         buckets.read_column(table, "row").astype(np.intp),
         of_row,
         table["question"] if staged.questions else None,
+        tuple(files),
     )
 
 

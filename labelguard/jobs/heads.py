@@ -22,14 +22,9 @@ from labelguard.configuration.loader import SettingsTable, setting
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.learning.columns import parse_feature_columns
-from labelguard.learning.features import (
-    PairFeatures,
-    check_features,
-    default_features,
-    fit_features,
-    open_provider,
-)
+from labelguard.learning.features import PairFeatures, fit_features, open_provider
 from labelguard.learning.learners import HeadLearner
+from labelguard.learning.providers import check_features, default_features
 from labelguard.mechanisms.geometry import Basis, Shape, compute_spectrum
 from labelguard.mechanisms.geometry import choose_basis as fit_basis
 from labelguard.project.opening import OpenProject

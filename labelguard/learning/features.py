@@ -24,69 +24,50 @@ attribute `weight` the norm is that: `style` has ¼, since few of its many funct
 time, and at 1 they took the place of better directions where labelers are few
 (docs/results/utility.md#few-labelers).
 
-A package adds a provider by an entry point in the group `labelguard.features`: a callable
-(options, state) → `FeatureProvider`, where `options` is the text after the colon and `state` what
-an earlier provider's `state()` returned, or None. A provider whose numbers have names says them in
-a method `names()`. One whose numbers are of sources says in `has_known_sources(pairs)` of which
-pairs it knows both, and in `parts()` the stratum and the name of each column. Neither `+` nor `,`
-can be part of an option.
+Parts have the interface of `learning.providers`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelguard import extras, plugins
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column, plain_text
-from labelguard.spelling import suggest
-from labelguard.storage.arrays import allocate
-from labelguard.storage.executor import Workers
-from labelguard.text import DEFAULT_FEATURES, Progress, no_progress
-
-GROUP = "labelguard.features"
-
-Features: TypeAlias = NDArray[np.float32]
-State: TypeAlias = Mapping[str, NDArray[Any]]
+from labelguard.learning.providers import (
+    FeatureProvider,
+    Features,
+    State,
+    Stateless,
+    open_part,
+    refuse_options,
+)
+from labelguard.storage.buckets import check_seen, read_table
+from labelguard.storage.executor import Workers, run_over_buckets
+from labelguard.storage.portions import (
+    PORTION,
+    SharedArray,
+    allocate,
+    choose_workers,
+    rows_of_portion,
+)
+from labelguard.text import Progress, no_progress
 
 _SCALES, _WIDTHS = "scale", "width"
-# Pairs whose features are computed at a time.
-PORTION = 1 << 16
-# Of more pairs a part that learns from texts sees so many, evenly spaced.
-FITTED_PAIRS = 1 << 16
 # How parts begin that are what a public judge says.
 JUDGES = ("verdict:", "reward:")
 # Functions of any text, which are taken unasked: one that is 0 for all pairs is left out.
 _OF_TEXTS = frozenset({"length", "style", "minilm", "text"})
-
-
-class FeatureProvider(Protocol):
-    """A public function of pairs.
-
-    `pairs` has columns `prompt`, `first` and `second`, all text or all chats (lists of structs with
-    `role` and `content`), and possibly numeric difference columns `feature_<name>`.
-    """
-
-    def fit(self, pairs: pa.Table) -> None:
-        """Learn from public pairs; most providers learn nothing."""
-
-    def __call__(self, pairs: pa.Table) -> Features:
-        """Return φ(prompt, first) − φ(prompt, second) of every pair: shape (n, d), float32."""
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays needed to compute the same features later; often none."""
-
-    def identity(self) -> str:
-        """Return a stable text that names the function: encoder, digest of weights, settings."""
 
 
 @dataclass(frozen=True)
@@ -108,25 +89,6 @@ class Group:
     def has_sources(self) -> bool:
         """Return True if the columns are of sources that wrote the responses."""
         return self.name.partition(":")[0] == "source"
-
-
-def default_features() -> str:
-    """Return the best features that this installation can compute.
-
-    A project without a specification takes them at its first release and keeps them.
-    """
-    return "length+style+text" if extras.list_missing_packages("encoders") else DEFAULT_FEATURES
-
-
-def check_features(spec: str) -> None:
-    """Raise what `open_provider` would for features that cannot be computed here, opening none.
-
-    A provider that needs an extra has its name in the attribute `extra`.
-    """
-    for part in spec.split("+"):
-        name = part.strip().partition(":")[0]
-        if extra := getattr(_factory(name), "extra", None):
-            extras.require_extra(extra, f"features {name}")
 
 
 def open_provider(spec: str, state: State | None = None) -> PairFeatures:
@@ -219,11 +181,11 @@ class PairFeatures:
         self._scale = scale
         self._width = width
         self._progress: Progress = no_progress
-        self._scratch: Path | None = None
+        self._workers: Workers | None = None
 
     def set_progress(self, progress: Progress, workers: Workers | None = None) -> None:
         """Have the parts that take long report to `progress`, and use `workers` if they can."""
-        self._progress, self._scratch = progress, workers.scratch if workers else None
+        self._progress, self._workers = progress, workers
         self._report_within(0.0, 1.0)
         for part in self._parts:
             if hasattr(part, "workers"):
@@ -316,7 +278,8 @@ class PairFeatures:
         state = self.state()
         return f"{text} state=sha256:{_digest(state)}" if state else text
 
-    def _features(self, number: int, pairs: pa.Table) -> Features:
+    def compute_part(self, number: int, pairs: pa.Table) -> Features:
+        """Return the features of one part, not scaled; raises as a call does."""
         with np.errstate(over="ignore"):  # overflow is refused below
             features = np.asarray(self._parts[number](pairs), dtype=np.float32)
         rows = pairs.num_rows
@@ -349,18 +312,49 @@ class PairFeatures:
 
         Some pairs at a time, since their texts need many times the memory of their features.
         """
-        rows, widths = pairs.num_rows, np.zeros(len(self._parts), np.int64)
-        x, squares = np.empty((rows, 0), np.float32), np.zeros(len(self._parts))
-        for start in range(0, max(rows, 1), PORTION):
-            portion = pairs.slice(start, PORTION)
-            self._report_within(start / max(rows, 1), portion.num_rows / max(rows, 1))
-            computed = [self._features(number, portion) for number in range(len(self._parts))]
-            if not start:
-                widths = np.array([part.shape[1] for part in computed])
-                x = allocate((rows, int(widths.sum())), self._scratch)
-            np.concatenate(computed, axis=1, out=x[start : start + PORTION])
-            squares += [np.einsum("ij,ij->", part, part, dtype=np.float64) for part in computed]
+        workers, rows = choose_workers(self._workers, pairs.num_rows), pairs.num_rows
+        self._report_within(0.0, min(1.0, PORTION / max(rows, 1)))
+        first = [self.compute_part(n, pairs.slice(0, PORTION)) for n in range(len(self._parts))]
+        widths = np.array([part.shape[1] for part in first])
+        columns = [
+            slice(end - width, end) for width, end in zip(widths, widths.cumsum(), strict=True)
+        ]
+        x = allocate((rows, int(widths.sum())), workers)
+        np.concatenate(first, axis=1, out=x[:PORTION])
+        mine = self._compute_by_workers(x, columns, workers)
+        for portion in map(rows_of_portion, range(1, -(-rows // PORTION))):
+            table = pairs.slice(portion.start, PORTION)
+            self._report_within(portion.start / rows, len(table) / rows)
+            for number in mine:
+                x[portion, columns[number]] = self.compute_part(number, table)
+        squares = np.zeros(len(columns))
+        for portion in map(rows_of_portion, range(-(-rows // PORTION))):
+            parts = (x[portion, part] for part in columns)
+            squares += [np.einsum("ij,ij->", part, part, dtype=np.float64) for part in parts]
         return x, widths, squares
+
+    def _compute_by_workers(
+        self, x: Features, columns: list[slice], workers: Workers
+    ) -> Collection[int]:
+        """Have other processes compute what they can of x; return the numbers of parts left to do.
+
+        A part that has workers of its own, an encoder, is left.
+        """
+        every = range(len(self._parts))
+        if workers.executor.shares_memory or not workers.pairs:
+            return every
+        theirs = [n for n in every if not hasattr(self._parts[n], "workers")]
+        task = FeatureTask(
+            SharedArray.of(x, workers),
+            tuple((self._names[n], self._parts[n].state(), columns[n]) for n in theirs),
+            workers.pairs,
+            tuple(accumulate((read_table(file).num_rows for file in workers.pairs), initial=0)),
+        )
+        report = partial(self._progress, "computing features")
+        count = len(workers.pairs)
+        done = run_over_buckets(workers.executor, compute_file_features, task, report, count=count)
+        check_seen(len(x), sum(done), "pairs")
+        return [n for n in every if n not in theirs]
 
     def _scale_columns(self, x: Features) -> Features:
         """Multiply the columns of each part by its scale, in place."""
@@ -383,6 +377,31 @@ class PairFeatures:
                 part.progress = report
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class FeatureTask:
+    """A task for `compute_file_features`: x (pairs, d), which is filled, and parts of its columns.
+
+    `parts` are their names, states and columns; `starts` is the first pair of each of the `files`.
+    """
+
+    x: SharedArray
+    parts: tuple[tuple[str, State, slice], ...]
+    files: tuple[Path, ...]
+    starts: tuple[int, ...]
+
+
+def compute_file_features(task: FeatureTask, number: int) -> int:
+    """Write the unscaled features of the pairs of one file into x; return how many these are."""
+    table, x = read_table(task.files[number]), task.x.open("r+")
+    for name, state, columns in task.parts:
+        provider = PairFeatures([name], [open_part(name, state or None)])
+        for at in range(0, table.num_rows, PORTION):
+            pairs = table.slice(at, PORTION)
+            first = task.starts[number] + at
+            x[first : first + pairs.num_rows, columns] = provider.compute_part(0, pairs)
+    return len(table)
+
+
 def _strata(part: Any) -> tuple[str, ...] | None:
     """Return the strata of the columns of a part; None if there are none."""
     strata = tuple(stratum for stratum, _ in part.parts()) if hasattr(part, "parts") else ()
@@ -393,58 +412,6 @@ def length(options: str, state: State | None) -> FeatureProvider:
     """Return the provider `length`."""
     refuse_options("length", options)
     return _Length()
-
-
-class Stateless:
-    """A provider that learns nothing, without state."""
-
-    def fit(self, pairs: pa.Table) -> None:
-        pass
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-
-class FittedProvider:
-    """A provider without options, with named `arrays` that it learns from public pairs."""
-
-    name: ClassVar[str]
-    arrays: ClassVar[frozenset[str]]
-
-    def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
-        if state is not None and set(state) != self.arrays:
-            raise LabelguardError(
-                f"expected a state of {sorted(self.arrays)}, found {sorted(state)}"
-            )
-        self.progress = progress
-        self._state = dict(state or {})
-
-    @property
-    def fitted_state(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays; raises `LabelguardError` before `fit`."""
-        if not self._state:
-            raise LabelguardError(f"features {self.name} must be fitted on public pairs before use")
-        return self._state
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays; {} before `fit`."""
-        return dict(self._state)
-
-
-def sample_pairs(pairs: pa.Table) -> pa.Table:
-    """Return at most `FITTED_PAIRS` of the pairs, evenly spaced.
-
-    The distinct pairs of an input are in the order of a digest, so that these are a random sample.
-    """
-    if pairs.num_rows <= FITTED_PAIRS:
-        return pairs
-    return pairs.take(pa.array(np.arange(FITTED_PAIRS) * pairs.num_rows // FITTED_PAIRS))
-
-
-def refuse_options(name: str, options: str) -> None:
-    """Raise `LabelguardError` for options of a provider that has none."""
-    if options:
-        raise LabelguardError(f"features {name} take no options, found {options}")
 
 
 class _Length(Stateless):
@@ -465,26 +432,6 @@ class _Length(Stateless):
 
     def identity(self) -> str:
         return "length log1p(characters)"
-
-
-def open_part(part: str, state: State | None = None) -> FeatureProvider:
-    """Return the provider of one part of a specification, not scaled; raises as `open_provider`."""
-    name, _, options = part.partition(":")
-    return cast(FeatureProvider, _factory(name)(options, state))
-
-
-def _factory(name: str) -> Any:
-    door = plugins.find_entry_point(GROUP, name)
-    if door is None:
-        known = plugins.list_entry_points(GROUP)
-        raise LabelguardError(
-            f"there are no features {name!r}{suggest(name, known)}; "
-            f"available: {', '.join(known) or 'none'}"
-        )
-    try:
-        return door.load()
-    except ImportError as error:
-        raise extras.MissingExtra(f"features {name} cannot be loaded: {error}") from None
 
 
 def _state_of_part(state: State, number: int) -> dict[str, NDArray[Any]]:

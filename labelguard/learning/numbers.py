@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.features import FeatureProvider, Features, State, Stateless
+from labelguard.learning.providers import FeatureProvider, Features, State, Stateless
 
 
 def columns(options: str, state: State | None) -> FeatureProvider:

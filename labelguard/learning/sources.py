@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import FeatureColumn, parse_source_options
-from labelguard.learning.features import Features, State
+from labelguard.learning.providers import Features, State
 from labelguard.text import escape_controls, pluralize
 
 # More names than this are no systems: the column tells something else.

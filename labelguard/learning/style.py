@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.learning.columns import content_column, plain_text
-from labelguard.learning.features import (
+from labelguard.learning.providers import (
     Features,
     FittedProvider,
     State,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from labelguard.errors import InvalidLabels
 from labelguard.learning.columns import content_column, plain_text
-from labelguard.learning.features import (
+from labelguard.learning.providers import (
     Features,
     FittedProvider,
     State,

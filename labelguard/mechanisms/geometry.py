@@ -14,6 +14,14 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.learning.newton import blocks
+from labelguard.storage.executor import Workers
+from labelguard.storage.portions import (
+    SharedArray,
+    allocate,
+    choose_workers,
+    map_portions,
+    rows_of_portion,
+)
 
 Floats = NDArray[np.float64]
 
@@ -81,23 +89,79 @@ class Basis:
     projection: Floats
     metric: Floats
 
-    def coordinates(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def coordinates(
+        self, x: NDArray[np.float32], workers: Workers | None = None
+    ) -> NDArray[np.float32]:
         """z for each pair, shape (pairs, components)."""
-        return x @ self.projection.astype(np.float32)
+        return project(x, self.projection, workers)
 
 
-def compute_spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spectrum:
+def project(
+    x: NDArray[np.float32], projection: Floats, workers: Workers | None = None
+) -> NDArray[np.float32]:
+    """x · projection in single precision, shape (pairs, components)."""
+    workers = choose_workers(workers, len(x))
+    product: NDArray[np.float32] = allocate((len(x), projection.shape[1]), workers)
+    shared = SharedArray.of(x, workers), SharedArray.of(product, workers)
+    task = _Projecting(*shared, projection.astype(np.float32))
+    for _ in map_portions(workers, project_portion, task, len(x)):
+        pass
+    return product
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Projecting:
+    """A task for `project_portion`: `product` is filled with x · projection."""
+
+    x: SharedArray
+    product: SharedArray
+    projection: NDArray[np.float32]
+
+
+def project_portion(task: _Projecting, portion: int) -> None:
+    """Compute the product of one portion of rows."""
+    rows = rows_of_portion(portion)
+    task.product.open("r+")[rows] = task.x.open()[rows] @ task.projection
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Multiplying:
+    """A task for `multiply_portion`; `counts` (pairs,) are weights."""
+
+    x: SharedArray
+    counts: SharedArray | None
+
+
+def multiply_portion(task: _Multiplying, portion: int) -> Floats:
+    """Return Σ count x xᵀ over one portion of rows, shape (d, d)."""
+    rows = rows_of_portion(portion)
+    x = task.x.open()[rows]
+    counts = None if task.counts is None else task.counts.open()[rows]
+    total = np.zeros((x.shape[1], x.shape[1]))
+    # Squares in single precision would hide, or make up, axes below 1e-7 of the largest.
+    for part, block in blocks(x):
+        weighted = block if counts is None else block * np.sqrt(counts[part])[:, None]
+        total += weighted.T @ weighted
+    return total
+
+
+def compute_spectrum(
+    x: NDArray[np.float32],
+    counts: NDArray[Any] | None = None,
+    workers: Workers | None = None,
+) -> Spectrum:
     """Principal axes of x (pairs, d); `counts` (pairs,) says how many labels each pair has.
 
     The axes' signs are fixed, so that the same pairs give the same coordinates.
     Raises `InvalidLabels` if no pair differs in any feature, or if a feature is not finite.
     """
     d = x.shape[1]
+    workers = choose_workers(workers, len(x))
+    shared = SharedArray.of(x, workers)
+    task = _Multiplying(shared, None if counts is None else SharedArray.of(counts, workers))
     curvature = np.zeros((d, d))
-    # Squares in single precision would hide, or make up, axes below 1e-7 of the largest.
-    for rows, block in blocks(x):
-        weighted = block if counts is None else block * np.sqrt(counts[rows])[:, None]
-        curvature += weighted.T @ weighted
+    for part in map_portions(workers, multiply_portion, task, len(x)):
+        curvature += part
     if not np.isfinite(curvature).all():
         raise InvalidLabels("expected finite features, found NaN or infinite values")
     values, axes = np.linalg.eigh(curvature / 4)

@@ -294,23 +294,21 @@ def sum_by_labeler(
     """
     order = np.argsort(rows.unit, kind="stable")
     unit, pair, half = rows.unit[order], rows.pair[order], half[order]
+    # What the labeler in whom a chunk ends has so far is the first row of the next one: their sum
+    # is the same to the last bit, whoever else is there.
     carried: NDArray[np.float64] = np.zeros((0, z.shape[1]))
-    last = -1
+    last = np.zeros(0, np.intp)
     for start in range(0, len(order), _CHUNK):
         part = slice(start, start + _CHUNK)
-        firsts = np.flatnonzero(np.diff(unit[part], prepend=-1))
-        sums = np.add.reduceat(z[pair[part]] * half[part, None], firsts, axis=0)
-        units = unit[part][firsts]
-        if len(carried):  # a labeler whose rows began in the chunk before
-            if units[0] == last:
-                sums[0] += carried[0]
-            else:
-                yield np.array([last]), carried
-        last, carried = int(units[-1]), sums[-1:]
+        units = np.concatenate([last, unit[part]])
+        firsts = np.flatnonzero(np.diff(units, prepend=-1))
+        products = np.concatenate([carried, z[pair[part]] * half[part, None]])
+        sums, units = np.add.reduceat(products, firsts, axis=0), units[firsts]
+        last, carried = units[-1:], sums[-1:]
         if len(units) > 1:
             yield units[:-1], sums[:-1]
     if len(carried):
-        yield np.array([last]), carried
+        yield last, carried
 
 
 def add_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.object_]:

@@ -25,13 +25,15 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import ball, gaussian
 from labelguard.errors import InvalidLabels
-from labelguard.learning.features import Group, default_features
+from labelguard.learning.features import Group
 from labelguard.learning.heads import square_sums
+from labelguard.learning.providers import default_features
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import Shape, compute_spectrum
+from labelguard.mechanisms.geometry import Shape, compute_spectrum, project
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import compute_margin_variance, guess_explained_share
+from labelguard.storage.executor import Workers
 from labelguard.text import pluralize
 
 # The numbers of components to choose from: never one direction alone where there are more, since
@@ -64,16 +66,18 @@ class Directions:
     rank: int
 
     @classmethod
-    def of_features(cls, x: NDArray[np.float32], rows: Rows) -> Self:
+    def of_features(
+        cls, x: NDArray[np.float32], rows: Rows, workers: Workers | None = None
+    ) -> Self:
         """Of pairs x (pairs, d) and who labels them.
 
         Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
         """
         if not len(rows):
             raise InvalidLabels("there is no labeled pair")
-        principal = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+        principal = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)), workers)
         axes = min(principal.rank, COUNTS[-1])
-        z = x @ principal.axes[:, :axes].astype(np.float32)
+        z = project(x, principal.axes[:, :axes], workers)
         return cls.of_coordinates(z, principal.values, rows)
 
     @classmethod

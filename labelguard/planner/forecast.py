@@ -18,11 +18,11 @@ from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.learning.features import (
     PairFeatures,
-    default_features,
     fit_features,
     fit_usable_features,
     left_out_note,
 )
+from labelguard.learning.providers import default_features
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import advice, components, tuning
 from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Worth

@@ -23,7 +23,8 @@ from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.learning.columns import FeatureColumn, parse_feature_columns
-from labelguard.learning.features import JUDGES, check_features
+from labelguard.learning.features import JUDGES
+from labelguard.learning.providers import check_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord

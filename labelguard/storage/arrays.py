@@ -1,4 +1,4 @@
-"""Large arrays in scratch files; arrays in .npz files, without pickle or compression.
+"""Arrays in .npz files: without pickle, without compression, never larger than the file.
 
 A compressed file of a megabyte can hold a gigabyte of zeros; what is stored as it is cannot.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import math
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-# Bytes of an array that memory is not to hold as a whole.
-_LARGE = 64 << 20
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -41,22 +37,6 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
             return {m.filename.removesuffix(".npy"): _read_array(file, m) for m in members}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(str(error)) from None
-
-
-def allocate(shape: tuple[int, int], scratch: Path | None) -> NDArray[np.float32]:
-    """Return an empty array (rows, columns), in a file in `scratch` if it is a large one.
-
-    The system keeps of a file in memory what there is room for. The file has no name, and goes
-    with the array. Raises `OSError` where the disk is full.
-    """
-    size = math.prod(shape) * np.dtype(np.float32).itemsize
-    if scratch is None or size < _LARGE:
-        return np.empty(shape, np.float32)
-    with tempfile.TemporaryFile(dir=scratch) as file:
-        for start in range(0, size, _LARGE):  # a full disk would end the process in a map's write
-            file.write(bytes(min(_LARGE, size - start)))
-        file.flush()
-        return np.memmap(file, np.float32, "r+", shape=shape).view(np.ndarray)
 
 
 _FORMAT: Any = np.lib.format  # not typed before NumPy 2.3

@@ -129,8 +129,11 @@ def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
     its rows would be lost without a word.
     """
     path = bucket_path(directory, bucket)
-    if not path.stat().st_size:
-        return None
+    return read_table(path) if path.stat().st_size else None
+
+
+def read_table(path: Path) -> pa.Table:
+    """Return the table of an Arrow file, memory-mapped."""
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
         return reader.read_all()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from labelguard_connectors.clusters.processes import Processes
@@ -35,6 +36,7 @@ from labelguard.release.mechanisms import props
 from labelguard.report import overview
 from labelguard.storage import buckets
 from labelguard.storage.executor import run_over_buckets
+from labelguard.storage.portions import PORTION
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
 FRAME = pl.from_arrow(TABLE)
@@ -70,13 +72,43 @@ def test_processes_release_the_bytes_of_threads(options, workers, shards, tmp_pa
     assert here == there and "data.parquet" in here[0] and len(here[1]) > 3
 
 
+@pytest.mark.slow
+def test_processes_compute_features_coordinates_and_sums_of_many_pairs(tmp_path, monkeypatch):
+    count = PORTION + 2000
+    rng = np.random.default_rng(4)
+    table = pl.DataFrame(
+        {
+            "labeler_id": rng.integers(0, 90, count).astype(str),
+            "prompt": np.arange(count).astype(str),
+            "response_a": ["x" * size for size in rng.integers(1, 30, count).tolist()],
+            "response_b": "y",
+            "judge_a": rng.standard_normal(count),
+            "judge_b": 0.0,
+            "label": rng.choice([0.0, 0.5, 1.0], count),
+        }
+    )
+    table.write_parquet(tmp_path / "labels.parquet")
+    options = {
+        "mechanism": "statistic",
+        "features": "length+columns:judge",
+        "public_columns": ["judge"],
+    }
+    here, there = (
+        release(tmp_path / name, str(tmp_path / "labels.parquet"), monkeypatch, **options, **engine)
+        for name, engine in (("here", {}), ("there", {"engine": "processes", "workers": 2}))
+    )
+    assert here == there and "head.npz" in here[0]
+
+
 @pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
 def test_what_an_engine_runs_twice_counts_once(options, shards, tmp_path, monkeypatch):
     here = release(tmp_path / "here", shards, monkeypatch, **options)
     engine = Twice()
     monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
     assert release(tmp_path / "there", shards, monkeypatch, **options) == here
-    assert engine.works[:3] == ["stage_file", "sort_bucket", "select_bucket"]
+    assert engine.works[:2] == ["stage_file", "sort_bucket"]
+    by_features = {"write_distinct_pairs", "sum_new_labels"} if options == STATISTIC else set()
+    assert {"select_bucket", *by_features} <= set(engine.works)
     assert engine.works[-1] == "build_published_rows"
     assert overview.verify(tmp_path / "there").ok
 

@@ -20,7 +20,7 @@ from support.twice import Twice
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
-from labelguard.learning.features import open_part
+from labelguard.learning.providers import open_part
 from labelguard.storage.executor import Executor, Threads, Workers
 
 PORTION = 16

@@ -7,19 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.installed import without
+from support.twice import Twice
 
 from labelguard import plugins
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.features import (
-    GROUP,
-    FeatureProvider,
-    Group,
-    PairFeatures,
-    default_features,
-    fit_features,
-    open_provider,
-)
+from labelguard.learning.features import Group, PairFeatures, fit_features, open_provider
+from labelguard.learning.providers import GROUP, FeatureProvider, default_features
 from labelguard.learning.style import FUNCTIONS
+from labelguard.storage import buckets
+from labelguard.storage.executor import Workers
 from labelguard.text import no_progress
 
 ROUNDING = 1e-5  # float32 sums in another order
@@ -536,3 +532,24 @@ def test_default_features_are_the_best_that_is_installed(monkeypatch):
     assert default_features() == "length+style+minilm"
     without(monkeypatch, "torch")
     assert default_features() == "length+style+text"
+
+
+def test_workers_compute_features_of_files_some_pairs_at_a_time(tmp_path, monkeypatch):
+    spec, table = "length+text+style", pairs()
+    expected = fit_features(spec, table, no_progress)[1]
+    files = []
+    for start, stop in ((0, 7), (7, 8), (8, len(table))):
+        buckets.write_bucket(tmp_path, start, table.slice(start, stop - start))
+        files.append(buckets.bucket_path(tmp_path, start))
+    for module in ("learning.features", "storage.portions"):
+        monkeypatch.setattr(f"labelguard.{module}.PORTION", 3)
+    engine = Twice()
+    workers = Workers(engine, tmp_path, tuple(files))
+    fitted, x = fit_features(spec, table, no_progress, workers)
+    assert engine.works == ["compute_file_features"] and isinstance(x, np.memmap)
+    np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(fitted(table), x)
+    fitted.set_progress(no_progress)
+    assert np.array_equal(fitted(table), x)  # and here it is computed without the workers
+    with pytest.raises(LabelguardError, match="8 of 12 pairs are there"):
+        fit_features(spec, table, no_progress, Workers(engine, tmp_path, tuple(files[:2])))

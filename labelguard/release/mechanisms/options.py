@@ -30,7 +30,7 @@ class Options(Protocol):
 
 
 def _find_default_features() -> str:
-    from labelguard.learning.features import default_features
+    from labelguard.learning.providers import default_features
 
     return default_features()
 

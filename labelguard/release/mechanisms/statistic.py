@@ -25,7 +25,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
-from labelguard.mechanisms.statistic import Bounds, Floats
+from labelguard.mechanisms.statistic import Bounds, Floats, Rows
 from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.coefficients import summarize_coefficients
@@ -44,6 +44,8 @@ from labelguard.release.mechanisms.statistic_design import (
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
+from labelguard.storage.buckets import check_seen
+from labelguard.storage.portions import SharedArray
 from labelguard.text import LABEL_TIE
 
 if TYPE_CHECKING:
@@ -200,20 +202,38 @@ class LabelNotes:
     map_path: Path
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class SummingTask:
+    """A task for `sum_new_labels`: what `mark_used_labels` needs, and the public design.
+
+    Of this, there are coordinates `z`, of the new rows their `pair`, `unit` and ranking
+    `size`, and each unit's `weight`. By bucket, `rows` and `units` are its own of these.
+    """
+
+    notes: LabelNotes
+    z: SharedArray
+    pair: SharedArray
+    unit: SharedArray
+    size: SharedArray | None
+    weight: SharedArray
+    choices: bool
+    clip: float
+    step: float
+    rows: Mapping[int, slice]
+    units: Mapping[int, slice]
+
+
 def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Window | None:
     """Sum the new labels and add noise, whose randomness ends with this call.
 
     Which labels were used is noted in the map begun at `map_path`. None if no label is new.
     """
-    task = LabelNotes(
-        context.staged.rows_directory, context.staged.buckets, design.plan.directory, map_path
-    )
-    parts = context.over_buckets("summing", mark_used_labels, task)
-    noted = [part for part in parts if part is not None]
     if design.bounds is None or design.grid is None:
         return None
-    labels = np.concatenate(noted)
-    total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
+    task = _plan_sum(context, design, design.bounds, design.grid.step, map_path)
+    total = np.zeros(design.z.shape[1], np.int64)
+    for part in context.over_buckets("summing", sum_new_labels, task):
+        total += part
     noisy = statistic.add_noise(total, design.grid, keyring.random_bytes(NONCE_BYTES))
     used = np.flatnonzero(statistic.sum_pair_weights(design.rows, design.bounds, len(design.z)))
     return Window(
@@ -232,6 +252,57 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
             design.provider.has_known_sources(design.pairs.table),
         ),
     )
+
+
+def _plan_sum(
+    context: ReleaseContext, design: Design, bounds: Bounds, step: float, map_path: Path
+) -> SummingTask:
+    """Return the task of summing the new labels, whose rows are in the order of buckets."""
+    rows, workers = design.rows, context.workers
+    first = design.plan.first_unit
+    edges = [*first.values(), rows.units]
+    bucket_of_row = np.searchsorted(edges, rows.unit, side="right") - 1
+    starts = np.searchsorted(bucket_of_row, np.arange(len(edges))).tolist()
+
+    def share(values: NDArray[Any]) -> SharedArray:
+        return SharedArray.of(values, workers)
+
+    return SummingTask(
+        LabelNotes(
+            context.staged.rows_directory, context.staged.buckets, design.plan.directory, map_path
+        ),
+        share(design.z),
+        share(rows.pair),
+        share(rows.unit),
+        None if rows.size is None else share(rows.size),
+        share(bounds.weight),
+        rows.choices,
+        bounds.clip,
+        step,
+        dict(zip(first, map(slice, starts, starts[1:]), strict=False)),
+        dict(zip(first, map(slice, edges, edges[1:]), strict=False)),
+    )
+
+
+def sum_new_labels(task: SummingTask, bucket: int) -> NDArray[np.int64]:
+    """Sum the new labels of one bucket, and note in the map which these are.
+
+    PRIVATE: returns their clipped sum on the grid, (components,).
+    """
+    labels, z = mark_used_labels(task.notes, bucket), task.z.open()
+    if labels is None or not len(labels):
+        return np.zeros(z.shape[1], np.int64)
+    own, units = task.rows[bucket], task.units[bucket]
+    rows = Rows(
+        np.asarray(task.pair.open()[own]),
+        np.asarray(task.unit.open()[own]) - units.start,
+        units.stop - units.start,
+        size=None if task.size is None else np.asarray(task.size.open()[own]),
+        choices=task.choices,
+    )
+    check_seen(len(rows), len(labels), "labels")
+    bounds = Bounds(task.clip, np.asarray(task.weight.open()[units]), 2 * task.clip)
+    return statistic.exact_sum(z, rows, labels, bounds, task.step)
 
 
 def mark_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:

@@ -35,6 +35,7 @@ from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
+from labelguard.storage.executor import Workers
 
 
 def check_identity(noun: str, recorded: str, present: str) -> None:
@@ -179,12 +180,13 @@ def design_window(
     if first is not None:
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _choose_shape(x, rows, noise, options, recorded)
-        coordinates = choose_basis(compute_spectrum(x, counts), shape)
+        shape = _choose_shape(x, rows, noise, options, recorded, context.workers)
+        spectrum = compute_spectrum(x, counts, context.workers)
+        coordinates = choose_basis(spectrum, shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if context.staged.choices else {}
-    z = coordinates.coordinates(x)
+    z = coordinates.coordinates(x, context.workers)
     return complete_design(
         noise,
         rows,
@@ -277,9 +279,10 @@ def _compute_pairs_and_features(
     if featured is not None and featured.spec == spec and first is None:
         return featured.pairs, featured.provider, featured.x
     pairs = find_distinct_pairs(context.staged, context.executor)
+    workers = pairs.assign_to(context.workers)
     if first is None:
-        return pairs, *fit_features(spec, pairs.table, context.progress, context.workers)
-    provider = first.load_provider(context.progress, context.workers)
+        return pairs, *fit_features(spec, pairs.table, context.progress, workers)
+    provider = first.load_provider(context.progress, workers)
     return pairs, provider, provider(pairs.table)
 
 
@@ -295,6 +298,7 @@ def _choose_shape(
     noise: Noise,
     options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
+    workers: Workers,
 ) -> Shape:
     """Return the shape: as recorded, as asked, and its components by public columns."""
     if recorded:
@@ -302,7 +306,8 @@ def _choose_shape(
     fixed = options.collect_shape_options()
     if {"components", "ridge"} <= fixed.keys():
         return Shape(**fixed)
-    return replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **fixed)
+    directions = Directions.of_features(x, rows, workers)
+    return replace(directions.choose_shape(lambda _: noise), **fixed)
 
 
 @dataclass(frozen=True)

@@ -131,10 +131,10 @@ def _compute_coefficient_errors(
     for window in windows:
         if window.square_weight is None:
             return None
-        z = window.z.astype(np.float64)
-        bend = 0.25 / np.cosh(np.minimum(np.abs(z @ theta) / 2, 300)) ** 2
-        curvature += (z * (bend * window.weight)[:, None]).T @ z
-        scatter += (z * (bend * window.square_weight)[:, None]).T @ z
+        for rows, z in blocks(window.z):
+            bend = 0.25 / np.cosh(np.minimum(np.abs(z @ theta) / 2, 300)) ** 2
+            curvature += (z * (bend * window.weight[rows])[:, None]).T @ z
+            scatter += (z * (bend * window.square_weight[rows])[:, None]).T @ z
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
     every = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])

@@ -33,7 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.learning.features import Features
+from labelguard.learning.providers import Features
 from labelguard.release.model_card import find_learned_releases
 from labelguard.storage.executor import Workers, run_ahead, run_over_buckets
 from labelguard.text import Progress

@@ -14,7 +14,7 @@ from typing import Any
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.learning.features import State
+from labelguard.learning.providers import State
 from labelguard_trainer.features.encoder import (
     SETTINGS,
     TOKENIZER,

@@ -21,7 +21,7 @@ import pyarrow as pa
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import content_column
-from labelguard.learning.features import Features, State
+from labelguard.learning.providers import Features, State
 from labelguard_trainer.features.encoder import FrozenJudge
 from labelguard_trainer.features.providers import (
     EXTRA,

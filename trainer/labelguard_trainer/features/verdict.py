@@ -22,7 +22,7 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning import numbers
 from labelguard.learning.columns import content_column, is_verdict_of_model
-from labelguard.learning.features import FeatureProvider, Features, State
+from labelguard.learning.providers import FeatureProvider, Features, State
 from labelguard_trainer.features.encoder import FrozenJudge
 from labelguard_trainer.features.providers import EXTRA, build_judge_config, check_architecture
 from labelguard_trainer.features.tokens import (
