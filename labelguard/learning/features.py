@@ -158,24 +158,24 @@ def open_fitted(
 
 
 def open_usable(
-    spec: str, pairs: pa.Table, progress: Progress
+    spec: str, pairs: pa.Table, progress: Progress, workers: Workers | None = None
 ) -> tuple[str, PairFeatures | None, list[str]]:
     """Return the parts of `spec` that say something of these public pairs as a specification and
     fitted on them, and the names of the others; None where no part does.
     """
     try:
-        return spec, open_fitted(spec, pairs, progress), []
+        return spec, open_fitted(spec, pairs, progress, workers), []
     except InvalidLabels:
         usable, others = [], []
         for name in spec.split("+"):
             try:
-                open_fitted(name, pairs, progress)
+                open_fitted(name, pairs, progress, workers)
             except InvalidLabels:
                 others.append(name)
             else:
                 usable.append(name)
         spec = "+".join(usable)
-        return spec, open_fitted(spec, pairs, progress) if usable else None, others
+        return spec, open_fitted(spec, pairs, progress, workers) if usable else None, others
 
 
 def left_out_note(names: Iterable[str]) -> str:
