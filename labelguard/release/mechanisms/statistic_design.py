@@ -280,7 +280,7 @@ def _compute_pairs_and_features(
     if first is None:
         provider = open_fitted(spec, pairs.table, context.progress, context.workers)
     else:
-        provider = first.load_provider(context.progress, context.workers)
+        provider = first.load_provider_to_join(context.progress, context.workers)
     return pairs, provider, provider(pairs.table)
 
 
