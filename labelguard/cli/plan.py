@@ -212,6 +212,7 @@ def _print_forecast_table(result: PlanResult) -> None:
     help="Bound of randomized response; default: the best of several.",
 )
 @click.option("--all", "every", is_flag=True, help="Print every mechanism at every ε.")
+@declared_options(RunOptions, "engine", "address", "buckets", "workers")
 @directory_option("plan", help="Write plan.html, accuracy.png and plan.json to DIR.")
 @source_option
 @prints(_print_plan, wait=True)
@@ -233,7 +234,8 @@ def plan(
     plans for labels ingested from annotation tools, of --source if there are several. Labels are
     simulated over the real pairs, labelers and counts, for every mechanism at every ε (--all).
     Of several releases, each has as many new labels as INPUT. Charges nothing, and needs no
-    project if INPUT is given.
+    project if INPUT is given. Workers of --engine read files and encode texts, and need to see
+    TMPDIR.
 
     \b
     Example:

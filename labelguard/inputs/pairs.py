@@ -240,6 +240,7 @@ def read_pairs(
     scratch: Path | None = None,
     first: bool = False,
     executor: Executor | None = None,
+    count: int = buckets.BUCKETS,
     progress: Progress = no_progress,
 ) -> Pairs:
     """Read an input without its private columns (`PRIVATE_ROLES`), which are dropped at the door.
@@ -250,8 +251,8 @@ def read_pairs(
     what all rows were asked; `format`, `split` and `public_columns` are those of `Reading`.
     `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
     of a project, which has all columns that are declared public. What is read, by workers of the
-    `executor` if one is given, lies in a directory of its own in `scratch`, or in TMPDIR, that only
-    its owner can enter, until the end of the call.
+    `executor` if one is given, lies in `count` buckets, in a directory of its own in `scratch`, or
+    in TMPDIR, that only its owner can enter, until the end of the call.
 
     Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_public_columns`.
     """
@@ -269,7 +270,9 @@ def read_pairs(
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)
         keys = KeyRing.public()  # pseudonyms for this reading only
-        options = StagingOptions(reading, "", quarantine=skip_bad, max_input_bytes=max_input_bytes)
+        options = StagingOptions(
+            reading, "", quarantine=skip_bad, buckets=count, max_input_bytes=max_input_bytes
+        )
         staged = stage(
             source,
             work / "input",

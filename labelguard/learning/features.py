@@ -22,9 +22,7 @@ Each part, a single one too, is a group: it is scaled to a mean squared norm of 
 is fitted on, so that a few strong numbers are not drowned by 384 weak ones. Of a part with an
 attribute `weight` the norm is that: `style` has ¼, since few of its many functions matter at a
 time, and at 1 they took the place of better directions where labelers are few
-(docs/results/utility.md#few-labelers).
-
-Parts have the interface of `learning.providers`.
+(docs/results/utility.md#few-labelers). `learning.providers` has the interface of parts.
 """
 
 from __future__ import annotations
@@ -127,7 +125,7 @@ def fit_features(
 
 
 def fit_usable_features(
-    spec: str, pairs: pa.Table, progress: Progress
+    spec: str, pairs: pa.Table, progress: Progress, workers: Workers | None = None
 ) -> tuple[str, PairFeatures | None, Features, list[str]]:
     """Fit the parts of `spec` that say something of these public pairs.
 
@@ -135,12 +133,12 @@ def fit_usable_features(
     features (n, d), and the names of the other parts.
     """
     try:
-        return spec, *fit_features(spec, pairs, progress), []
+        return spec, *fit_features(spec, pairs, progress, workers), []
     except InvalidLabels:
         usable, others = [], []
         for name in spec.split("+"):
             try:
-                fit_features(name, pairs, progress)
+                fit_features(name, pairs, progress, workers)
             except InvalidLabels:
                 others.append(name)
             else:
@@ -148,7 +146,7 @@ def fit_usable_features(
         if not usable:
             return "", None, np.zeros((pairs.num_rows, 0), np.float32), others
         spec = "+".join(usable)
-        return spec, *fit_features(spec, pairs, progress), others
+        return spec, *fit_features(spec, pairs, progress, workers), others
 
 
 def left_out_note(names: Iterable[str]) -> str:

@@ -182,7 +182,11 @@ class Ledger:
             if active.policy != policy:
                 raise LedgerError("the policy in force is not the one this job was planned with")
             policies.check_ceiling(connection)
-            self._check_policies_unforged(connection)
+            entries = journal.read_entries(connection)
+            self._refuse_fault(
+                verification.find_terms_fault(connection, entries)
+                or verification.find_uses_fault(connection, entries, active.id, charge.event)
+            )
             allowance = active.allowance_ids[charge.event]
             prices = policies.store_prices(connection, allowance, charge.prices)
             release_id = charges.reserve_release(connection, active.id, allowance, charge, prices)
@@ -255,7 +259,8 @@ class Ledger:
     def _grant_unfinished(self, charge: Charge, epoch: int, crashed: ReleaseRecord) -> Grant:
         """Return the grant of a release that was charged and not finished, if it needs no more."""
         with self.transaction(epoch) as connection:
-            self._check_policies_unforged(connection)
+            entries = journal.read_entries(connection)
+            self._refuse_fault(verification.find_terms_fault(connection, entries))
             record = self.releases.get(crashed.id)
         if (
             record is None
@@ -272,9 +277,8 @@ class Ledger:
             )
         return Grant(record, self.policies.prices(charge.event), _SEAL)
 
-    def _check_policies_unforged(self, connection: sa.Connection) -> None:
-        """Refuse to charge by policies or prices that others wrote."""
-        broken = verification.find_terms_fault(connection, journal.read_entries(connection))
+    def _refuse_fault(self, broken: str | None) -> None:
+        """Refuse to charge by policies, prices or uses that others wrote."""
         if broken:
             raise LedgerError(
                 f"the ledger at {self.address} does not hold: {broken}; nothing was charged; put a "

@@ -19,6 +19,8 @@ _STATES = {"charged": "reserved"} | {
     state: state for state in ("computing", "drawn", "committed", "refunded", "abandoned")
 }
 _POLICY_STATES = {"activated": "active", "closed": "closed"}
+# Entries that say how much is used.
+_COUNTED = ("charged", "refunded")
 # What an entry of each kind tells the date of.
 _DATED = {"policy": "policy", "charged": "release", "retired": "labeler", "erased": "labeler"}
 _POLICY_FACTS = ("name", "settings", "quote", "state")
@@ -49,6 +51,31 @@ def find_terms_fault(connection: sa.Connection, entries: Sequence[journal.Entry]
     )
     read = [] if broken else _parse_entries(entries)
     return broken or _find_policy_fault(connection, read) or _find_price_fault(connection, read)
+
+
+def find_uses_fault(
+    connection: sa.Connection, entries: Sequence[journal.Entry], policy: int, event: str
+) -> str | None:
+    """Return what does not hold of all uses of an event together under a policy, or None.
+
+    One sum, so that every charge can afford it: whoever edits a counter would be charged again for
+    what they have used up. That each labeler's uses hold, only `find_fault` tells.
+    """
+    charged: dict[str, int] = {}
+    for kind, body in _parse_entries([one for one in entries if one.kind in _COUNTED]):
+        if kind == "refunded":
+            charged.pop(body["release"], None)
+        elif (body["policy"], body["event"]) == (policy, event):
+            charged[body["release"]] = body["labels"]
+    a, counters = schema.allowances.c, schema.counters.c
+    allowance = sa.select(a.id).where(a.policy_id == policy, a.event == event).scalar_subquery()
+    used = sa.select(sa.func.sum(counters.used)).where(counters.allowance_id == allowance)
+    if (connection.scalar(used) or 0) == sum(charged.values()):
+        return None
+    return (
+        f"the uses of {event} do not add up to what the journal says was charged; "
+        "labelguard budget verify tells more"
+    )
 
 
 def _parse_entries(entries: Sequence[journal.Entry]) -> _Entries:

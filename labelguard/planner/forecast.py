@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Wo
 from labelguard.planner.outcomes import Forecast, find_best, find_best_with_training
 from labelguard.planner.prior import Prior
 from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.storage.buckets import BUCKETS
+from labelguard.storage.executor import LOCAL, Workers, open_executor
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 V = TypeVar("V", int, float)
@@ -57,6 +60,10 @@ def plan(
     bad_rows: Literal["stop", "quarantine"] = "stop",
     max_input_bytes: int | None = None,
     uses: int = 1,
+    engine: str = LOCAL,
+    address: str | None = None,
+    buckets: int = BUCKETS,
+    workers: int | None = None,
     progress: Progress = no_progress,
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
@@ -73,6 +80,8 @@ def plan(
     input holds.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
     `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
+    `engine`, `address`, `buckets` and `workers` are where files are read and texts encoded, as in
+    `privatize`, with scratch space in TMPDIR; the forecast is computed here, and is the same.
 
     Costs no privacy and needs no project. Raises `InvalidLabels` for an input that cannot be read,
     `PolicyError` for values out of range.
@@ -87,29 +96,33 @@ def plan(
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
     _check_options(unit, max_labels_per_labeler, bad_rows, periods)
     named, prior, features = bool(features), Prior(agreement), features or default_features()
-    pairs = read_pairs(
-        source,
-        columns=columns,
-        question=question,
-        format=format,
-        split=split,
-        public_columns=public_columns,
-        features=features,
-        unit=unit,
-        skip_bad=bad_rows == "quarantine",
-        max_input_bytes=max_input_bytes,
-        first=True,
-        progress=progress,
-    )
-    provider: PairFeatures | None
-    unusable: list[str] = []
-    if named:
-        provider, x = fit_features(features, pairs.table, progress)
-    else:
-        features, provider, x, unusable = fit_usable_features(features, pairs.table, progress)
-    rows = pairs.rows
-    if provider is None and rows.choices:
-        raise InvalidLabels(_no_features_note(unusable, "no choice can be planned"))
+    with contextlib.closing(open_executor(engine, workers, address)) as executor:
+        pairs = read_pairs(
+            source,
+            columns=columns,
+            question=question,
+            format=format,
+            split=split,
+            public_columns=public_columns,
+            features=features,
+            unit=unit,
+            skip_bad=bad_rows == "quarantine",
+            max_input_bytes=max_input_bytes,
+            first=True,
+            executor=executor,
+            count=buckets,
+            progress=progress,
+        )
+        provider: PairFeatures | None
+        table, rows, unusable = pairs.table, pairs.rows, list[str]()
+        if named:
+            provider, x = fit_features(features, table, progress, Workers(executor))
+        else:
+            features, provider, x, unusable = fit_usable_features(
+                features, table, progress, Workers(executor)
+            )
+        if provider is None and rows.choices:
+            raise InvalidLabels(_no_features_note(unusable, "no choice can be planned"))
     units = len(np.unique(rows.unit))
     delta = choose_usual_delta(units) if delta is None else delta
     bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.errors import LabelguardError, ProjectError
+from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.learning.features import PairFeatures, open_provider
 from labelguard.learning.heads import fit_statistic
 from labelguard.ledger.records import ReleaseRecord
@@ -31,6 +31,10 @@ from labelguard.storage.executor import Workers
 from labelguard.text import Progress
 
 _STATE = "features/"
+
+
+class _FeaturesChanged(LabelguardError):
+    """Features are computed otherwise than those of the coordinates."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,23 @@ class Coordinates:
         provider = open_provider(self.features, self.state)
         provider.set_progress(progress, workers)
         if provider.identity() != self.identity:
-            raise LabelguardError(
+            raise _FeaturesChanged(
                 f"the features {self.features} are no longer those of these coordinates "
                 f"({self.identity}); found {provider.identity()}"
             )
         return provider
+
+    def load_provider_to_join(self, progress: Progress, workers: Workers) -> PairFeatures:
+        """Return the features for a window that joins the sum in these coordinates.
+
+        Raises `PolicyError` if they are computed differently.
+        """
+        try:
+            return self.load_provider(progress, workers)
+        except _FeaturesChanged as error:
+            raise PolicyError(
+                f"{error}; restore what they were, or begin anew with --again"
+            ) from None
 
     def convert_coefficients(self, identity: str, coefficients: Floats) -> Floats:
         """Return θ with z·θ = φ·coefficients, shape (components,), for a head on `identity`.

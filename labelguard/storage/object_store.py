@@ -7,9 +7,10 @@ files.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -114,6 +115,34 @@ class ObjectStore:
                 with self._translate_errors(folder):
                     self._filesystem.delete_dir(f"{self._base}/{folder}")
 
+    def probe(self) -> int:
+        """Write, read, list and delete an object of this call's own; return how many others are
+        there.
+
+        Raises `ProjectError` with what to do: for what the store refuses, and where it does not
+        show at once what was written or deleted.
+        """
+        name, data = f"probe-{secrets.token_hex(8)}", secrets.token_bytes(32)
+        with _advise("s3:ListBucket"):
+            others = len(self.list())
+        with _advise("s3:PutObject"):
+            self.write(name, data)
+        try:
+            with _advise("s3:GetObject"):
+                is_seen = self.read(name) == data and self.list().get(name) == len(data)
+        except ProjectError:
+            with suppress(ProjectError):  # who may not read cannot delete, mostly
+                self.delete([name])
+            raise
+        with _advise("s3:DeleteObject"):
+            self.delete([name])
+        if not is_seen or name in self.list():
+            raise ProjectError(
+                f"{self.uri(name)}: the store does not show at once what was written or deleted; "
+                "keep the project in one that does"
+            )
+        return others
+
     @contextmanager
     def _translate_errors(self, name: str) -> Iterator[None]:
         try:
@@ -121,3 +150,15 @@ class ObjectStore:
         except (OSError, pa.ArrowException) as error:
             first = str(error).partition("\n")[0]
             raise ProjectError(f"{self.uri(name)}: {first}") from None
+
+
+@contextmanager
+def _advise(permission: str) -> Iterator[None]:
+    """Say with an error of the store what to look at."""
+    try:
+        yield
+    except ProjectError as error:
+        raise ProjectError(
+            f"{error}; check [storage] url, AWS_ENDPOINT_URL, and that the credentials are valid "
+            f"and permit {permission} there"
+        ) from None

@@ -145,6 +145,18 @@ def test_a_release_and_its_scores_have_texts_encoded_by_the_engine(model, tmp_pa
     assert engines[1].works == ["stage_file", "sort_bucket", "encode_portion"]
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["named", "by default"])
+def test_a_plan_has_its_files_read_and_its_texts_encoded_by_the_engine(
+    named, model, tmp_path, monkeypatch
+):
+    engine, spec = Twice(), f"length+hf:{model}"
+    monkeypatch.setattr("labelguard.planner.forecast.open_executor", lambda *place: engine)
+    monkeypatch.setattr("labelguard.planner.forecast.default_features", lambda: spec)
+    pq.write_table(TABLE, tmp_path / "labels.parquet")
+    lg.plan(tmp_path / "labels.parquet", epsilons=3, features=spec if named else None)
+    assert engine.works == ["stage_file", "sort_bucket", "encode_portion"]
+
+
 class Interrupted(Twice):
     """An engine that is lost after two results."""
 

@@ -181,6 +181,25 @@ def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(project_on_eac
     assert ledger.releases.labelers("rr").used.tolist() == [8, 8]
 
 
+@pytest.mark.parametrize(
+    "edit",
+    ["UPDATE counters SET used = 0", "UPDATE counters SET used = used - 1", "DELETE FROM counters"],
+)
+def test_uses_that_were_edited_are_not_charged_a_second_time(edit, project_on_each):
+    project = project_on_each
+    ledger, policy = open_ledger(project), Policy(3.0, 1e-5)
+    epoch = ledger.begin_job()
+    kept = ledger.charge(event([5, 8]), policy, epoch)
+    ledger.charge(event([2], key="bb" * 32), policy, epoch)
+    ledger.refund_reserved(epoch, resumed=kept.release.id)
+    ledger.charge(event([1, 0], key="cc" * 32), policy, epoch)
+    change(project, edit)
+    before = dump(project.ledger_url)
+    with pytest.raises(LedgerError, match=r"uses of rr do not add up .* labelguard budget verify"):
+        ledger.charge(event([0, 1], key="dd" * 32), policy, epoch)
+    assert dump(project.ledger_url) == before
+
+
 def test_a_refund_exists_for_reserved_releases_only(project_on_each):
     project = project_on_each
     ledger, policy = open_ledger(project), Policy(3.0, 1e-5)

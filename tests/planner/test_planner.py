@@ -47,6 +47,17 @@ def call(*arguments):
     return CliRunner().invoke(Main(commands={"plan": command}), ["plan", *map(str, arguments)])
 
 
+def test_a_plan_by_processes_prints_what_a_plan_prints(labels, tmp_path):
+    for name, rows in (("a", labels.slice(0, 450)), ("b", labels.slice(450))):
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+    where = (tmp_path / "a.parquet", tmp_path / "b.parquet", "--features", "length")
+    here = call(*where, "--epsilons", "3")
+    engine = ("--engine", "processes", "--workers", "2", "--buckets", "32")
+    there = call(*where, "--epsilons", "3", *engine)
+    assert here.exit_code == there.exit_code == 0 and "no label was read" in here.stdout
+    assert (here.stdout, here.stderr) == (there.stdout, there.stderr)
+
+
 def test_a_plan_is_the_same_with_other_labels_and_without_any(labels, tmp_path):
     place = labels.column_names.index("label")
     inverted = labels.set_column(place, "label", pc.subtract(1.0, labels["label"]))

@@ -15,7 +15,7 @@ from support.published import SHAPES, as_table
 import labelguard
 import labelguard as lg
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.learning.features import open_provider
+from labelguard.learning.features import PairFeatures, open_provider
 from labelguard.project.erasure import remove_labeler
 from labelguard.project.project import find
 from labelguard.release.head import Head
@@ -113,6 +113,14 @@ def test_a_dry_run_refuses_what_does_not_fit_the_sum(project, other):
             release(battles(1), project=project, **OPTIONS | other)
     assert plan(battles(0), project=project, **OPTIONS).preview.reused
     assert plan(battles(1), project=project, again=True, **OPTIONS | other).preview.charged
+
+
+def test_a_window_whose_features_changed_joins_no_sum_and_may_begin_one(project, monkeypatch):
+    lg.privatize(battles(0), project=project, **OPTIONS)
+    monkeypatch.setattr(PairFeatures, "identity", lambda self: "another version")
+    with pytest.raises(PolicyError, match=r"found another version; .* anew with --again$"):
+        lg.privatize(battles(1), project=project, **OPTIONS)
+    assert not lg.privatize(battles(1), project=project, again=True, **OPTIONS).reused
 
 
 CHOSEN = ("chosen", "rejected")

@@ -1,5 +1,7 @@
 """An object store: moto's server, which the variables of AWS name."""
 
+import json
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,3 +32,22 @@ def serve_bucket(patch: pytest.MonkeyPatch, bucket: str) -> Iterator[S3FileSyste
         filesystem.delete_dir_contents(bucket)
     finally:
         server.stop()
+
+
+@contextmanager
+def permit(patch: pytest.MonkeyPatch, *actions: str) -> Iterator[tuple[str, str]]:
+    """What follows has credentials that may do these actions alone; yields them."""
+    import boto3
+    from moto import settings
+
+    iam, name = boto3.client("iam"), f"job-{secrets.token_hex(4)}"
+    iam.create_user(UserName=name)
+    rule = {"Effect": "Allow", "Action": actions, "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [rule]})
+    iam.put_user_policy(UserName=name, PolicyName=name, PolicyDocument=document)
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    with patch.context() as inner:
+        inner.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+        inner.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+        inner.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0.0)
+        yield key["AccessKeyId"], key["SecretAccessKey"]

@@ -282,7 +282,7 @@ def _compute_pairs_and_features(
     workers = pairs.assign_to(context.workers)
     if first is None:
         return pairs, *fit_features(spec, pairs.table, context.progress, workers)
-    provider = first.load_provider(context.progress, workers)
+    provider = first.load_provider_to_join(context.progress, workers)
     return pairs, provider, provider(pairs.table)
 
 
