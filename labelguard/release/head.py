@@ -181,9 +181,8 @@ class Window:
 
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
-        path.write_bytes(
-            arrays.pack_arrays({n: np.asarray(v) for n, v in vars(self).items() if v is not None})
-        )
+        named: dict[str, Any] = {n: np.asarray(v) for n, v in vars(self).items() if v is not None}
+        np.savez(path, **named)
 
     @classmethod
     def load(cls, path: Path) -> Window:
@@ -282,8 +281,10 @@ def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, 
 
 def _fit_pairs(windows: Sequence[Window], total: Floats, penalty: Floats, noise: float) -> Floats:
     """Fit logistic regression on comparisons, shape (components,)."""
-    z = np.concatenate([window.z for window in windows])
-    weight = np.concatenate([window.weight for window in windows])
+    z, weight = windows[0].z, windows[0].weight
+    if len(windows) > 1:  # z may be large
+        z = np.concatenate([window.z for window in windows])
+        weight = np.concatenate([window.weight for window in windows])
     return fit_statistic(z, weight, total, compute_noise_aware_ridge(z, weight, penalty, noise))
 
 

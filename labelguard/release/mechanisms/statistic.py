@@ -333,7 +333,8 @@ def _compute_likelihood_parts(
     rows = design.rows
     weight = statistic.sum_pair_weights(rows, bounds, len(design.z))
     if not rows.choices or rows.size is None:
-        return design.z[used], weight[used], bounds.clip, bounds.sensitivity, None
+        z = design.z if len(used) == len(design.z) else design.z[used]  # z may be large
+        return z, weight[used], bounds.clip, bounds.sensitivity, None
     size = np.zeros(len(design.z), np.int64)
     size[rows.pair] = rows.size
     sets = blocks.unique(design.pairs.items[used])[1]
