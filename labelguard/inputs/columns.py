@@ -19,7 +19,7 @@ from labelguard.budget.label_values import (
     WHITE_SPACE,
     LabelValues,
     Skips,
-    list_declaring_names,
+    list_names_that_declare,
 )
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
@@ -114,7 +114,7 @@ class Reading:
 
     def is_declared_public(self, column: str) -> bool:
         """Return whether a column was declared public, by its name or that of both sides."""
-        return not set(list_declaring_names(column)).isdisjoint(self.public_columns)
+        return not set(list_names_that_declare(column)).isdisjoint(self.public_columns)
 
 
 def add_labeler_column(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import duckdb
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
-from labelguard.budget.label_values import DEFAULT, list_declaring_names
+from labelguard.budget.label_values import DEFAULT, list_names_that_declare
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical, readers
 from labelguard.inputs.canonical import Content, NotContent, is_text
@@ -387,7 +387,7 @@ def _check_public_feature(
                 f"column cannot be {called}"
             )
     if not schema.reading.is_declared_public(column):
-        name = list_declaring_names(column)[-1]
+        name = list_names_that_declare(column)[-1]
         raise schema.error(
             f"column {column} becomes {called} only if it is declared public: --public-column "
             f"{name}, before the project's first release. That says that it was made of prompts "

@@ -22,7 +22,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from labelguard.budget.label_values import list_declaring_names
+from labelguard.budget.label_values import list_names_that_declare
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.canonical import Content
@@ -140,7 +140,7 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
         types |= readers.read_columns(entry.file, connection)
         schema = TableSchema(file.name, types, entry.reading, file.sparse)
         for column in {*types, *answers}:
-            for name in list_declaring_names(column):
+            for name in list_names_that_declare(column):
                 if name in declared and column in answers:
                     raise schema.error(
                         f"column {column} tells labels, which are private: it cannot be declared "
@@ -148,10 +148,10 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
                     )
         shown = [column for column in schema.shown_columns if column not in answers]
         free |= dict.fromkeys(shown)
-        for name in {name for column in types for name in list_declaring_names(column)}:
+        for name in {name for column in types for name in list_names_that_declare(column)}:
             missing.pop(name, None)
     for name in missing:
-        near = suggest(name, {name for column in free for name in list_declaring_names(column)})
+        near = suggest(name, {name for column in free for name in list_names_that_declare(column)})
         raise InvalidLabels(
             f"{staged.files[0].name}: no column {name}{near} for --public-column; "
             f"found: {', '.join(free)}"

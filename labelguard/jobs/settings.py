@@ -17,8 +17,8 @@ from labelguard.configuration import loader
 from labelguard.configuration.loader import (
     SettingsTable,
     Text,
-    check_model,
     setting,
+    validate_nested_settings,
     validate_settings,
 )
 from labelguard.options import (
@@ -41,7 +41,7 @@ def check_job_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Options that the policy in force fixes, and those that agree to something, are none.
     """
-    check_model(build_options_model(), options)
+    validate_nested_settings(build_options_model(), options)
     return options
 
 

@@ -91,7 +91,7 @@ class _Laws:
         size = np.ceil(released / blocks).astype(np.int64)
         sizes, which = np.unique(size, return_inverse=True)
         laws: list[Block | None] = [find_block(threshold, int(m)) if m else None for m in sizes]
-        moments = [(law.first_moment, law.second_moment) if law else (0.0, 0.0) for law in laws]
+        moments = [(law.mean_sign, law.mean_sign_product) if law else (0.0, 0.0) for law in laws]
         first, second = np.array(moments).T[:, which]
         return cls(released, size, first, second)
 

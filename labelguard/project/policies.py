@@ -102,7 +102,7 @@ def new(
         float(epsilon),
         float(delta),
         allowances,
-        ties or events.default_ties(allowance.event for allowance in allowances),
+        ties or events.choose_default_ties(allowance.event for allowance in allowances),
         tie_status_public,
         unit,
         label_values or "",

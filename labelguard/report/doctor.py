@@ -167,7 +167,7 @@ def _check_project(project: Where) -> list[Finding]:
         ]
         if overdue:
             raise LabelguardError("; ".join(overdue))
-        days = [f"{name} reconciled: {when}" for name, when in state.worker.reconciliations()]
+        days = [f"{name} reconciled: {when}" for name, when in state.worker.list_reconciliations()]
         letters = pluralize(state.letters, "dead letter")
         ignored = [f"{name} ignores deliveries: {reason}" for name, reason in state.ignored.items()]
         lines = [*days, *why.values(), *ignored, f"{letters} (labelguard hook dead-letters list)"]

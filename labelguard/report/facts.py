@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from labelguard import clock
 from labelguard.answers.inbox import Inbox
-from labelguard.answers.store import WorkerState, read_ignored
+from labelguard.answers.store import WorkerState, read_hook_refusal_reasons
 from labelguard.errors import PolicyError
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
@@ -170,7 +170,7 @@ class HookState:
             heard = {one.connector for one in opened.answers.list_segments()} | {
                 *inbox.list_connectors()
             }
-        reasons = read_ignored(home.state).items()
+        reasons = read_hook_refusal_reasons(home.state).items()
         ignored = {name: why for name, why in reasons if name in {*home.connectors} - heard}
         last = {name: one["since"] for name, one in worker.unreconciled.items()} | worker.reconciled
         today = clock.parse_time(clock.now()).date()

@@ -296,7 +296,7 @@ def describe_hook(facts: ReportFacts) -> Section | None:
     if hook is None:
         return None
     worker = hook.worker
-    rows = [(name, "reconciled", when) for name, when in worker.reconciliations()]
+    rows = [(name, "reconciled", when) for name, when in worker.list_reconciliations()]
     rows += [(name, "published", one) for name, one in sorted(worker.pushed.items())]
     rows += [
         (name, "released", f"{one}, {worker.days.get(name, '')}".rstrip(", "))

@@ -33,10 +33,10 @@ def test_no_weights_make_a_sum_of_one_block_vary_more_than_the_factor_says(label
     one = find_block(coin(epsilon), labels)
     covariance = np.cov(vectors.T, aweights=probability, bias=True).reshape(labels, labels)
     largest = float(np.linalg.eigvalsh(covariance)[-1])
-    factor = variance_factor(one.first_moment, one.second_moment, labels)
+    factor = variance_factor(one.mean_sign, one.mean_sign_product, labels)
     assert factor == pytest.approx(largest, rel=1e-6)
     # Flips of single labels vary less: the test would tell.
-    assert labels == 1 or factor > 1.001 * (1 - one.first_moment**2)
+    assert labels == 1 or factor > 1.001 * (1 - one.mean_sign**2)
 
 
 def test_the_noise_of_a_row_is_that_of_the_block_with_its_flip_probability():
@@ -46,7 +46,7 @@ def test_the_noise_of_a_row_is_that_of_the_block_with_its_flip_probability():
     assert rows.size.tolist() == [8, 1, 2, 1]
     assert rows.noise[[1, 3]] == pytest.approx(coin_variance([0.0, 0.31]))
     laws = [find_block(coin(3.0), m) for m in (8, 2)]
-    moments = np.array([(law.first_moment, law.second_moment, law.labels) for law in laws]).T
+    moments = np.array([(law.mean_sign, law.mean_sign_product, law.labels) for law in laws]).T
     factors = variance_factor(*moments)
     assert rows.noise[[0, 2]] == pytest.approx(factors)
     twice = [*blocks, blocks[1] | {"labels": 2}]

@@ -38,8 +38,8 @@ def test_a_labelers_sum_varies_in_trials_as_joint_flips_do(labels, epsilon):
                 chances.append(p * q / len(kept) / len(firsts))
     one = find_block(coin(epsilon), size)
     found = FlippedLabels.of(
-        np.array([one.first_moment]),
-        np.array([one.second_moment]),
+        np.array([one.mean_sign]),
+        np.array([one.mean_sign_product]),
         *(np.array([each]) for each in (size, float(released), given)),
     )
     alone = found.share - (found.share * found.signal) ** 2 - found.together

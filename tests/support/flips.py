@@ -55,7 +55,7 @@ def scale_thresholds(patch, factor):
 
 def most_changes(threshold, labels):
     """How many flips are likely."""
-    return find_block(threshold, labels).most_changes
+    return find_block(threshold, labels).likely_change_limit
 
 
 def odds(threshold):

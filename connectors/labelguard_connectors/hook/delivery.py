@@ -282,7 +282,7 @@ class Hook:
             "releases": trouble or ("ok" if known.released_at else "none was tried"),
             "last_release": known.released_at or None,
             "exhausted_labelers": worker.exhausted,
-            "reconciled": dict(worker.reconciliations()),
+            "reconciled": dict(worker.list_reconciliations()),
             "worker": self._project.describe_worker(),
             "ignored": {name: list(why) for name, why in self._project.ignored.items()},
             "waiting_events": self._waiting,

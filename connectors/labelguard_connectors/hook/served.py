@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-from labelguard.answers.store import WorkerState, write_ignored
+from labelguard.answers.store import WorkerState, write_hook_refusal_reasons
 from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.project import attempts
 from labelguard.project.attempts import Attempts
@@ -31,7 +31,7 @@ class ServedProject:
         self.worker_ends: int | None = None
         # By connector: why deliveries tell of no answer.
         self.ignored: dict[str, dict[str, None]] = {}
-        write_ignored(home.state, {})
+        write_hook_refusal_reasons(home.state, {})
 
     def check(self) -> None:
         """Raise `ConnectorError` unless the directory is still that of the start."""
@@ -59,7 +59,7 @@ class ServedProject:
         if why in known or len(known) >= _MOST_IGNORED:
             return False
         known[why] = None
-        write_ignored(
+        write_hook_refusal_reasons(
             self._home.state, {name: list(each)[-1] for name, each in self.ignored.items()}
         )
         return True

@@ -272,7 +272,9 @@ class _RowsByItem:
         """Return the `variance_factor` of each row, from the law of its block."""
         distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
         laws = [find_block(*each) for each in distinct.T.tolist()]
-        factors = [variance_factor(one.first_moment, one.second_moment, one.labels) for one in laws]
+        factors = [
+            variance_factor(one.mean_sign, one.mean_sign_product, one.labels) for one in laws
+        ]
         return np.array(factors, np.float64)[which]
 
     def write(
