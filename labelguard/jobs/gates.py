@@ -153,7 +153,7 @@ def _check_released_gate(step: Step, mechanism: str, models: Models) -> None:
         )
 
 
-def find_coordinates_directory(home: Project, current: Path | None) -> Path | None:
+def find_gate_coordinates_directory(home: Project, current: Path | None) -> Path | None:
     """Return the directory with the coordinates of gate `held-out`: the newest evaluation of the
     project or, before there is one, the model in use.
     """
@@ -165,7 +165,7 @@ def check_same_coordinates(mechanism: str, home: Project, current: Path | None) 
     """Raise `LabelguardError` where the model in use, or the heads of the job's releases, are not
     in the coordinates of the evaluation.
     """
-    directory = find_coordinates_directory(home, current)
+    directory = find_gate_coordinates_directory(home, current)
     if directory is None:
         return
     if current:
@@ -206,7 +206,7 @@ def make_evaluation(
     The newest evaluation is used again where no labeler who is held out gave a new label that can
     be paid for.
     """
-    directory = find_coordinates_directory(home, current)
+    directory = find_gate_coordinates_directory(home, current)
     if directory:
         for model, name in ((candidate, "the candidate"), (current, "the model in use")):
             if model:

@@ -81,7 +81,7 @@ class GateSettings(SettingsTable):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_probes_setting(self) -> Self:
         if (self.by == "probes") != (self.probes is not None):
             raise ValueError("probes goes with by: probes, and by: probes needs it")
         return self
@@ -123,7 +123,7 @@ class JobSettings(SettingsTable):
     notify: NotifySettings | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _refuse_pull_with_input(self) -> Self:
         if self.pull and self.input is not None:
             raise ValueError("pull and input exclude each other: what was pulled is released")
         return self

@@ -376,7 +376,7 @@ def test_the_library_gives_the_contents_of_the_page(vectors, ring, in_sql):
     words = pa.array([content["sides"] for content in contents])
     forms = [form for content in contents for form in content["normal_forms"]]
     assert canonical.normalize_words(words.flatten()).to_pylist() == forms
-    digests = canonical.compute_unit_digests(words, in_sql)
+    digests = canonical.digest_content_units(words, in_sql)
     assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
     units = blocks([content["unit"] for content in contents])
     assert np.array_equal(ring.hash_contents(digests), units)
