@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.blocks import Block, find_block
-from labelguard.mechanisms.joint_flips import coin_variance, variance_factor
+from labelguard.mechanisms.joint_flips import coin_variance, compute_largest_eigenvalue
 
 Floats = NDArray[np.float64]
 SIZES = (1, 2, 3, 8, 16, 50, 200)
@@ -31,7 +31,7 @@ def count_law(law: Block) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Which rows are flipped, their γ, and their `joint_flips.variance_factor`, each (n,)."""
+    """Which rows are flipped, their γ, and the largest eigenvalue of their block, each (n,)."""
 
     flipped: NDArray[np.bool_]
     flip_probability: Floats
@@ -48,7 +48,7 @@ def draw_blocks(unit: NDArray[np.intp], threshold: int, rng: np.random.Generator
         units, which = np.unique(unit[rows], return_inverse=True)
         drawn = rng.choice(labels + 1, len(units), p=count_law(law))
         changes[rows], flips[rows] = drawn[which], law.flip_probability
-        noise[rows] = variance_factor(law.mean_sign, law.mean_sign_product, labels)
+        noise[rows] = compute_largest_eigenvalue(law.mean_sign, law.mean_sign_product, labels)
     return Drawn(place < changes, flips, noise)
 
 

@@ -185,7 +185,7 @@ def _check_same_axes(directory: Path, model: Path, name: str) -> None:
         raise LabelguardError(f"gate.by: held-out judges heads, and {name} is not one; {_REMEDY}")
     head, coordinates = Head.load(model), load_coordinates(directory)
     try:
-        coordinates.convert_coefficients(head.identity, head.coefficients)
+        coordinates.convert_to_components(head.identity, head.coefficients)
     except LabelguardError:
         raise LabelguardError(
             f"gate.by: held-out: {name} has other coordinates than {directory.name}, in which "
@@ -331,9 +331,9 @@ def _measure_by_held_out(
         candidate=values[0],
         current=values[1] if len(values) > 1 else None,
         standard_error=evaluated.difference(heads[0], reference)[1],
-        rows=round(evaluated.labels),
-        reach=evaluated.reach(heads[0], reference, gate.confidence),
-        half_width=evaluated.reach(heads[0], chance, max(gate.confidence, _SURE)),
+        rows=round(evaluated.label_weight),
+        reach=evaluated.compute_error_margin(heads[0], reference, gate.confidence),
+        half_width=evaluated.compute_error_margin(heads[0], chance, max(gate.confidence, _SURE)),
         baselines={},
         measure=LIKELIHOOD,
         cost=_CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was reused",

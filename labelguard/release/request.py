@@ -350,13 +350,13 @@ class ReleaseRequest(RunOptions):
             self.open_mechanism(self.mechanism)
 
     @property
-    def periods(self) -> int:
+    def planned_release_count(self) -> int:
         """Return for how many releases like this one a first policy is made."""
         horizon = Horizon.parse(self.recurring, self.duration)
         return horizon.releases if horizon else self.uses or 1
 
     @property
-    def says_how_often(self) -> bool:
+    def specifies_release_count(self) -> bool:
         """Return True if it says for how many releases a first policy is made."""
         return self.once or self.uses is not None or self.recurring is not None
 

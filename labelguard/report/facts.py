@@ -65,18 +65,18 @@ class ReportFacts:
             tuple(opened.ledger.policies.all()),
             releases,
             opened.ledger.releases.find_committed(release_id) if release_id else None,
-            attempts.read_attempts(opened.project).failing,
+            attempts.read_attempts(opened.project).failure_text,
         )
 
     @property
-    def policy(self) -> PolicyRecord | None:
+    def policy_in_force(self) -> PolicyRecord | None:
         """The policy in force."""
         return next((record for record in self.policies if record.state == "active"), None)
 
     @property
-    def newest_policy(self) -> PolicyRecord | None:
+    def policy_in_force_or_newest(self) -> PolicyRecord | None:
         """The policy in force, else the newest one."""
-        return self.policy or (self.policies[-1] if self.policies else None)
+        return self.policy_in_force or (self.policies[-1] if self.policies else None)
 
     @property
     def committed_releases(self) -> tuple[ReleaseRecord, ...]:
@@ -86,7 +86,8 @@ class ReportFacts:
     @property
     def unit(self) -> str:
         """The unit that is protected as a whole; labelers where no policy says it yet."""
-        return self.newest_policy.policy.unit if self.newest_policy else "labeler"
+        record = self.policy_in_force_or_newest
+        return record.policy.unit if record else "labeler"
 
     def read_card(self, record: ReleaseRecord) -> Mapping[str, Any] | None:
         """Return the card of a committed release; None unless it is the one that was committed."""

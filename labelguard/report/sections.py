@@ -120,7 +120,7 @@ def _strip_markdown_marks(markdown: str) -> str:
 
 def describe_not_protected(facts: ReportFacts) -> Section:
     """Return what the promise leaves out: as cards say it, and what a project adds."""
-    record = facts.newest_policy
+    record = facts.policy_in_force_or_newest
     lines = list(cards.list_not_protected(record.policy) if record else cards.NOT_PROTECTED)
     lines += [line for card in facts.read_cards_per_mechanism() for line in card["not_protected"]]
     lines.append(_LEAVERS)

@@ -14,7 +14,7 @@ from labelguard.accounting.blocks import find_block
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import props
-from labelguard.mechanisms.joint_flips import variance_factor
+from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.mechanisms.props_stages import ReleasedLabels, join_stages, run_stages
 
 FIVE = 5.0
@@ -140,7 +140,7 @@ def test_the_standard_error_covers_labels_that_were_flipped_together(labels, eps
     """
     law = find_block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
     flip = np.full(40 * labels, law.flip_probability)
-    noise = variance_factor(law.mean_sign, law.mean_sign_product, labels)
+    noise = compute_largest_eigenvalue(law.mean_sign, law.mean_sign_product, labels)
     votes = np.ones(len(flip))
     said = props.estimate_error(votes, votes, flip, np.full(len(flip), noise))
     coins = props.estimate_error(votes, votes, flip)

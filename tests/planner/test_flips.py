@@ -66,6 +66,6 @@ def test_heads_from_joint_flips_are_noisier_than_from_as_many_coins_with_that_pr
 
 def test_one_of_two_stages_has_the_labels_of_every_other_labeler():
     labels = FlippedLabels(np.array([0.5, 0.6, 0.7]), np.ones(3), np.full(3, 0.1))
-    half = labels.drop_every_second()
+    half = labels.drop_every_second_labeler()
     assert half.share.tolist() == [1, 0, 1]
     assert half.together.tolist() == [0.1, 0, 0.1]

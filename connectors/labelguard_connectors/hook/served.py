@@ -33,7 +33,7 @@ class ServedProject:
         self.ignored: dict[str, dict[str, None]] = {}
         write_hook_refusal_reasons(home.state, {})
 
-    def check(self) -> None:
+    def check_directory_unchanged(self) -> None:
         """Raise `ConnectorError` unless the directory is still that of the start."""
         state, identity = self._home.state, None
         with contextlib.suppress(OSError, LabelguardError):
@@ -46,9 +46,9 @@ class ServedProject:
 
     @property
     def fault(self) -> str | None:
-        """The message of the error that `check` raises, or None."""
+        """The message of the error that `check_directory_unchanged` raises, or None."""
         try:
-            self.check()
+            self.check_directory_unchanged()
         except ConnectorError as error:
             return str(error)
         return None

@@ -133,7 +133,7 @@ def best_of(
     if second is not None:
         progress("asking the judge", None)
         rows = [*at, *first.tolist()]
-        verdict = _compare_halves(
+        verdict = _judge_first_against_second_half(
             second, [prompts[row] for row in rows], [responses[row] for row in rows]
         )
         if second.learned_from:
@@ -219,7 +219,7 @@ def _open_judge(judge: Release | str | Path, own: ReleaseReward, project: Where)
     return opened
 
 
-def _compare_halves(
+def _judge_first_against_second_half(
     judge: ReleaseReward, prompts: Sequence[Content], responses: Sequence[Content]
 ) -> JudgeVerdict:
     """Return the verdict on the first half of the responses against the second one."""
