@@ -85,7 +85,7 @@ def measure(name: str, problem: Problem, size: int | None, seed: int) -> Iterato
         z = basis.coordinates(x)
         bounds = statistic.compute_bounds(z, rows, shape.clip_quantile)
         grid = statistic.choose_grid(bounds, len(basis.metric), noise)
-        total = statistic.exact_sum(z, rows, problem.labels, bounds, grid.step)
+        total = statistic.clip_and_sum_labels(z, rows, problem.labels, bounds, grid.step)
         nonce = hashlib.sha256(f"{epsilon} {seed}".encode()).digest()
         released = np.asarray(statistic.add_noise(total, grid, nonce) * grid.step, np.float64)
         weight = statistic.sum_pair_weights(rows, bounds, len(z))

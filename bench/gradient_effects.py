@@ -30,7 +30,7 @@ from labelguard_trainer.gradient.heads import (
     ComparisonRecords,
     HeadProblem,
     choose_clip_norm,
-    compute_mean_noise_deviation,
+    compute_step_averaged_noise_deviation,
 )
 from numpy.typing import NDArray
 from utility import tables
@@ -92,7 +92,10 @@ def noises(per_labeler: int) -> dict[tuple[str, float], float]:
     for epsilon in EPSILONS:
         price: dict[str, Any] = {"sampling_probability": PROBABILITY, "steps": STEPS}
         of_uls = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
-        noise = compute_mean_noise_deviation({**price, "noise_multiplier": of_uls}, labelers) * clip
+        noise = (
+            compute_step_averaged_noise_deviation({**price, "noise_multiplier": of_uls}, labelers)
+            * clip
+        )
         of_aup = subsampled.calibrate(epsilon / 2, DELTA / 2, PROBABILITY, STEPS)
         budget = {"noise_multiplier": of_aup, "epsilon": epsilon, "delta": DELTA}
         course = AupRun.from_price({**price, **budget}, distance, labelers)

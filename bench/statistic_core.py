@@ -79,7 +79,7 @@ def release(pairs: int, features: int, labelers: int) -> dict[str, float]:
     watch.lap("bounds")
     noise = Noise("gaussian", gaussian.calibrate(EPSILON, DELTA))
     grid = statistic.choose_grid(bounds, features, noise)
-    total = statistic.exact_sum(z, rows, given, bounds, grid.step)
+    total = statistic.clip_and_sum_labels(z, rows, given, bounds, grid.step)
     watch.lap("exact sum")
     released = np.asarray(statistic.add_noise(total, grid, bytes(32)) * grid.step, np.float64)
     watch.lap("noise")

@@ -80,7 +80,7 @@ _LONG = (
 )
 
 
-def _sentence_variants(field: _Field) -> tuple[tuple[str, str], ...]:
+def _list_sentence_phrasings(field: _Field) -> tuple[tuple[str, str], ...]:
     """Two phrasings of each sentence of a response, in its order; the first always appears."""
     return (
         (field.core, "The usual approach to {topic} is to take stock before deciding anything."),
@@ -93,7 +93,7 @@ def _sentence_variants(field: _Field) -> tuple[tuple[str, str], ...]:
 
 
 _TOPICS = tuple(
-    (_sentence_variants(f), topic) for f in (_MEDICINE, _LAW, _FINANCE) for topic in f.topics
+    (_list_sentence_phrasings(f), topic) for f in (_MEDICINE, _LAW, _FINANCE) for topic in f.topics
 )
 _PAIRS = np.stack(np.triu_indices(2 ** len(QUALITY_WEIGHTS), k=1))  # unequal quality patterns
 _CONTENTS = (len(_TOPICS), len(_QUESTIONS), len(_AGES), len(_OCCUPATIONS), _PAIRS.shape[1])
@@ -151,7 +151,7 @@ def simulate(
     labeler, item = _assign_items(labelers, labels, items, assignment_rng)
     submitted_at = _draw_submission_times(labeler, time_rng)
     tastes = _draw_labeler_weights(labelers, taste_rng)
-    meetings = _draw_utility_gaps(contrasts, tastes, labeler, calibration_rng)
+    meetings = _draw_gaps_for_labeler_pairs(contrasts, tastes, labeler, calibration_rng)
     scale, tie_strength = calibrate_scale_and_ties(meetings, agreement, tie_rate)
     gap = scale * np.einsum("rq,rq->r", contrasts[item], tastes[labeler])
     tie = label_rng.random(gap.size) < tie_probability(gap, tie_strength)
@@ -178,7 +178,7 @@ def _require_in_range(name: str, value: float, low: float, high: float | None) -
 
 def tie_probability(gap: Floats, tie_strength: float) -> Floats:
     """Davidson (1970): ties are likeliest where the gap is 0. The shape of `gap`."""
-    return tie_strength / (_flatness(gap) + tie_strength)
+    return tie_strength / (_compute_win_weight_sum(gap) + tie_strength)
 
 
 def calibrate_scale_and_ties(
@@ -193,23 +193,23 @@ def calibrate_scale_and_ties(
 
     def excess(scale: float) -> float:
         z = scale * gaps
-        both_strict = np.prod(1 - tie_probability(z, _tie_strength(z, tie_rate)), axis=0)
+        both_strict = np.prod(1 - tie_probability(z, _find_tie_strength(z, tie_rate)), axis=0)
         first, second = np.tanh(z / 2)
         return float(np.average((1 + first * second) / 2, weights=both_strict)) - agreement
 
     scale = _find_root(excess, 0.0, 64.0, precision)
-    return scale, _tie_strength(scale * gaps, tie_rate)
+    return scale, _find_tie_strength(scale * gaps, tie_rate)
 
 
-def _flatness(gap: Floats) -> Floats:
+def _compute_win_weight_sum(gap: Floats) -> Floats:
     return np.asarray(2 * np.cosh(np.minimum(np.abs(gap), 600) / 2))
 
 
-def _tie_strength(gaps: Floats, tie_rate: float) -> float:
+def _find_tie_strength(gaps: Floats, tie_rate: float) -> float:
     """ν at which ties have this rate."""
     if tie_rate == 0:
         return 0.0
-    flatness = _flatness(gaps)
+    flatness = _compute_win_weight_sum(gaps)
     odds = tie_rate / (1 - tie_rate)
 
     low, high = (math.log(odds * float(end)) for end in (flatness.min(), flatness.max()))
@@ -315,7 +315,9 @@ def _draw_labeler_weights(labelers: int, rng: Rng) -> Floats:
     return shared + _DEVIATION * rng.standard_normal((labelers, shared.size))
 
 
-def _draw_utility_gaps(contrasts: Floats, tastes: Floats, labeler: Integers, rng: Rng) -> Floats:
+def _draw_gaps_for_labeler_pairs(
+    contrasts: Floats, tastes: Floats, labeler: Integers, rng: Rng
+) -> Floats:
     """Gaps at scale 1 where the labelers of two random labels meet at a random item: (2, n)."""
     contrast = contrasts[rng.integers(len(contrasts), size=_CALIBRATION_DRAWS)]
     meeting = labeler[rng.integers(len(labeler), size=(2, _CALIBRATION_DRAWS))]

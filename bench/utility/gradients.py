@@ -22,7 +22,7 @@ from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupRun
 from labelguard_trainer.gradient.heads import HeadRun, prepare_head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
-from labelguard_trainer.gradient.mechanism import select_rows
+from labelguard_trainer.gradient.mechanism import select_rows_and_number_units
 from labelguard_trainer.gradient.options import AupOptions, ElsOptions, UlsOptions, Weighting
 
 from labelguard.accounting import group, mixture, subsampled
@@ -158,7 +158,7 @@ def els(
     else:
         noise = mixture.calibrate(epsilon, delta, q, steps, records)
     whole = _Task.of(problem)
-    own, rows = select_rows(whole.rows, sampling, by_record=True)
+    own, rows = select_rows_and_number_units(whole.rows, sampling, by_record=True)
     task = replace(whole, rows=rows, labels=whole.labels[own])
     price = _price(noise, sampling)
     with _seeded("els", epsilon, seed):

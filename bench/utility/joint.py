@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.blocks import Block, find_block
-from labelguard.mechanisms.joint_flips import coin_variance, variance_factor
+from labelguard.mechanisms.joint_flips import coin_variance, compute_largest_eigenvalue
 
 Floats = NDArray[np.float64]
 SIZES = (1, 2, 3, 8, 16, 50, 200)
@@ -25,13 +25,13 @@ def count_law(law: Block) -> Floats:
     """P(j labels of a block of two letters are flipped), j = 0 … m."""
     odds = (rr.COIN_RANGE - law.threshold) / law.threshold
     weight = binom.pmf(np.arange(law.labels + 1), law.labels, 0.5)
-    weight[: law.most_changes + 1] *= odds
+    weight[: law.likely_change_limit + 1] *= odds
     return np.asarray(weight / weight.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Which rows are flipped, their γ, and their `joint_flips.variance_factor`, each (n,)."""
+    """Which rows are flipped, their γ, and the largest eigenvalue of their block, each (n,)."""
 
     flipped: NDArray[np.bool_]
     flip_probability: Floats
@@ -48,7 +48,7 @@ def draw_blocks(unit: NDArray[np.intp], threshold: int, rng: np.random.Generator
         units, which = np.unique(unit[rows], return_inverse=True)
         drawn = rng.choice(labels + 1, len(units), p=count_law(law))
         changes[rows], flips[rows] = drawn[which], law.flip_probability
-        noise[rows] = variance_factor(law.first_moment, law.second_moment, labels)
+        noise[rows] = compute_largest_eigenvalue(law.mean_sign, law.mean_sign_product, labels)
     return Drawn(place < changes, flips, noise)
 
 
@@ -73,9 +73,9 @@ def information_table(
         for epsilon in epsilons:
             law = find_block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
             coin = 1 - 2 * rr.flip_probability(rr.calibrate(epsilon, delta, labels))
-            told, alone = (labels * signal**2 for signal in (law.first_moment, coin))
+            told, alone = (labels * signal**2 for signal in (law.mean_sign, coin))
             gamma = f"{law.flip_probability:.4f}"
-            cells.append(f"{law.most_changes}, {gamma}, {told:.3f} ({alone:.3f})")
+            cells.append(f"{law.likely_change_limit}, {gamma}, {told:.3f} ({alone:.3f})")
         table.append([str(labels), *(cell.replace("0.", ".") for cell in cells)])
     return table
 

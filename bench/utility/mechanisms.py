@@ -247,7 +247,7 @@ def _released_statistic(
     basis, z = _coordinates(problem, shape)
     bounds = statistic.compute_bounds(z, problem.rows, shape.clip_quantile)
     grid = statistic.choose_grid(bounds, len(basis.metric), noise)
-    total = statistic.exact_sum(z, problem.rows, problem.labels, bounds, grid.step)
+    total = statistic.clip_and_sum_labels(z, problem.rows, problem.labels, bounds, grid.step)
     nonce = hashlib.sha256(f"{epsilon} {seed}".encode()).digest()
     released = np.asarray(statistic.add_noise(total, grid, nonce) * grid.step, np.float64)
     weight = statistic.sum_pair_weights(problem.rows, bounds, len(z))

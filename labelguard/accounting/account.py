@@ -147,7 +147,7 @@ def rr(epsilon: float, delta: float = 0.0, labels: int = 1, uses: int = 1) -> La
     except ValueError as error:
         raise PolicyError(str(error)) from None
     flip = law.flip_probability
-    multiplier, information = 1 / law.first_moment, labels * law.first_moment**2
+    multiplier, information = 1 / law.mean_sign, labels * law.mean_sign**2
     return LabelNoise(epsilon, delta, labels, uses, price.epsilon0, flip, multiplier, information)
 
 

@@ -69,14 +69,15 @@ class Block:
         _validate.within(PAIR, MOST_LETTERS, letters=self.letters)
 
     @cached_property
-    def most_changes(self) -> int:
+    def likely_change_limit(self) -> int:
         """Return t, the number of changes up to which an answer is likely; public.
 
         The least t at which one change more makes labels no more informative: c1 of t + 1 over c1
         of t is (m−1−t)(K−1)/(t+1) · Z_t/Z_{t+1}.
         """
         m, others = self.labels, self.letters - 1
-        total, term = self._base_weight + self._likely_excess, 1  # Z of t = 0, and C(m,0)
+        # Z of t = 0, and C(m,0)
+        total, term = self._weight_if_all_unlikely + self._likely_excess, 1
         for t in range(m):
             term = term * (m - t) * others // (t + 1)
             following = total + self._likely_excess * term
@@ -88,19 +89,19 @@ class Block:
     @property
     def flip_probability(self) -> float:
         """Return γ, with which a label becomes another letter."""
-        return float((1 - self._exact_first_moment) * (self.letters - 1) / self.letters)
+        return float((1 - self._exact_mean_sign) * (self.letters - 1) / self.letters)
 
     @property
-    def first_moment(self) -> float:
-        """Return c1."""
-        return float(self._exact_first_moment)
+    def mean_sign(self) -> float:
+        """Return c1, of two letters the mean of a label's sign: −1 if it is flipped, else 1."""
+        return float(self._exact_mean_sign)
 
     @property
-    def second_moment(self) -> float:
+    def mean_sign_product(self) -> float:
         """Return c2, of two labels of the block; c1 where there is one label only."""
         if self.labels == 1:
-            return self.first_moment
-        t, others = self.most_changes, self.letters - 1
+            return self.mean_sign
+        t, others = self.likely_change_limit, self.letters - 1
         here: int = math.comb(self.labels - 2, t) * others**t
         before: int = math.comb(self.labels - 2, t - 1) * others ** (t - 1) if t else 0
         return float(Fraction(self._likely_excess * (here - before), self._total_weight))
@@ -127,7 +128,7 @@ class Block:
             flint.fmpz(self._unlikely_weight + self._likely_excess),
         )
         weight, number, limits = flint.fmpz(0), flint.fmpz(1), []
-        m, t, others = self.labels, self.most_changes, self.letters - 1
+        m, t, others = self.labels, self.likely_change_limit, self.letters - 1
         for j in range(m):
             weight += number * (likely if j <= t else unlikely)
             limits.append(int(-(-(weight << 8 * size) // total)).to_bytes(size, "big"))
@@ -145,7 +146,7 @@ class Block:
         return COIN_RANGE - 2 * self._unlikely_weight
 
     @property
-    def _base_weight(self) -> int:
+    def _weight_if_all_unlikely(self) -> int:
         answers: int = self.letters**self.labels
         return self._unlikely_weight * answers
 
@@ -154,14 +155,14 @@ class Block:
         """Return Z times the weight of an unlikely answer."""
         m, others = self.labels, self.letters - 1
         likely, number = 0, 1
-        for j in range(self.most_changes + 1):
+        for j in range(self.likely_change_limit + 1):
             likely += number
             number = number * (m - j) * others // (j + 1)
-        return self._base_weight + self._likely_excess * likely
+        return self._weight_if_all_unlikely + self._likely_excess * likely
 
     @cached_property
-    def _exact_first_moment(self) -> Fraction:
-        t = self.most_changes
+    def _exact_mean_sign(self) -> Fraction:
+        t = self.likely_change_limit
         ways: int = math.comb(self.labels - 1, t) * (self.letters - 1) ** t
         return Fraction(self._likely_excess * ways, self._total_weight)
 

@@ -255,7 +255,7 @@ class WholeRecords:
     distribution: ClassVar[str] = "subsampled Gaussian, zero-out"
 
     def __post_init__(self) -> None:
-        zero_out.check(*self._run)
+        zero_out.check(*self._merged_run)
         _validate.at_least_one(count=self.count)
 
     @classmethod
@@ -276,18 +276,18 @@ class WholeRecords:
         )
 
     @property
-    def _run(self) -> tuple[float, float, int, int]:
+    def _merged_run(self) -> tuple[float, float, int, int]:
         """All of them as one run."""
         steps = self.steps * self.count
         return self.noise_multiplier, self.sampling_probability, steps, self.updates
 
     def delta(self, epsilon: float) -> float:
         """Return the δ of all of them at this epsilon."""
-        return zero_out.delta(*self._run, epsilon)
+        return zero_out.delta(*self._merged_run, epsilon)
 
     def epsilon(self, delta: float) -> float:
         """Return the ε of all of them at this delta."""
-        return zero_out.epsilon(*self._run, delta)
+        return zero_out.epsilon(*self._merged_run, delta)
 
 
 Component: TypeAlias = (

@@ -260,7 +260,7 @@ def _merge_components(components: Sequence[Component]) -> MergedComponents:
     ]
     for one in merged:
         if isinstance(one, Converted):
-            _check_converted(replace(one, count=1))
+            _check_converted_noise(replace(one, count=1))
     blocks = sorted((each for each in merged if isinstance(each, RandomizedBlocks)), key=repr)
     blocks = [each for each in blocks if each.epsilon0 > 0]
     noise = sorted((each for each in merged if isinstance(each, Gaussians)), key=repr)
@@ -368,7 +368,7 @@ def _losses(blocks: tuple[RandomizedBlocks, ...], runs: tuple[Run, ...]) -> Loss
 
 
 @lru_cache(maxsize=64)
-def _check_converted(converted: Run) -> None:
+def _check_converted_noise(converted: Run) -> None:
     """Raise ValueError for a converted run with less noise than its stated cost takes."""
     if isinstance(converted, Converted) and converted.compute_own_delta() > converted.delta:
         raise ValueError(

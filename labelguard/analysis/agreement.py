@@ -32,7 +32,7 @@ from labelguard.release.pairs_file import (
     USEFUL,
     Floats,
     Items,
-    bound_self_share,
+    bound_unit_share,
     check_pairs,
     clip_agreement,
     estimate_agreement,
@@ -129,7 +129,7 @@ def _note_same_unit_comparisons(
     card: Mapping[str, Any], between: AgreementEstimate | None
 ) -> list[str]:
     """Return the note on comparisons that are within one unit."""
-    if between is None or not (share := bound_self_share(card, between)):
+    if between is None or not (share := bound_unit_share(card, between)):
         return []
     note = (
         f"up to {share:.1%} of the comparisons are between labels of one "

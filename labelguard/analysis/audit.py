@@ -94,7 +94,7 @@ def audit_randomized_response(
     checks.append(_check_reuse(canary, alpha))
     if labels > 1:
         progress("comparing answers of one labeler", 0.8)
-        checks.append(_check_sharing(canary, alpha))
+        checks.append(_check_coin_sharing(canary, alpha))
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += releases.check_randomized_response()
@@ -130,7 +130,7 @@ def audit_statistic(
     checks = [_check_sensitivity(gaussian, ball, epsilon, delta)]
     checks += _check_gaussian(gaussian, epsilon, delta, runs, alpha, progress)
     checks += _check_ball(ball, delta, runs, alpha, progress)
-    checks.append(_check_surplus(surplus, runs, alpha, progress))
+    checks.append(_check_surplus_dimensions(surplus, runs, alpha, progress))
     if pipeline_runs:
         releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
         checks += [*releases.check_statistic(), releases.check_ball()]
@@ -190,7 +190,7 @@ def _check_block(canary: Canary, alpha: float) -> Check:
     )
     # Besides that number, some up to 4.5 standard deviations above one half of k.
     steps = k / 2 + np.sqrt(k) / 2 * np.arange(0, 5, 0.5)
-    likely = k - find_block(threshold, k).most_changes
+    likely = k - find_block(threshold, k).likely_change_limit
     levels = np.unique([likely, *np.clip(np.ceil(steps), 1, k)])
     proven = bounds.epsilon_of_thresholds(yes, no, levels - 0.5, canary.delta, alpha)
     return Check("block", proven, f"answers that agree among {k}, {canary.runs:,} made-up labelers")
@@ -213,7 +213,7 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
     return Check("reuse", bound, f"two prices for each label, {canary.runs:,} made-up labelers")
 
 
-def _check_sharing(canary: Canary, alpha: float) -> Check:
+def _check_coin_sharing(canary: Canary, alpha: float) -> Check:
     """Compare two answers: one coin for two items would reveal whether their labels agree."""
     alternating = np.where(np.arange(canary.labels) % 2, LABEL_A, LABEL_B).astype(np.uint8)
 
@@ -285,7 +285,9 @@ class World:
     def _sum_with_labels(self, is_theirs: NDArray[np.bool_], labels: Labels) -> Integers:
         changed = self.labels.copy()
         changed[is_theirs] = labels
-        return statistic.exact_sum(self.z, self.rows, changed, self.bounds, self.grid.step)
+        return statistic.clip_and_sum_labels(
+            self.z, self.rows, changed, self.bounds, self.grid.step
+        )
 
 
 def _policy_noise(epsilon: float, delta: float, dimension: int | None) -> Noise:
@@ -337,7 +339,7 @@ def _check_gaussian(
     centred = np.concatenate([first - expected, second])
     return [
         Check("separation", separated, f"{distance} of the stated noise"),
-        Check("events", passed, _describe_thresholds(runs)),
+        Check("events", passed, _describe_threshold_attack(runs)),
         bounds.check_fit("fit", {"projections": ndtr(centred)}, alpha),
     ]
 
@@ -370,20 +372,20 @@ def _check_ball(
     )
     return [
         Check("ball separation", separated, f"scale {mean:.4f} of the stated noise"),
-        Check("ball events", passed, _describe_thresholds(runs)),
+        Check("ball events", passed, _describe_threshold_attack(runs)),
         bounds.check_fit("ball fit", uniforms, alpha),
     ]
 
 
-def _check_surplus(world: World, runs: int, alpha: float, progress: Progress) -> Check:
+def _check_surplus_dimensions(world: World, runs: int, alpha: float, progress: Progress) -> Check:
     """Run `surplus fit`: noise in more dimensions than there are components."""
     total = world.compute_opposite_sums(_CANARY)[0]
     noise = _draw_noisy_sums(total, world.grid, runs, "in surplus dimensions", progress) - total
-    uniforms = bounds.map_surplus_to_uniforms(noise / world.grid.scale)
+    uniforms = bounds.map_surplus_ball_to_uniforms(noise / world.grid.scale)
     return bounds.check_fit("surplus fit", uniforms, alpha)
 
 
-def _describe_thresholds(runs: int) -> str:
+def _describe_threshold_attack(runs: int) -> str:
     return f"{2 * _THRESHOLDS} thresholds, {runs:,} runs of each world"
 
 

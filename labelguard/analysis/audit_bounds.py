@@ -261,7 +261,7 @@ def map_ball_to_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:
     return {"radii": gammainc(components, radii), "angles": angles}
 
 
-def map_surplus_to_uniforms(noise: Floats) -> dict[str, Floats]:
+def map_surplus_ball_to_uniforms(noise: Floats) -> dict[str, Floats]:
     """Return the uniforms of radii of c coordinates of ball noise in c + SURPLUS dimensions.
 
     `noise` (n, c) is in scales. c coordinates of a direction in c + 2 dimensions are uniform in the

@@ -137,7 +137,7 @@ class ReleaseView:
         keyed = self.rows.select("prompt", first=sides[0], second=sides[1])
         return keyed.group_by("prompt", "first", "second").len().sort("prompt", "first", "second")
 
-    def select_ids(self) -> pl.DataFrame:
+    def list_ids_in_order(self) -> pl.DataFrame:
         """Return ids and prompts in the order of the release."""
         return self.rows.select("item_id", "prompt")
 
@@ -193,7 +193,7 @@ class ReleaseAudit:
         law = find_block(
             RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels
         )
-        likely = self.labels - law.most_changes
+        likely = self.labels - law.likely_change_limit
         first, second = (
             int((_count_better(survey, views) >= likely).sum()) for views in (worlds[0], other)
         )
@@ -273,7 +273,8 @@ def _compare_views(worlds: list[list[ReleaseView]]) -> list[Check]:
         for view in rest
     )
     same_order = all(
-        view.rows.height != first.rows.height or first.select_ids().equals(view.select_ids())
+        view.rows.height != first.rows.height
+        or first.list_ids_in_order().equals(view.list_ids_in_order())
         for view in rest
     )
     rows = f"{first.rows.height:,} released rows"

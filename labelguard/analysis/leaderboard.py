@@ -26,7 +26,7 @@ from labelguard.learning.features import Group
 from labelguard.notebook import CardRows, group_facts, render_card
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
-    describe_unknown_sources,
+    describe_unused_comparisons,
     find_connected_sources,
     find_unreleased,
     load_summarized_head,
@@ -39,7 +39,7 @@ from labelguard.release.head_summary import (
     HeadSummary,
     SourceScores,
     compute_half_widths,
-    compute_simultaneous_factor,
+    compute_simultaneous_difference_factor,
 )
 from labelguard.release.writer import Release, resolve_release_directory
 from labelguard.spelling import suggest_misspelled_keywords
@@ -262,7 +262,7 @@ class _GroupScores:
         same = island[:, None] == island
         columns[group.start : group.stop] -= unit * same / same.sum(axis=0)
         directions = head.basis.projection.T @ columns
-        unreleased = find_unreleased(head, columns, estimate.theta).simulate()
+        unreleased = find_unreleased(head, columns, estimate.theta).simulate_errors()
         return cls(
             labels,
             island,
@@ -285,7 +285,7 @@ class _GroupScores:
         # Around the mean of the board.
         centre = np.eye(len(members)) - 1 / len(members)
         errors = self.errors[:, members] @ centre
-        bound = self.coefficient_errors.compute_cluster_half_widths(
+        bound = self.coefficient_errors.compute_conservative_half_widths(
             self.directions[:, members] @ centre
         )
         clustered = np.hypot(bound, compute_half_widths(self.unreleased[:, members] @ centre))
@@ -308,7 +308,7 @@ def find_significant_leads(scores: Floats, errors: Floats) -> NDArray[np.bool_]:
 
     `errors` (draws, n) are simulated ones of `scores` (n,).
     """
-    factor, spread = compute_simultaneous_factor(errors)
+    factor, spread = compute_simultaneous_difference_factor(errors)
     return np.asarray(scores[:, None] - scores > factor * spread)
 
 
@@ -367,7 +367,7 @@ def _explain_scores(head: Head, summary: HeadSummary, groups: list[Group]) -> It
         what = ", ".join(others) if others else "the other column of sources"
         yield f"scores are net of {what}: they exclude its effect"
     if summary.unknown:
-        yield describe_unknown_sources(summary.unknown)
+        yield describe_unused_comparisons(summary.unknown)
     if any(_has_unreleased_differences(head, summary, group) for group in groups):
         yield (
             f"only {head.basis.projection.shape[1]} components were released: scores are 0 along "

@@ -82,7 +82,7 @@ def reward(
         >>> lg.reward(release).score(["Which is larger?"], ["The sun."]).shape
         (1,)
     """
-    directory, is_release = _open_source(source, project)
+    directory, is_release = _locate_release_or_model(source, project)
     learned: tuple[LearnedRelease, ...]
     if is_release:
         verify_release_directory(directory)
@@ -104,7 +104,7 @@ def reward(
     return ReleaseReward(directory.name, scorers, distinct, near)
 
 
-def public_reward(spec: str) -> ReleaseReward:
+def open_feature_reward(spec: str) -> ReleaseReward:
     """Return the reward of features alone, `reward:ID_OR_PATH`; it has no distances."""
     learned = _find_releases_learned_from(spec, private=True)
     return ReleaseReward(spec, [(_make_feature_scorer(spec), 1.0)], learned, None)
@@ -116,7 +116,7 @@ def _find_releases_learned_from(spec: str, *, private: bool) -> tuple[LearnedRel
     return find_learned_releases(model, private=private) if model else ()
 
 
-def _open_source(source: Release | str | Path, project: Where) -> tuple[Path, bool]:
+def _locate_release_or_model(source: Release | str | Path, project: Where) -> tuple[Path, bool]:
     """Return a directory, and True if it is that of a release."""
     directory = resolve_release_directory(source, project)
     is_release = (directory / "card.json").is_file()

@@ -119,7 +119,7 @@ class Letter:
     why: str
 
     @property
-    def cause(self) -> str:
+    def shared_cause(self) -> str:
         """The same without which answer, or which of several, is meant; letters share a cause."""
         return _WHICH.sub("", self.why)
 

@@ -238,7 +238,7 @@ class Segments:
         if table is None:
             return b""
         sink = pa.BufferOutputStream()
-        buckets.write_uncompressed(table, sink)
+        buckets.write_uncompressed_parquet(table, sink)
         data = pad(sink.getvalue().to_pybytes())
         return self._keys.seal(_PURPOSE, data, _seal_context(name, place))
 

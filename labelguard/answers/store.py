@@ -218,13 +218,13 @@ def describe_unknown_source(source: str) -> str:
 _IGNORED_FILE = "ignored.json"
 
 
-def write_ignored(state: Path, ignored: Mapping[str, str]) -> None:
+def write_hook_refusal_reasons(state: Path, ignored: Mapping[str, str]) -> None:
     """Keep why a hook takes nothing of deliveries, by connector; on a full disk, not."""
     with contextlib.suppress(OSError):
         write_atomically(state / _IGNORED_FILE, json.dumps(ignored).encode(), mode=0o600)
 
 
-def read_ignored(state: Path) -> dict[str, str]:
+def read_hook_refusal_reasons(state: Path) -> dict[str, str]:
     """Return why a hook takes nothing of deliveries, by connector, since it was started."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         ignored = json.loads((state / _IGNORED_FILE).read_bytes())
@@ -266,7 +266,7 @@ class WorkerState:
                 f"{path} was not written by a worker; it can be removed safely"
             ) from None
 
-    def reconciliations(self) -> Iterator[tuple[str, str]]:
+    def list_reconciliations(self) -> Iterator[tuple[str, str]]:
         """Yield connectors with the day of the last reconciliation, and since when they fail."""
         done, failing = self.reconciled, self.unreconciled
         for name in sorted({*done, *failing}):

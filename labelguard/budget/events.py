@@ -325,7 +325,7 @@ def describe_uses(uses: Mapping[str, int]) -> str:
     return " and ".join(parts) or "nothing"
 
 
-def default_ties(names: Iterable[str]) -> Ties:
+def choose_default_ties(names: Iterable[str]) -> Ties:
     """Return what becomes of ties, unless something else is asked for, where all of these are
     allowed.
     """

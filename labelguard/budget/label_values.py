@@ -128,7 +128,7 @@ def parse_public_columns(names: str | Iterable[str] | None) -> tuple[str, ...]:
     return tuple(sorted(set(columns)))
 
 
-def list_declaring_names(column: str) -> tuple[str, ...]:
+def list_names_that_declare(column: str) -> tuple[str, ...]:
     """Return the names that declare a column: its own, and without the ending of its side."""
     short = (column.removesuffix(end) for end in SIDE_ENDINGS if column.endswith(end))
     return column, *filter(None, short)

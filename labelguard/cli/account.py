@@ -60,7 +60,7 @@ def account_rr(epsilon: float, delta: float, labels: int, uses: int) -> LabelNoi
     return rr(epsilon, delta, labels, uses)
 
 
-def _print_noise_for_budget(value: StatisticNoise) -> None:
+def _print_statistic_noise(value: StatisticNoise) -> None:
     releases = pluralize(value.releases, "statistic release")
     print_facts(
         [
@@ -98,7 +98,7 @@ def _print_noise_shapes(noise_multiplier: float, ball: BallNoise) -> None:
     metavar="D",
     help="Components of the statistic: shows ball noise beside Gaussian noise, for one release.",
 )
-@prints(_print_noise_for_budget)
+@prints(_print_statistic_noise)
 def account_statistic(
     epsilon: float, delta: float, releases: int, components: int | None
 ) -> StatisticNoise:

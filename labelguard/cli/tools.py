@@ -151,7 +151,7 @@ def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -
 _OUTCOMES = {"promoted": "promoted (in use from now on)"}
 
 
-def _describe_budget(result: Retrained | RunPreview) -> str:
+def _describe_remaining_budget(result: Retrained | RunPreview) -> str:
     """Return how much labelers have left, by the counts of the ledger."""
     if (use := result.allowance) is None:
         return result.budget
@@ -176,7 +176,8 @@ def _print_run_result(result: Retrained) -> None:
     if result.judgement:
         judgement = result.judgement
         facts.append(("judged by", f"{judgement['by']}, which cost {judgement['cost']}"))
-    facts += [("model in use", result.model or "none yet"), ("budget", _describe_budget(result))]
+    facts.append(("model in use", result.model or "none yet"))
+    facts.append(("budget", _describe_remaining_budget(result)))
     print_facts(facts)
     print_notes(result.notes)
 
@@ -198,7 +199,7 @@ def _list_preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
         yield "releases", f"nothing: {preview.why}"
     if preview.left:
         yield "left then", f"{format_range(preview.left)} of each labeler"
-    yield "budget", _describe_budget(preview)
+    yield "budget", _describe_remaining_budget(preview)
     yield "trains", preview.trains or "nothing: every release was learned from before"
     yield "judged by", preview.gate
     in_use = f"in use is {preview.replaces}" if preview.replaces else "no model in use yet"

@@ -178,13 +178,13 @@ def validate_settings(
     Raises `error` for the first setting that does not fit: `file`, the table `at` and the name.
     """
     try:
-        return check_model(kind, content)
+        return validate_nested_settings(kind, content)
     except InvalidSetting as invalid:
         path = ".".join(map(str, (*at, *invalid.path)))
         raise error(": ".join(filter(None, (file, path, str(invalid))))) from None
 
 
-def check_model(kind: type[T], content: Any) -> T:
+def validate_nested_settings(kind: type[T], content: Any) -> T:
     """Return settings as their model, inside the check of another; raises `InvalidSetting`."""
     try:
         return TypeAdapter(kind).validate_json(json.dumps(content, allow_nan=False))

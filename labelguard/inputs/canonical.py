@@ -276,19 +276,19 @@ def _parse_shape(shape: object) -> Content:
     message = shape[0] if shape else None
     if message is None:
         return Content(chat=True)
-    content, members = _read_members(message, ("role", "content"), _OPTIONAL)
+    content, members = _parse_content_and_members(message, ("role", "content"), _OPTIONAL)
     if not isinstance(content, list):
         if content not in (None, _VARCHAR):
             raise NotContent
         return Content(True, None if content is None else False, members)
     part = content[0] if content else None
     if part is not None:
-        _, images = _read_members(part, ("type",), ("text", _IMAGES))
+        _, images = _parse_content_and_members(part, ("type",), ("text", _IMAGES))
         members |= images - {"text"}
     return Content(True, True, members)
 
 
-def _read_members(
+def _parse_content_and_members(
     shape: object, required: Collection[str], optional: Collection[str]
 ) -> tuple[object, frozenset[str]]:
     """Return the shape of `content` in an object, and which optional members it has."""
@@ -330,16 +330,16 @@ def _message_json_sql(content: Content) -> str:
     words = _json_string_sql("m.content")
     if content.parts:
         names = ("text", "type", *({_IMAGES} & content.members))
-        part = _json_object_sql(
+        part = _json_object_without_nulls_sql(
             {name: (f"p.{name}", _json_string_sql(f"p.{name}")) for name in names}
         )
         words = f"'[' || array_to_string(list_transform(m.content, lambda p: {part}), ',') || ']'"
     names = ("role", *(content.members & set(_OPTIONAL)))
     members = {name: (f"m.{name}", _json_string_sql(f"m.{name}")) for name in names}
-    return _json_object_sql(members | {"content": ("m.content", words)})
+    return _json_object_without_nulls_sql(members | {"content": ("m.content", words)})
 
 
-def _json_object_sql(members: Mapping[str, tuple[str, str]]) -> str:
+def _json_object_without_nulls_sql(members: Mapping[str, tuple[str, str]]) -> str:
     """Return SQL for a JSON object without nulls, from SQL of each member's value and its JSON."""
     pieces = (
         f"CASE WHEN {value} IS NOT NULL THEN '\"{name}\":' || {text} END"
@@ -373,7 +373,7 @@ def _normalize_unicode(texts: pl.Series) -> pl.Series:
     return pl.Series(pc.utf8_normalize(visible.cast(pa.large_string()), "NFKC"))
 
 
-def compute_unit_digests(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Blocks:
+def digest_content_units(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Blocks:
     """Return each row's unit, from the words of its sides (a list of texts a row), shape (n, 2).
 
     The first 16 bytes of SHA-256 over the sorted distinct SHA-256 of the sides' normal forms.

@@ -19,7 +19,7 @@ from labelguard.budget.label_values import (
     WHITE_SPACE,
     LabelValues,
     Skips,
-    list_declaring_names,
+    list_names_that_declare,
 )
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
@@ -93,7 +93,7 @@ class Reading:
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
 
-    def name(self, role: str) -> str:
+    def get_column_name(self, role: str) -> str:
         """Return the name of a role's column, whether there is one or not."""
         return self.columns.get(role, role)
 
@@ -105,7 +105,7 @@ class Reading:
         """
         if feature.kind == "stratum":
             return (feature.name,)
-        return tuple(self.name(feature.name + side) for side in FEATURE_SIDES[kind])
+        return tuple(self.get_column_name(feature.name + side) for side in FEATURE_SIDES[kind])
 
     def list_feature_columns(self) -> tuple[str, ...]:
         """Return the columns of all features, in any layout."""
@@ -114,7 +114,7 @@ class Reading:
 
     def is_declared_public(self, column: str) -> bool:
         """Return whether a column was declared public, by its name or that of both sides."""
-        return not set(list_declaring_names(column)).isdisjoint(self.public_columns)
+        return not set(list_names_that_declare(column)).isdisjoint(self.public_columns)
 
 
 def add_labeler_column(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:
@@ -155,7 +155,7 @@ class TableSchema:
         return InvalidLabels(f"{self.name}: {text}")
 
     @property
-    def has_private_blanks(self) -> bool:
+    def treats_blanks_as_ties(self) -> bool:
         """True where blank answers are ties, which nothing may tell from others."""
         return self.reading.skips == "tie"
 
@@ -167,7 +167,7 @@ class TableSchema:
         """
         if not self.sparse:
             return list(self.types)
-        answers = {self.reading.name(role).lower() for role in ANSWERS}
+        answers = {self.reading.get_column_name(role).lower() for role in ANSWERS}
         return sorted(c for c in self.types if c.lower() not in answers and not tells_a_side(c))
 
     def has(self, *columns: str) -> bool:
@@ -176,12 +176,12 @@ class TableSchema:
 
     def find_column(self, role: str) -> str | None:
         """Return the column of a role, as it was named or by the role's own name, if there is."""
-        name = self.reading.name(role)
+        name = self.reading.get_column_name(role)
         return name if name in self.types else None
 
     def find_type(self, role: str) -> DuckDBPyType:
         """Return the type of that column; that of NULL if there is none."""
-        return self.types.get(self.reading.name(role), SQLNULL)
+        return self.types.get(self.reading.get_column_name(role), SQLNULL)
 
     def has_all(self, *roles: str) -> bool:
         """Return whether there is a column for each of these roles."""
@@ -196,14 +196,14 @@ class TableSchema:
         name = self.find_column(role)
         return identifier(name) if name else "NULL"
 
-    def text_sql(self, name: str) -> str:
+    def trimmed_text_sql(self, name: str) -> str:
         """Return SQL of a column as text without blanks around it; NULL for NaN, or without it."""
         if name not in self.types:
             return "NULL::VARCHAR"
         column = nan_to_null_sql(identifier(name), self.types[name])
         return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
-    def select_all_but(self, *roles: str) -> str:
+    def select_public_except(self, *roles: str) -> str:
         """Return the beginning of a SELECT list: all columns but those of these roles and private
         ones, each with a comma.
         """
@@ -242,7 +242,7 @@ def find_side_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[
     return [n for n in names if n in named or (tells_a_side(n) and n not in others)]
 
 
-def find_paired_roles(columns: Mapping[str, str]) -> set[str]:
+def find_custom_paired_roles(columns: Mapping[str, str]) -> set[str]:
     """Return roles in `--columns` that are not ours and come in pairs: `system_a`, `system_b`.
 
     They name public columns that features may read; whoever reads none of them need not know.

@@ -91,7 +91,7 @@ def read_ids(
         readers.connect(Path(spill)) as connection,
     ):
         columns = choose_columns(list(readers.read_columns(files[0], connection)))
-        limit = ByteLimit.for_files(files, None)
+        limit = ByteLimit.from_file_sizes(files, None)
         rows = pl.concat(_read_id_columns(file, connection, columns, limit) for file in files)
     if not len(rows):
         raise InvalidLabels(f"{files[0].name}: no rows in the input")

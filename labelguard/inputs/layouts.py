@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import duckdb
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
-from labelguard.budget.label_values import DEFAULT, list_declaring_names
+from labelguard.budget.label_values import DEFAULT, list_names_that_declare
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical, readers
 from labelguard.inputs.canonical import Content, NotContent, is_text
@@ -29,7 +29,7 @@ from labelguard.inputs.columns import (
     ROLES,
     Reading,
     TableSchema,
-    find_paired_roles,
+    find_custom_paired_roles,
     tells_a_side,
 )
 from labelguard.inputs.readers import InputFile
@@ -96,10 +96,10 @@ def find_layout(
     layouts = _list_possible_layouts(schema)
     named, types = reading.columns, dict(schema.types)
     if not reading.labelled:
-        private = {reading.name(role) for role in PRIVATE_ROLES}
+        private = {reading.get_column_name(role) for role in PRIVATE_ROLES}
         types = {column: kind for column, kind in types.items() if column not in private}
         named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
-    absent = _find_assumed_columns(types, reading) if file.sparse else ()
+    absent = _find_columns_assumed_present(types, reading) if file.sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
     schema = replace(schema, types=types)
     columns = _find_columns_of_roles(schema, named)
@@ -143,12 +143,14 @@ def _list_possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]
     }
 
 
-def _find_assumed_columns(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
+def _find_columns_assumed_present(
+    types: Mapping[str, DuckDBPyType], reading: Reading
+) -> tuple[str, ...]:
     """Return columns that a sparse file may lack because of its labels: they count as there."""
     present = {column.lower() for column in types}
 
     def lacking(*roles: str) -> list[str]:
-        return [name for name in map(reading.name, roles) if name.lower() not in present]
+        return [name for name in map(reading.get_column_name, roles) if name.lower() not in present]
 
     pairs = not lacking("response_a", "response_b")
     sides = lacking("chosen", "rejected")
@@ -174,7 +176,7 @@ def _find_columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dic
     """Return the column of each role that a file has one for."""
     sides = {side for sides in FEATURE_SIDES.values() for side in sides}
     features = {feature.name + side for feature in schema.reading.features for side in sides}
-    known = {*ROLES, *find_paired_roles(named), *features}
+    known = {*ROLES, *find_custom_paired_roles(named), *features}
     for role, column in named.items():
         if role not in known:
             raise InvalidLabels(
@@ -326,7 +328,7 @@ def _find_feature_columns(
     """Return the columns of what is carried for a feature, checked."""
     names = schema.reading.find_columns_of(feature, kind)
     called = f"{_NOUNS[feature.kind]} {feature.name}"
-    signed = (schema.reading.name(feature.name),)
+    signed = (schema.reading.get_column_name(feature.name),)
     is_signed = feature.kind == "number" and kind == "pairs" and not any(map(schema.has, names))
     if is_signed := is_signed and schema.has(*signed):
         names = signed
@@ -387,7 +389,7 @@ def _check_public_feature(
                 f"column cannot be {called}"
             )
     if not schema.reading.is_declared_public(column):
-        name = list_declaring_names(column)[-1]
+        name = list_names_that_declare(column)[-1]
         raise schema.error(
             f"column {column} becomes {called} only if it is declared public: --public-column "
             f"{name}, before the project's first release. That says that it was made of prompts "

@@ -190,7 +190,7 @@ class DepartedLabelers:
         return "DepartedLabelers(…)"
 
     @property
-    def count(self) -> int:
+    def present_count(self) -> int:
         """The number of them who had rows in what was looked at."""
         return len(self.present)
 

@@ -125,8 +125,8 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
                 {canonical.encode_sql(a, content)} AS ea,
                 {canonical.encode_sql(b, content)} AS eb,
                 {_select_side_words(layout, content, a, b)}
-                ({_label_value_sql(layout)})::UTINYINT AS said,
-                ({_label_with_tie_sql(layout)})::UTINYINT AS given
+                ({_label_ignoring_tie_flag_sql(layout)})::UTINYINT AS said,
+                ({_label_or_fault_code_sql(layout)})::UTINYINT AS given
             FROM named)
         SELECT
             prompt,
@@ -146,7 +146,7 @@ def _build_ranking_query(layout: Layout, content: Content) -> str:
     lists = [
         _alias_sides(layout, feature)[0] for feature in layout.features if feature.kind != "stratum"
     ]
-    ranked, label = _ranking_label_sql(layout)
+    ranked, label = _ranking_check_and_label_sql(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
     attached = "".join(f" || strlen({v}[i]::VARCHAR) || ':' || {v}[i]" for v in lists)
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
@@ -206,7 +206,7 @@ def _list_ranking_fault_cases(layout: Layout) -> list[str]:
     ]
 
 
-def _ranking_label_sql(layout: Layout) -> tuple[str, str]:
+def _ranking_check_and_label_sql(layout: Layout) -> tuple[str, str]:
     """Return SQL of whether there is a rank for each response, and of the label of a pair.
 
     A choice prefers the chosen response to every other one, and says nothing of two others.
@@ -267,7 +267,7 @@ def _ordered_feature_sql(feature: FeatureColumn, *sides: str) -> dict[str, str]:
 def _pair_feature_sql(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     """Return SQL of a pair's feature, by the name it is carried under; `sides` are its values."""
     values = (f"{sides[0]} - {sides[1]}",) if feature.kind == "number" else sides
-    return dict(zip(feature.columns, values, strict=True))
+    return dict(zip(feature.pair_columns, values, strict=True))
 
 
 def _feature_fault_sql(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
@@ -295,9 +295,7 @@ def _list_fault_sql(feature: FeatureColumn, values: str) -> str:
 
 def _select_features(layout: Layout, values: Mapping[str, str]) -> str:
     """Return the SELECT list of features, from SQL by name, and of a digest of names in them."""
-    named = [
-        name for feature in layout.features if feature.kind != "number" for name in feature.columns
-    ]
+    named = [name for f in layout.features if f.kind != "number" for name in f.pair_columns]
     listed = [f"{value} AS {identifier(name)}, " for name, value in values.items()]
     if named:
         parts = ", ".join(f"strlen({values[name]}), ':', {values[name]}" for name in named)
@@ -384,7 +382,7 @@ _FLAG = """coalesce(try_cast(tie AS BOOLEAN),
             CASE try_cast(tie AS DOUBLE) WHEN 1 THEN true WHEN 0 THEN false END)"""
 
 
-def _label_value_sql(layout: Layout) -> str:
+def _label_ignoring_tie_flag_sql(layout: Layout) -> str:
     """Return SQL of the label but for the flag of ties, or 100 outside the domain."""
     if not layout.reading.labelled:
         return f"{LABEL_TIE}"
@@ -407,7 +405,7 @@ def _label_value_sql(layout: Layout) -> str:
     return f"CASE WHEN coalesce(label, '') = '' THEN {LABEL_SKIP} {cases} ELSE {LABEL_FAULT} END"
 
 
-def _label_with_tie_sql(layout: Layout) -> str:
+def _label_or_fault_code_sql(layout: Layout) -> str:
     """Return SQL of the label, from `said` and the flag of ties, or a code of LABEL_FAULTS.
 
     The flag decides: what stands beside it in a column that can only say A or B is a filler.

@@ -65,7 +65,7 @@ class ByteLimit:
     left: float
 
     @classmethod
-    def for_files(cls, files: Sequence[InputFile], limit: int | None) -> ByteLimit:
+    def from_file_sizes(cls, files: Sequence[InputFile], limit: int | None) -> ByteLimit:
         """Return `limit`, or one in proportion to the files; tables in memory need none."""
         sizes = [file.size for file in files]
         if limit is not None:

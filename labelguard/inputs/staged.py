@@ -266,12 +266,12 @@ def compute_canonical_order(table: pa.Table) -> NDArray[np.intp]:
         return order
     keys = {name: buckets.read_column(table, name) for name in present}
     if _SUBMISSION in table.column_names:
-        keys |= _find_submission_sort_keys(table, keys)
+        keys |= _compute_submission_sort_keys(table, keys)
     order = np.lexsort([keys[name] for name in reversed(present)])
     return order
 
 
-def _find_submission_sort_keys(
+def _compute_submission_sort_keys(
     table: pa.Table, keys: Mapping[str, NDArray[np.generic]]
 ) -> dict[str, NDArray[np.generic]]:
     """Return keys that all pairs of one submitted list share: the latest of several is taken whole.

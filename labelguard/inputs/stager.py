@@ -168,10 +168,10 @@ class Stager:
         if self.staged.timed:
             time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).min, pa.int64()))
             columns["submitted"] = time.to_numpy()
-        if self._has_withdrawals:
+        if self._can_apply_withdrawals:
             columns["skip"] = blank.astype(np.uint8)
         label = batch["label"].to_numpy()
-        names = [name for feature in self.options.reading.features for name in feature.columns]
+        names = [name for feature in self.options.reading.features for name in feature.pair_columns]
         carried = {name: batch[name] for name in names}
         attached = {n: v.to_numpy() for n, v in carried.items() if pa.types.is_floating(v.type)}
         if "carried" in batch.schema.names:  # the names among them
@@ -231,7 +231,7 @@ class Stager:
         self.staged.add(piece.staged)
         self._digest += piece.digest
         self._departed.present |= piece.departed
-        self.staged.refused_labelers = self._departed.count
+        self.staged.refused_labelers = self._departed.present_count
         number = self._number_labelers(piece.labelers)
         self._answered[number] |= piece.answered
 
@@ -250,7 +250,7 @@ class Stager:
             buckets.check_seen(self.staged.rows, texts)
 
     @property
-    def _has_withdrawals(self) -> bool:
+    def _can_apply_withdrawals(self) -> bool:
         """True where it is known what a skip takes back: when it was, and whose."""
         return self.staged.timed and (self.staged.labelers or self.staged.recorded)
 
@@ -267,7 +267,7 @@ class Stager:
         self._file_rows += batch.num_rows
         if staged.labelers and (refused := self._departed.match_ids(batch["labeler"])).any():
             staged.refused_rows += int((refused & counted).sum())
-            staged.refused_labelers = self._departed.count
+            staged.refused_labelers = self._departed.present_count
             batch = batch.filter(pa.array(~refused))
             numbers, counted = numbers[~refused], counted[~refused]
         staged.rows_read += int(counted.sum())
@@ -276,7 +276,7 @@ class Stager:
             staged.skipped += int((skipped & counted).sum())
             # One that is later than an answer takes it back; by time alone, value-blind.
             sound = batch["fault"].to_numpy() == 0
-            left = ~skipped | (sound & self._has_withdrawals)
+            left = ~skipped | (sound & self._can_apply_withdrawals)
             batch, skipped = batch.filter(pa.array(left)), skipped[left]
             numbers, counted = numbers[left], counted[left] & ~skipped
         fault = batch["fault"].to_numpy()
@@ -311,7 +311,7 @@ class Stager:
         usable = usable & ~identical
         if self.options.drop_ties:
             ties = label == LABEL_TIE
-            if self._has_withdrawals:  # as a skip does
+            if self._can_apply_withdrawals:  # as a skip does
                 label = np.where(ties, np.uint8(LABEL_SKIP), label)
             else:
                 usable = usable & ~ties
@@ -373,7 +373,7 @@ class Stager:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
             return self._keys.hash_contents(
-                canonical.compute_unit_digests(batch["sides"], self.connection)
+                canonical.digest_content_units(batch["sides"], self.connection)
             )
         return labelers
 

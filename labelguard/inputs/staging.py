@@ -22,7 +22,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from labelguard.budget.label_values import list_declaring_names
+from labelguard.budget.label_values import list_names_that_declare
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.canonical import Content
@@ -80,7 +80,7 @@ def stage(
         ]
         layouts += layouts[:1] * (len(files) - len(looked))
         content = find_common_content(files, layouts)
-        limit = ByteLimit.for_files(files, options.max_input_bytes)
+        limit = ByteLimit.from_file_sizes(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
         if not _should_use_workers(files, executor):
             few = count <= buckets.FEW
@@ -140,7 +140,7 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
         types |= readers.read_columns(entry.file, connection)
         schema = TableSchema(file.name, types, entry.reading, file.sparse)
         for column in {*types, *answers}:
-            for name in list_declaring_names(column):
+            for name in list_names_that_declare(column):
                 if name in declared and column in answers:
                     raise schema.error(
                         f"column {column} tells labels, which are private: it cannot be declared "
@@ -148,10 +148,10 @@ def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
                     )
         shown = [column for column in schema.shown_columns if column not in answers]
         free |= dict.fromkeys(shown)
-        for name in {name for column in types for name in list_declaring_names(column)}:
+        for name in {name for column in types for name in list_names_that_declare(column)}:
             missing.pop(name, None)
     for name in missing:
-        near = suggest(name, {name for column in free for name in list_declaring_names(column)})
+        near = suggest(name, {name for column in free for name in list_names_that_declare(column)})
         raise InvalidLabels(
             f"{staged.files[0].name}: no column {name}{near} for --public-column; "
             f"found: {', '.join(free)}"
@@ -163,7 +163,7 @@ def _list_columns_of_answers(entry: FormattedFile, layouts: Collection[str]) -> 
     roles = {role for layout in layouts for role in LAYOUTS[layout] if role in ANSWERS}
     roles |= {"tie"} if not {*layouts} & {*LISTED} else set()
     named = {entry.reading.columns[role] for role in PRIVATE_ROLES if role in entry.reading.columns}
-    made = {entry.names.get(role) or entry.reading.name(role) for role in roles}
+    made = {entry.names.get(role) or entry.reading.get_column_name(role) for role in roles}
     return {*made, *named, *FORMATS[entry.format].private, *WINNERS}
 
 
@@ -261,7 +261,7 @@ def stage_file(task: ReadingTask, number: int) -> Piece:
         layout = entry.find_layout(connection)
         stager.begin_file(entry, layout)
         _count_left_out(stager, file, entry)
-        limit = ByteLimit.for_files([entry.file], task.max_bytes)
+        limit = ByteLimit.from_file_sizes([entry.file], task.max_bytes)
         most = limit.left
         rows, texts = (
             stack.enter_context(PartWriter(directory / what, count)) for what in ("rows", "texts")

@@ -153,7 +153,7 @@ def _check_released_gate(step: Step, mechanism: str, models: Models) -> None:
         )
 
 
-def find_coordinates_directory(home: Project, current: Path | None) -> Path | None:
+def find_gate_coordinates_directory(home: Project, current: Path | None) -> Path | None:
     """Return the directory with the coordinates of gate `held-out`: the newest evaluation of the
     project or, before there is one, the model in use.
     """
@@ -165,7 +165,7 @@ def check_same_coordinates(mechanism: str, home: Project, current: Path | None) 
     """Raise `LabelguardError` where the model in use, or the heads of the job's releases, are not
     in the coordinates of the evaluation.
     """
-    directory = find_coordinates_directory(home, current)
+    directory = find_gate_coordinates_directory(home, current)
     if directory is None:
         return
     if current:
@@ -185,7 +185,7 @@ def _check_same_axes(directory: Path, model: Path, name: str) -> None:
         raise LabelguardError(f"gate.by: held-out judges heads, and {name} is not one; {_REMEDY}")
     head, coordinates = Head.load(model), load_coordinates(directory)
     try:
-        coordinates.convert_coefficients(head.identity, head.coefficients)
+        coordinates.convert_to_components(head.identity, head.coefficients)
     except LabelguardError:
         raise LabelguardError(
             f"gate.by: held-out: {name} has other coordinates than {directory.name}, in which "
@@ -206,7 +206,7 @@ def make_evaluation(
     The newest evaluation is used again where no labeler who is held out gave a new label that can
     be paid for.
     """
-    directory = find_coordinates_directory(home, current)
+    directory = find_gate_coordinates_directory(home, current)
     if directory:
         for model, name in ((candidate, "the candidate"), (current, "the model in use")):
             if model:
@@ -331,9 +331,9 @@ def _measure_by_held_out(
         candidate=values[0],
         current=values[1] if len(values) > 1 else None,
         standard_error=evaluated.difference(heads[0], reference)[1],
-        rows=round(evaluated.labels),
-        reach=evaluated.reach(heads[0], reference, gate.confidence),
-        half_width=evaluated.reach(heads[0], chance, max(gate.confidence, _SURE)),
+        rows=round(evaluated.label_weight),
+        reach=evaluated.compute_error_margin(heads[0], reference, gate.confidence),
+        half_width=evaluated.compute_error_margin(heads[0], chance, max(gate.confidence, _SURE)),
         baselines={},
         measure=LIKELIHOOD,
         cost=_CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was reused",

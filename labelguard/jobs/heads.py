@@ -57,7 +57,7 @@ class HeadOptions(SettingsTable):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_option_ranges(self) -> Self:
         Shape(components=self.components, ridge=self.ridge)
         if not 0 <= self.holdout < 1:
             raise LabelguardError(f"train.options.holdout must be in [0, 1), found {self.holdout}")

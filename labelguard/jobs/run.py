@@ -243,7 +243,7 @@ class JobExecution:
     def _gate_coordinates(self) -> Path | None:
         if self.settings.gate.by != "held-out":
             return None
-        return gates.find_coordinates_directory(self.home, self.models.current)
+        return gates.find_gate_coordinates_directory(self.home, self.models.current)
 
     def _pull(self) -> Facts:
         if self.job.source is not None:

@@ -17,8 +17,8 @@ from labelguard.configuration import loader
 from labelguard.configuration.loader import (
     SettingsTable,
     Text,
-    check_model,
     setting,
+    validate_nested_settings,
     validate_settings,
 )
 from labelguard.options import (
@@ -41,7 +41,7 @@ def check_job_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Options that the policy in force fixes, and those that agree to something, are none.
     """
-    check_model(build_options_model(), options)
+    validate_nested_settings(build_options_model(), options)
     return options
 
 
@@ -81,7 +81,7 @@ class GateSettings(SettingsTable):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_probes_setting(self) -> Self:
         if (self.by == "probes") != (self.probes is not None):
             raise ValueError("probes goes with by: probes, and by: probes needs it")
         return self
@@ -123,7 +123,7 @@ class JobSettings(SettingsTable):
     notify: NotifySettings | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _refuse_pull_with_input(self) -> Self:
         if self.pull and self.input is not None:
             raise ValueError("pull and input exclude each other: what was pulled is released")
         return self

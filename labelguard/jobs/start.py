@@ -130,7 +130,7 @@ def _find_last_release(home: Project, base: Path, policy: Policy) -> LastRelease
     if source == home.namespace and paths is not None:
         source = None
     mechanism, train, comparable = settings["mechanism"], {}, True
-    if evaluation := gates.find_coordinates_directory(home, None):
+    if evaluation := gates.find_gate_coordinates_directory(home, None):
         axes = load_coordinates(evaluation)
         train = {"features": axes.features, "components": axes.shape.components}
         try:

@@ -211,7 +211,7 @@ class Models:
 
     def __init__(self, directory: Path, job: str, project: str) -> None:
         self.directory, self.job, self.project = directory, job, project
-        self._check()
+        self._check_directory_and_registry()
 
     @classmethod
     def open_for_job(cls, job: Job, home: Project) -> Self:
@@ -231,12 +231,12 @@ class Models:
     def lock(self) -> Iterator[None]:
         """Make the directory if it is missing, and hold it for one run."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._check()
+        self._check_directory_and_registry()
         busy = f"another job promotes models in {self.directory}"
         with hold_lock(self.directory / ".lock", busy):
             yield
 
-    def _check(self) -> None:
+    def _check_directory_and_registry(self) -> None:
         if self.directory.is_symlink() or (self.directory.exists() and not self.directory.is_dir()):
             raise LabelguardError(
                 f"promote.directory: {self.directory} is a link or no directory; name another"

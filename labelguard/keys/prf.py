@@ -92,13 +92,13 @@ class RowKeys:
 
     def keys(self, identity: Blocks, pair: NDArray[np.uint16]) -> Blocks:
         """Return the row keys of pairs of rankings (0 elsewhere), shape (n, 2)."""
-        return self._finish(_ROW_KEY, identity, pair)
+        return self._hash_pair(_ROW_KEY, identity, pair)
 
     def order(self, identity: Blocks) -> NDArray[np.uint64]:
         """Return keyed hashes that put a labeler's items (or rankings) in an order, shape (n,)."""
-        return self._finish(_ORDER, identity, 0)[:, 0]
+        return self._hash_pair(_ORDER, identity, 0)[:, 0]
 
-    def _finish(self, purpose: int, identity: Blocks, pair: NDArray[np.uint16] | int) -> Blocks:
+    def _hash_pair(self, purpose: int, identity: Blocks, pair: NDArray[np.uint16] | int) -> Blocks:
         fields = np.zeros_like(identity)
         fields[:, 0] = np.asarray(pair, np.uint64) << np.uint64(32)
         fields[:, 0] |= np.uint64(_ROW_KEY_VERSION << 56 | purpose << 48)

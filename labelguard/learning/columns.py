@@ -32,7 +32,7 @@ class FeatureColumn:
     kind: Literal["number", "source", "stratum"] = "number"
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def pair_columns(self) -> tuple[str, ...]:
         """Its names in a table of pairs."""
         if self.kind == "source":
             return f"source_{self.name}_first", f"source_{self.name}_second"

@@ -402,7 +402,7 @@ def compute_file_features(task: FeatureTask, number: int) -> int:
 
 def _strata(part: Any) -> tuple[str, ...] | None:
     """Return the strata of the columns of a part; None if there are none."""
-    strata = tuple(stratum for stratum, _ in part.parts()) if hasattr(part, "parts") else ()
+    strata = tuple(stratum for stratum, _ in getattr(part, "list_strata_and_names", tuple)())
     return strata if any(strata) else None
 
 

@@ -57,10 +57,10 @@ def fit_statistic(
     ridge <= 0; ArithmeticError if no minimum is reached.
     """
     x = _check_matrix(x)
-    weights = check_column(weight, len(x), "weight", "pair")
-    linear = check_column(statistic, x.shape[1], "statistic", "component")
+    weights = broadcast_column(weight, len(x), "weight", "pair")
+    linear = broadcast_column(statistic, x.shape[1], "statistic", "component")
     objective = Objective(
-        x, _EvenLoss(weights), linear, check_column(ridge, x.shape[1], "ridge", "component")
+        x, _EvenLoss(weights), linear, broadcast_column(ridge, x.shape[1], "ridge", "component")
     )
     bound = sampled_curvature(x, weights) if curvature is None else curvature
     return minimise(objective, Preconditioner(objective.ridge, bound), None)
@@ -94,11 +94,11 @@ def fit_flipped(
     """
     x = _check_matrix(x)
     pairs, components = x.shape
-    weights = check_column(1.0 if weight is None else weight, pairs, "weight", "pair")
-    labels = check_column(label, pairs, "label", "pair")
-    flips = check_column(flip_probability, pairs, "flip_probability", "pair")
-    penalty = check_column(ridge, components, "ridge", "component")
-    center = check_column(0.0 if toward is None else toward, components, "toward", "component")
+    weights = broadcast_column(1.0 if weight is None else weight, pairs, "weight", "pair")
+    labels = broadcast_column(label, pairs, "label", "pair")
+    flips = broadcast_column(flip_probability, pairs, "flip_probability", "pair")
+    penalty = broadcast_column(ridge, components, "ridge", "component")
+    center = broadcast_column(0.0 if toward is None else toward, components, "toward", "component")
     signal = 1 - 2 * flips
     if loss == "robust":
         statistic = label_statistic(x, labels, weights * signal)
@@ -116,8 +116,8 @@ def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Flo
     Raises ValueError as `fit_statistic`, and for a label outside [0, 1].
     """
     x = _check_matrix(x)
-    coefficient = check_column(weight, len(x), "weight", "pair") * (
-        check_column(label, len(x), "label", "pair") - 0.5
+    coefficient = broadcast_column(weight, len(x), "weight", "pair") * (
+        broadcast_column(label, len(x), "label", "pair") - 0.5
     )
     total = np.zeros(x.shape[1])
     for rows, block in blocks(x):
@@ -229,7 +229,7 @@ _RANGES: Mapping[str, tuple[float, float, str]] = {
 }
 
 
-def check_column(values: ArrayLike, size: int, name: str, counted: str) -> Floats:
+def broadcast_column(values: ArrayLike, size: int, name: str, counted: str) -> Floats:
     """Return a scalar or `size` values, one for each of what is `counted`, as (size,).
 
     Raises ValueError for other shapes, and for values that are not finite or not in the range of

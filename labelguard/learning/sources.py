@@ -106,7 +106,7 @@ class SourceFeatures:
         distinct = sides.unique()
         rows = distinct.with_row_index("row")
         place = sides.join(rows, on=sides.columns, how="left", maintain_order="left")["row"]
-        parts = _shares(distinct, names).join(
+        parts = _compute_source_shares(distinct, names).join(
             names.with_row_index("place"), on=distinct.columns, how="left"
         )
         known = np.ones(len(distinct), bool)
@@ -129,9 +129,10 @@ class SourceFeatures:
 
     def names(self) -> tuple[str, ...]:
         """Return `gpt-4`, or with its stratum `de-en: gpt-4`; `LabelguardError` before `fit`."""
-        return tuple(f"{stratum}: {name}" if self._by else name for stratum, name in self.parts())
+        listed = self.list_strata_and_names()
+        return tuple(f"{stratum}: {name}" if self._by else name for stratum, name in listed)
 
-    def parts(self) -> tuple[tuple[str, str], ...]:
+    def list_strata_and_names(self) -> tuple[tuple[str, str], ...]:
         """Return the stratum ("" without) and the name of each column, for people to read.
 
         Raises `LabelguardError` before `fit`.
@@ -150,8 +151,8 @@ class SourceFeatures:
         """Return the sources of all first and then of all second sides, each within its stratum."""
         strata = {}
         if self._by:
-            strata[_STRATUM] = _read_names(pairs, *FeatureColumn(self._by, "stratum").columns)
-        sides = FeatureColumn(self._column, "source").columns
+            strata[_STRATUM] = _read_names(pairs, *FeatureColumn(self._by, "stratum").pair_columns)
+        sides = FeatureColumn(self._column, "source").pair_columns
         return pl.concat(
             [pl.DataFrame({**strata, _SOURCE: _read_names(pairs, column)}) for column in sides]
         )
@@ -166,7 +167,7 @@ def _drop_joined_names(names: pl.DataFrame) -> pl.DataFrame:
     return names.with_row_index("row").filter(~pl.col("row").is_in(rows.implode())).drop("row")
 
 
-def _shares(names: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+def _compute_source_shares(names: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """Return the sources of each row and their shares: all of a known one, else of its parts."""
     rows = names.with_row_index("row")
     whole = rows.join(known, on=names.columns, how="semi").with_columns(share=pl.lit(1.0))

@@ -141,7 +141,7 @@ def refund_release(connection: sa.Connection, record: ReleaseRecord) -> None:
     change_state(connection, record.id, ["reserved"], "refunded", facts, {"charged": 0})
 
 
-def read_usage(connection: sa.Connection) -> dict[str, list[tuple[int, int, int]]]:
+def count_units_by_usage(connection: sa.Connection) -> dict[str, list[tuple[int, int, int]]]:
     """Return (capacity, used, number of units) of each kind of event, under the policy in force."""
     c, usage = schema.counters.c, {}
     active = policies.find_active(connection)
@@ -299,7 +299,7 @@ class ReleaseRepository(Repository):
     find = in_snapshot(find_release_of_request)
     charges = in_snapshot(read_charges)
     labelers = in_snapshot(read_labelers)
-    usage = in_snapshot(read_usage)
+    usage = in_snapshot(count_units_by_usage)
     heavy_users = in_snapshot(read_heavy_users)
     charged_units = in_snapshot(read_charged_units)
     count_uses_by_release = in_snapshot(count_uses_by_release)

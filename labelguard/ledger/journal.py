@@ -139,7 +139,7 @@ def append_entry(
     connection.execute(sa.insert(schema.journal).values(vars(written)))
 
 
-def check_head(connection: sa.Connection, address: str) -> None:
+def check_newest_signature(connection: sa.Connection, address: str) -> None:
     """Raise `LedgerError` unless the journal's newest entry was written with the project's key."""
     own = schema.journal
     rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))

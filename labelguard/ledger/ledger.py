@@ -89,7 +89,7 @@ class Ledger:
         self.people = PeopleRepository(self.snapshot, self.transaction)
         with self.snapshot() as connection:
             schema.check_tables(connection, keys, self.address)
-            self._check_unforged(connection)
+            self._refuse_forgery_or_rollback(connection)
 
     @classmethod
     def create(
@@ -141,7 +141,7 @@ class Ledger:
         address = database.format_address(engine.url)
         with database.hold_exclusively(engine, _JOB), database.begin_writing(engine) as connection:
             before = schema.upgrade_tables(connection, keys, address)
-            journal.check_head(connection, address)
+            journal.check_newest_signature(connection, address)
             witness.check(connection, address)
             if before != schema.VERSION:
                 schema.begin_epoch(connection)
@@ -298,7 +298,7 @@ class Ledger:
             current = schema.lock_epoch(connection)  # writers stand in line here
             if epoch is not None and current != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
-            self._check_unforged(connection)
+            self._refuse_forgery_or_rollback(connection)
             yield connection
             head = journal.read_head(connection)
         self._witness.advance(*head)
@@ -321,7 +321,7 @@ class Ledger:
         with self.transaction(epoch) as connection:
             return statement(connection, *args, **kw)
 
-    def _check_unforged(self, connection: sa.Connection) -> None:
+    def _refuse_forgery_or_rollback(self, connection: sa.Connection) -> None:
         """Refuse a ledger that others wrote, or that fell back."""
-        journal.check_head(connection, self.address)
+        journal.check_newest_signature(connection, self.address)
         self._witness.check(connection, self.address)

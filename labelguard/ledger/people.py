@@ -46,7 +46,7 @@ def add_members(connection: sa.Connection, added: UnitGroups, met: Identities) -
     """
     labelers, units = added.labelers, added.units
     known, groups = read_members(connection)
-    refuse_incomplete_restore(connection)
+    refuse_joining_after_incomplete_restore(connection)
     at = blocks.find_positions(known, labelers)
     present = at >= 0
     moved = (groups[at[present]] != units[present]).any(axis=1) if len(known) else np.zeros(0, bool)
@@ -84,7 +84,7 @@ def link_labelers(connection: sa.Connection, labelers: Blocks, same_as: Blocks) 
     be added up; for two who were said to be distinct; and for somebody who has left.
     """
     everybody, row = blocks.unique(np.concatenate([labelers, same_as]))
-    refuse_incomplete_restore(connection)
+    refuse_joining_after_incomplete_restore(connection)
     if (blocks.find_positions(read_tombstones(connection), everybody) >= 0).any():
         raise PolicyError(
             "one of these labelers has left, and who is one person with them has left as well: "
@@ -207,7 +207,7 @@ def digest_identities(connection: sa.Connection) -> dict[str, str]:
     return {str(row.release): hashlib.sha256(row.met).hexdigest() for row in rows}
 
 
-def refuse_incomplete_restore(connection: sa.Connection) -> None:
+def refuse_joining_after_incomplete_restore(connection: sa.Connection) -> None:
     """Refuse to join people in a ledger that was restored from a backup that may lack charges."""
     own = schema.journal.c
     bodies = connection.scalars(sa.select(own.body).where(own.kind == "restored"))

@@ -109,7 +109,7 @@ class LabelerTable:
     capacity: NDArray[np.int64]
     used: NDArray[np.int64]
 
-    def look_up(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find_usage(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return k and uses of some labelers, (n,) each; 0 for whom the ledger has not met."""
         where = blocks.find_positions(self.labelers, labelers)
         met = where >= 0

@@ -83,7 +83,7 @@ counters = _declare_table(
 
 
 @sa.event.listens_for(counters, "after_create")
-def _leave_room(table: sa.Table, connection: sa.Connection, **_: Any) -> None:
+def _set_table_fill_factor(table: sa.Table, connection: sa.Connection, **_: Any) -> None:
     # For a new version of every row beside the old one: counting up touches no index. As an option
     # of the table it would load the package for PostgreSQL in every command.
     if connection.dialect.name == "postgresql":

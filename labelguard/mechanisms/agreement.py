@@ -62,7 +62,7 @@ def estimate_between_labelers(
     unbiased for the mean of y_r y_s with these weights, and agreement (1 + Ê)/2. With x = y(a + e)
     a product is its mean, parts linear in e_r and in e_s, and e_r e_s: uncorrelated, as e of
     different units are. Of the covariance of one unit's e no eigenvalue exceeds `noise`
-    (`joint_flips.variance_factor`), so that the sum over pairs has at most the variance
+    (`joint_flips.compute_largest_eigenvalue`), so that the sum over pairs has at most the variance
 
         Σ_r p_r noise_r (Σ_{s≠r} p_s)² + Σ_{r<s} p_r noise_r p_s noise_s,      p = a²,
 
@@ -92,7 +92,7 @@ def estimate_between_labelers(
     )
 
 
-def estimate_within_items(
+def estimate_with_items_as_units(
     item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike, blocks: BlockLaws = ()
 ) -> AgreementEstimate | None:
     """Estimate the same where an item is the unit: its labels are one block; None as above.

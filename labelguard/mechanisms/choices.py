@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.learning.heads import check_column
+from labelguard.learning.heads import broadcast_column
 from labelguard.learning.newton import Point, Preconditioner, minimise
 
 _CHUNK = 1 << 15
@@ -91,9 +91,9 @@ def fit_choices(
     objective = _ChoiceObjective(
         _center(features, sizes),
         sizes,
-        check_column(weight, len(sizes), "weight", "choice"),
-        check_column(statistic, components, "statistic", "component"),
-        check_column(ridge, components, "ridge", "component"),
+        broadcast_column(weight, len(sizes), "weight", "choice"),
+        broadcast_column(statistic, components, "statistic", "component"),
+        broadcast_column(ridge, components, "ridge", "component"),
     )
     bend = objective.at(np.zeros(components)).curvature - np.diag(objective.ridge)
     return minimise(objective, Preconditioner(objective.ridge, bend), None)

@@ -32,7 +32,7 @@ BlockLaws: TypeAlias = Sequence[Mapping[str, Any]]
 _SAME = 1e-9
 
 
-def variance_factor(first: ArrayLike, second: ArrayLike, size: ArrayLike) -> Floats:
+def compute_largest_eigenvalue(first: ArrayLike, second: ArrayLike, size: ArrayLike) -> Floats:
     """Return the larger eigenvalue of a block's covariance: c1 `first`, c2 `second`, m `size`."""
     c1, c2, m = (np.asarray(each, np.float64) for each in (first, second, size))
     excess = c2 - np.square(c1)
@@ -50,7 +50,7 @@ def coin_variance(flip_probability: ArrayLike) -> Floats:
 class FlippedRows:
     """Released rows: γ, and how many labels were flipped together with each, all of shape (n,).
 
-    `second` is c2 of its block, and `noise` the `variance_factor`.
+    `second` is c2 of its block, and `noise` its `compute_largest_eigenvalue`.
     """
 
     flip_probability: Floats
@@ -71,7 +71,7 @@ class FlippedRows:
         size, second, noise = np.ones(len(gamma), np.int64), first.copy(), coin_variance(gamma)
         for block in blocks:
             c1, c2 = 1 - 2 * block["flip_probability"], block["second_moment"]
-            factor = float(variance_factor(c1, c2, block["labels"]))
+            factor = float(compute_largest_eigenvalue(c1, c2, block["labels"]))
             rows = (np.abs(gamma - block["flip_probability"]) <= _SAME) & (noise <= factor + _SAME)
             size[rows], second[rows], noise[rows] = block["labels"], c2, factor
         return cls(gamma, size, second, noise)

@@ -183,7 +183,7 @@ class _Crowd:
         sums, scores = np.zeros((2, self._units, components))
         squares, crossed = np.zeros((2, components, components))
         deviation = tastes[0] * self._metric[0] * np.sqrt(self._x_squared)
-        margin, slope = conditional_margins(self._z @ theta, deviation)
+        margin, slope = find_typical_labeler_margins(self._z @ theta, deviation)
         shared, steeper = margin[self._pair], slope[self._pair][self._cell]
         for world in range(worlds):
             rng = np.random.default_rng([_SEED, window, world])
@@ -214,7 +214,7 @@ class _Crowd:
         return np.asarray(csr_array((cells, self._pair, self._starts), shape=shape) @ self._z)
 
 
-def conditional_margins(together: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+def find_typical_labeler_margins(together: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     """Return margins m (n,) around which labelers differ, and dm / d`together`.
 
     Labelers of margins N(m, `deviation`²), in log-odds, answer as often together as one of margin

@@ -91,9 +91,10 @@ def estimate_error(
         variance = Σ (1−2γ_r)² [noise_r/4 + (1−2γ_r)² p(1−p)] / (Σ (1−2γ_r)²)²,
 
     where the first summand is that of the flips and the second the sampling of rows, at p = the
-    rate within [0, 1]. `noise` is `joint_flips.variance_factor`, a bound for rows that were
-    flipped together; by default that of coins, 4γ_r(1−γ_r). Labels count as independent otherwise:
-    rows of one item, on which a model errs alike, make the second summand a little too small.
+    rate within [0, 1]. `noise` is `joint_flips.compute_largest_eigenvalue`, a bound for rows that
+    were flipped together; by default that of coins, 4γ_r(1−γ_r). Labels count as independent
+    otherwise: rows of one item, on which a model errs alike, make the second summand a little too
+    small.
 
     `released` holds 0 and 1, `predicted` 0, 1 and ½ (no vote: an error half the time), both of
     shape (n,); the model must not have seen these rows. Without any row with γ < ½ the rate is ½

@@ -121,5 +121,5 @@ def flip_probabilities(
     Σ (φ(choice) − mean φ) (docs/guarantees.md).
     """
     distinct, law = distinct_rows(threshold, labels, letters)
-    gamma = [(1 - find_block(*each).first_moment) / 2 for each in distinct.T.tolist()]
+    gamma = [(1 - find_block(*each).mean_sign) / 2 for each in distinct.T.tolist()]
     return np.array(gamma, np.float64)[law]

@@ -132,11 +132,11 @@ def compute_bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> 
     no less, for those whose b_u is at least C.) Raises `InvalidLabels` if no labeler has a row that
     differs in any coordinate, or if a coordinate is not finite.
     """
-    clip, weight = choose_clip_and_weights(compute_norms_without_signal(z, rows), clip_quantile)
+    clip, weight = choose_clip_and_weights(compute_norms_of_random_labels(z, rows), clip_quantile)
     return Bounds(clip, weight, 2 * clip)
 
 
-def compute_norms_without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
+def compute_norms_of_random_labels(z: NDArray[np.float32], rows: Rows) -> Floats:
     """b_u = ½ √Σ_j share² ‖z_uj‖², the norm of a labeler without signal, shape (units,)."""
     norms = compute_squared_norms(z)[rows.pair]
     return np.asarray(np.sqrt(_sum_by_unit(rows, rows.row_weights() ** 2 * norms)) / 2)
@@ -168,7 +168,7 @@ def compute_source_bounds(
     deviation `noise` in units of Δ) within `_NOISE_SHARE` of what labels scatter by. All of it is
     public; Δ = 2C as in `compute_bounds`, whose errors it raises.
     """
-    least, most = compute_norms_without_signal(z, rows), _largest_norms(z, rows)
+    least, most = compute_norms_of_random_labels(z, rows), _largest_norms(z, rows)
     usual = np.minimum(_ROOM * np.hypot(least, _PREFERENCE * most), most)
     labelers, components = np.count_nonzero(least), z.shape[1]
     room = max(_NOISE_SHARE * math.sqrt(labelers / components) / (2 * noise), 1.0)
@@ -181,7 +181,7 @@ def _largest_norms(z: NDArray[np.float32], rows: Rows) -> Floats:
     triangle = _sum_by_unit(rows, rows.row_weights() * np.sqrt(compute_squared_norms(z)[rows.pair]))
     ends = np.cumsum(np.bincount(rows.unit, minlength=rows.units))
     of_units = np.split(np.argsort(rows.unit, kind="stable"), ends[:-1])
-    spectral = np.array([_spectral_norm_bound(z, rows, own) for own in of_units])
+    spectral = np.array([_bound_norm_by_eigenvalue(z, rows, own) for own in of_units])
     return np.asarray(np.minimum(triangle, spectral) / 2)
 
 
@@ -199,7 +199,7 @@ def choose_clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float,
     return clip, np.minimum(1, clip / np.maximum(norms, clip))
 
 
-def _spectral_norm_bound(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
+def _bound_norm_by_eigenvalue(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
     """2 √(Λ Σ_j ‖c_j‖²), Λ = λ_max(Σ_j Φ_jᵀΦ_j), of one labeler's rows: twice what ‖v‖ can be.
 
     Φ_j holds the centred responses, so Φ_jᵀΦ_j = (1/K_j) Σ_pairs z zᵀ, and v = Σ_j Φ_jᵀc_j with
@@ -260,7 +260,7 @@ def choose_grid(bounds: Bounds, components: int, noise: Noise) -> Grid:
     return Grid(step, scale, noise.kind, components, noise.least)
 
 
-def exact_sum(
+def clip_and_sum_labels(
     z: NDArray[np.float32], rows: Rows, labels: NDArray[np.uint8], bounds: Bounds, step: float
 ) -> NDArray[np.int64]:
     """PRIVATE: Σ_u clip_C(v_u) on the grid, shape (components,). `labels` are 0, 1 or 2 (tie).

@@ -403,7 +403,7 @@ def draw_accuracy(plan: PlanResult) -> bytes:
             axes.fill_between(epsilons, low, high, color=color, alpha=0.15, linewidth=0)
         style = {"lw": 2.5, "zorder": 3} if best else {"lw": 1, "ms": 9, "mfc": "none"}
         axes.plot(epsilons, means, "o-", color=color, label=NAMES[line[0].mechanism], **style)
-    if every := _unbounded_forecasts(plan):
+    if every := _list_unbounded_rr_forecasts(plan):
         label, color = "randomized response, all labels", _COLORS["rr"]
         means = [f.accuracy.mean for f in every]
         axes.plot([f.epsilon or 0.0 for f in every], means, "o:", color=color, label=label)
@@ -435,7 +435,7 @@ def _best_forecasts(plan: PlanResult) -> Iterator[tuple[list[Forecast], str]]:
             yield sorted(best.values(), key=lambda f: f.epsilon or 0.0), color
 
 
-def _unbounded_forecasts(plan: PlanResult) -> list[Forecast]:
+def _list_unbounded_rr_forecasts(plan: PlanResult) -> list[Forecast]:
     """Randomized response with all labels, unless that is best everywhere."""
     forecasts = [f for f in plan.forecasts if f.mechanism == "rr"]
     first = {f.epsilon: f for f in reversed(forecasts)}  # the first at each ε

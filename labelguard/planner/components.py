@@ -87,7 +87,7 @@ class Directions:
         """
         shape, axes = Shape(), min(z.shape[1], COUNTS[-1])
         metric = shape.metric(values[: min(axes, _LEADING)])
-        norms = statistic.compute_norms_without_signal(
+        norms = statistic.compute_norms_of_random_labels(
             z[:, :_LEADING] * metric.astype(np.float32), rows
         )
         clip, weight = statistic.choose_clip_and_weights(norms, shape.clip_quantile)
@@ -157,7 +157,7 @@ def has_room_for_sources(source_directions: int, components: int) -> bool:
     return source_directions <= components
 
 
-def describe_sources(
+def describe_room_for_sources(
     x: NDArray[np.float32], rows: Rows, groups: Sequence[Group], noises: Mapping[float, Noises]
 ) -> tuple[str, ...]:
     """Return what the rule says of an input at each ε, where its features have sources; else
@@ -172,7 +172,7 @@ def describe_sources(
         if group.name.startswith("source:") and columns.any():
             of_group = Directions.of_features(columns, rows)
             room = {epsilon: of_group.best_component_count(of) for epsilon, of in noises.items()}
-            lines.append(_describe_group(group, count_directions(columns), room))
+            lines.append(_describe_room_for_group(group, count_directions(columns), room))
     return tuple(lines)
 
 
@@ -183,7 +183,7 @@ def count_directions(x: NDArray[np.float32]) -> int:
     return compute_spectrum(x).rank if x.any() else 0
 
 
-def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
+def _describe_room_for_group(group: Group, count: int, planned: dict[float, int]) -> str:
     fitting, other = list[str](), list[str]()
     for epsilon, room in planned.items():
         (fitting if has_room_for_sources(count, room) else other).append(f"{epsilon:g}")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import randomized_response
 from labelguard.accounting.blocks import MOST_LABELS, Block, find_block
-from labelguard.mechanisms.joint_flips import variance_factor
+from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.trials import FlippedLabels, Heads, Trial, Worlds
 
@@ -91,7 +91,7 @@ class _Laws:
         size = np.ceil(released / blocks).astype(np.int64)
         sizes, which = np.unique(size, return_inverse=True)
         laws: list[Block | None] = [find_block(threshold, int(m)) if m else None for m in sizes]
-        moments = [(law.first_moment, law.second_moment) if law else (0.0, 0.0) for law in laws]
+        moments = [(law.mean_sign, law.mean_sign_product) if law else (0.0, 0.0) for law in laws]
         first, second = np.array(moments).T[:, which]
         return cls(released, size, first, second)
 
@@ -101,8 +101,8 @@ class Flips:
     """Randomized response under one bound, or None, in one of several periods.
 
     It takes `uses` of so many labels (`block`) over all periods. `every` holds γ of all labelers,
-    `released` how many of their labels are released and `noise` the `variance_factor` of each;
-    `sampled` is what happens to the labels of the sampled labelers.
+    `released` how many of their labels are released and `noise` the `compute_largest_eigenvalue` of
+    each; `sampled` is what happens to the labels of the sampled labelers.
     """
 
     bound: int | None
@@ -137,7 +137,7 @@ class Flips:
             size,
             (1 - every.signal) / 2,
             every.released,
-            variance_factor(every.signal, every.second, every.size),
+            compute_largest_eigenvalue(every.signal, every.second, every.size),
             FlippedLabels.of(
                 *(of_some.signal, of_some.second, of_some.size, of_some.released), sampled
             ),
@@ -154,7 +154,7 @@ class Flips:
 
     def half_heads(self, trial: Trial) -> Heads:
         """Heads from one of two stages of PROPS: every other labeler's labels."""
-        return trial.flipped_heads(self.sampled.drop_every_second())
+        return trial.flipped_heads(self.sampled.drop_every_second_labeler())
 
     def mean(self, values: Floats | float) -> float:
         """Mean over released labels of what labelers have."""

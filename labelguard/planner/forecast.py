@@ -27,7 +27,7 @@ from labelguard.learning.providers import default_features
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import advice, components, tuning
 from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Worth
-from labelguard.planner.outcomes import Forecast, find_best, find_best_with_training
+from labelguard.planner.outcomes import Forecast, find_best_excluding_uls, find_best_including_uls
 from labelguard.planner.prior import Prior
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.buckets import BUCKETS
@@ -128,9 +128,9 @@ def plan(
     bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None
     setting = partial(tuning.forecast, x, delta=delta, prior=prior, bounds=bounds, periods=periods)
     forecasts = setting(rows, budgets, progress=progress)
-    good = {epsilon: find_best(forecasts, epsilon) for epsilon in budgets}
+    good = {epsilon: find_best_excluding_uls(forecasts, epsilon) for epsilon in budgets}
     # A first release makes no policy of several runs of training.
-    choose = find_best_with_training if periods == 1 else find_best
+    choose = find_best_including_uls if periods == 1 else find_best_excluding_uls
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
     read = advice.format_reading_options(columns, format, public_columns, question, split)
@@ -183,7 +183,11 @@ def plan(
         worth=worth,
         notes=(
             *left_out,
-            *(components.describe_sources(x, rows, provider.groups(), noises) if provider else ()),
+            *(
+                components.describe_room_for_sources(x, rows, provider.groups(), noises)
+                if provider
+                else ()
+            ),
             *advice.suggest_improvements(recommended, good, units, unit),
         ),
     )
@@ -230,8 +234,8 @@ def _find_worth(
 
     def beats_coin(epsilon: float, times: int) -> bool:
         more = tuning.repeat_labelers(rows, times) if times > 1 else rows
-        forecasts = forecast(more, [epsilon])
-        return advice.is_worth_it(find_best(forecasts, epsilon), max(times * units, advice.FEWEST))
+        best = find_best_excluding_uls(forecast(more, [epsilon]), epsilon)
+        return advice.is_worth_it(best, max(times * units, advice.FEWEST))
 
     least = min((one.epsilon for one in recommended if one.mechanism), default=None)
     if units >= advice.FEWEST:

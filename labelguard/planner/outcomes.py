@@ -63,7 +63,7 @@ class Forecast:
     twice_labels: float | None = None
 
 
-def find_best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
+def find_best_excluding_uls(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
     """Return the forecast of highest accuracy at ε, but for `uls`, whose sampling has to be asked
     for.
 
@@ -75,13 +75,13 @@ def find_best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
     return min(near, key=lambda f: (-f.released, f.label_error.mean))
 
 
-def find_best_with_training(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
-    """Return the `find_best` at ε, or `uls` where that is the statistic and a run is better by over
-    .002.
+def find_best_including_uls(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
+    """Return the best at ε, as `find_best_excluding_uls`, or `uls` where that is the statistic and
+    a run is better by over .002.
 
     A statistic of about the same worth is one release, which takes no training and no steps.
     """
-    top = find_best(forecasts, epsilon)
+    top = find_best_excluding_uls(forecasts, epsilon)
     runs = [f for f in forecasts if (f.mechanism, f.epsilon) == ("uls", epsilon)]
     if top.mechanism != "statistic" or not runs:
         return top
@@ -96,7 +96,7 @@ def compute_learned_share(forecast: Forecast, plain: Forecast) -> float:
     return min(max((forecast.accuracy.mean - 0.5) / most, 0.0), 1.0) if most > 0 else 0.0
 
 
-def compute_interval(mean: float, values: NDArray[np.float64]) -> Interval:
+def compute_ninety_percent_range(mean: float, values: NDArray[np.float64]) -> Interval:
     """Return the range of 90% of `values`, widened to hold their `mean`."""
     low, high = np.quantile(values, (0.05, 0.95))
     return Interval(mean, min(float(low), mean), max(float(high), mean))

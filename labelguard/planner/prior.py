@@ -75,7 +75,7 @@ class Prior:
         if self.seed < 0:
             raise PolicyError(f"seed must be at least 0, found {self.seed}")
 
-    def beliefs(self, world: int, explained: Range) -> tuple[float, float, float]:
+    def describe_world(self, world: int, explained: Range) -> tuple[float, float, float]:
         """Return agreement, explained share and tie rate of one world."""
         at = (0.5 + (world + 1) * _STEPS) % 1
         known = self.agreement
@@ -148,7 +148,7 @@ class Population:
 
     def _draw(self, world: int, rng: np.random.Generator, twins: bool) -> Draw:
         rows = self._rows
-        agreement, explained, tie_rate = self._prior.beliefs(world, self._explained)
+        agreement, explained, tie_rate = self._prior.describe_world(world, self._explained)
         axes = len(self._variances)
         theta = rng.standard_normal((axes, 1)) * np.sqrt(self._variances)[:, None]
         linear = self._scale_to_unit(self._z @ theta.astype(np.float32))[:, 0]

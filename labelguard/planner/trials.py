@@ -27,10 +27,10 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import (
     Rows,
     choose_clip_and_weights,
-    compute_norms_without_signal,
+    compute_norms_of_random_labels,
 )
 from labelguard.planner.components import Directions
-from labelguard.planner.outcomes import Forecast, Interval, compute_interval
+from labelguard.planner.outcomes import Forecast, Interval, compute_ninety_percent_range
 from labelguard.planner.prior import Draw, Population, Prior
 
 Counts = NDArray[np.int64]
@@ -124,7 +124,7 @@ class PublicSide:
         """Return a, and b_u of all labelers in it, (components,) and (units,)."""
         metric = shape.metric(self.values[: shape.components])
         z = self.z[:, : len(metric)] * metric.astype(np.float32)
-        return metric, compute_norms_without_signal(z, self.every)
+        return metric, compute_norms_of_random_labels(z, self.every)
 
     def _information(self, weight: Floats, components: int) -> Floats:
         """¼ Σ weight x² of the sampled labelers, (components,)."""
@@ -142,7 +142,7 @@ class PublicSide:
         return Directions.of_coordinates(self.z, self.values, self.every)
 
     @cached_property
-    def scored_pairs(self) -> tuple[Small, Small]:
+    def scored_coordinates_and_squares(self) -> tuple[Small, Small]:
         """The pairs that heads are scored on: z and z² of the pairs `seen`, each (axes, seen)."""
         z = np.ascontiguousarray(self.z[self.seen].T)
         return z, np.square(z)
@@ -215,7 +215,7 @@ class FlippedLabels:
         both = (in_block * second + across * first**2) / pairs
         return cls(first, share, np.where(given > 1, both - (share * first) ** 2, 0.0))
 
-    def drop_every_second(self) -> FlippedLabels:
+    def drop_every_second_labeler(self) -> FlippedLabels:
         """Return it where the labels of every second labeler are left out."""
         is_in = np.arange(len(self.share)) % 2 == 0
         return FlippedLabels(self.signal, self.share * is_in, self.together * is_in)
@@ -323,11 +323,11 @@ class Trial:
         """Return how often fresh labelers prefer what these margins (pairs,) say."""
         return 0.5 + float(np.sign(margins[self._public.seen]) @ self._fresh)
 
-    def scores(self, heads: Heads) -> tuple[Floats, Floats]:
+    def compute_accuracy_and_error(self, heads: Heads) -> tuple[Floats, Floats]:
         """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
         from scipy.special import erf
 
-        z, squares = self._public.scored_pairs
+        z, squares = self._public.scored_coordinates_and_squares
         margin: Small = heads.mean.astype(np.float32) @ z
         spread: Small = (2 * heads.variance).astype(np.float32) @ squares
         np.maximum(np.sqrt(spread, out=spread), _NO_SPREAD, out=spread)
@@ -403,7 +403,7 @@ class Worlds:
 
     def accuracies(self, heads_of: Callable[[Trial], Heads]) -> Floats:
         """Return the accuracy of each head in each world, shape (worlds, heads)."""
-        return np.stack([trial.scores(heads_of(trial))[0] for trial in self.trials])
+        return np.stack([one.compute_accuracy_and_error(heads_of(one))[0] for one in self.trials])
 
     def score_head(
         self, heads_of: Callable[[Trial], Heads], index: int
@@ -416,13 +416,13 @@ class Worlds:
             mean, variance = heads.mean[index], heads.variance[index]
             noise = np.sqrt(variance) * rng.standard_normal((_NOISES, len(mean)))
             one = Heads(mean[None], variance[None])
-            means.append([float(score[0]) for score in trial.scores(one)])
-            realised.append(trial.scores(Heads(mean + noise, np.zeros_like(noise))))
+            means.append([float(score[0]) for score in trial.compute_accuracy_and_error(one)])
+            drawn = Heads(mean + noise, np.zeros_like(noise))
+            realised.append(trial.compute_accuracy_and_error(drawn))
         accuracy, error = np.mean(means, axis=0)
         spread = np.stack([np.stack(scores) for scores in realised], axis=1)
-        return compute_interval(float(accuracy), spread[0]), compute_interval(
-            float(error), spread[1]
-        )
+        right = compute_ninety_percent_range(float(accuracy), spread[0])
+        return right, compute_ninety_percent_range(float(error), spread[1])
 
     def score_best_head(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
         """Return what the head with the highest mean accuracy is scored by `score_head`."""

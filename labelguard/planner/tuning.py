@@ -27,7 +27,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
 from labelguard.planner.flips import Flips, TriedBound
-from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, find_best
+from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, find_best_excluding_uls
 from labelguard.planner.prior import Prior
 from labelguard.planner.trials import Trial, Worlds
 from labelguard.text import Progress, no_progress
@@ -128,7 +128,7 @@ def recommend(
     forecasts = [statistic, rr]
     if rr.accuracy.mean >= statistic.accuracy.mean - INDISTINCT:
         forecasts.append(flips.forecast_props(worlds, option.flips, rr))
-    return find_best(forecasts, epsilon)
+    return find_best_excluding_uls(forecasts, epsilon)
 
 
 def forecast_statistic_alone(

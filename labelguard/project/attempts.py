@@ -76,7 +76,7 @@ class Attempts:
     released_at: str = ""
 
     @property
-    def failing(self) -> str | None:
+    def failure_text(self) -> str | None:
         """Say what fails, in a sentence without the message; None where the last attempt
         succeeded.
         """

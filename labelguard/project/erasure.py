@@ -249,7 +249,9 @@ def _remove_from_maps(leaver: _Leaver, epoch: int) -> None:
     private_map.finish_rewriting(maps)
     changed = [release for release in maps if private_map.rewrite_without(release, leaver.key)]
     if changed:
-        digests = {release: private_map.keep(release, rewritten=True) for release in changed}
+        digests = {
+            release: private_map.upload_and_digest(release, rewritten=True) for release in changed
+        }
         leaver.ledger.releases.replace_map_digests(epoch, digests)
         private_map.finish_rewriting(digests)
 

@@ -118,12 +118,12 @@ class _Ingestion:
         self._skips_public = record is not None and record.policy.skips == "public"
 
     @property
-    def last(self) -> int:
+    def last_segment_number(self) -> int:
         """The number of the newest segment, or 0."""
         return self._segments[-1].number if self._segments else 0
 
     @property
-    def names(self) -> list[str]:
+    def segment_names(self) -> list[str]:
         """The names of all segments, by which a copy of the project is told from another."""
         return [segment.name for segment in self._segments]
 
@@ -131,7 +131,7 @@ class _Ingestion:
         """Put what waits in the inbox into segments."""
         result = _NOTHING
         with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
-            inbox.finish_claims(set(self.names))
+            inbox.finish_claims(set(self.segment_names))
             # Events of a connector that is gone wait, and stop those of no other.
             tables = self.opened.project.connectors
             for name in sorted(
@@ -142,7 +142,7 @@ class _Ingestion:
                     events = inbox.read_claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
                     result += self._store_new_answers(settings, answers, segment, is_pull=False)
-                    inbox.finish_claims({*self.names, segment})
+                    inbox.finish_claims({*self.segment_names, segment})
                     self._progress(f"ingesting {name}: {count:,} events", None)
         return result
 
@@ -166,7 +166,7 @@ class _Ingestion:
             inbox.forget_repeated(settings.name, page.answers, pull.began)
         return result
 
-    def note_unreadable(self, pull: _Pull, *, is_whole: bool) -> None:
+    def record_unreadable_as_dead_letters(self, pull: _Pull, *, is_whole: bool) -> None:
         """Let what could not be read be dead letters; after a whole reading, nothing else."""
         with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
             inbox.record_omissions(pull.settings.name, pull.unreadable, whole=is_whole)
@@ -253,7 +253,7 @@ class _Ingestion:
     ) -> None:
         digest = self.opened.answers.files.write(name, rows.split_by_place())
         segment = Segment(
-            *(self.last + 1, name, settings.name, settings.source),
+            *(self.last_segment_number + 1, name, settings.name, settings.source),
             *(is_pull, len(rows), digest, cursor),
         )
         self.opened.ledger.write(self._epoch, sources.add_segment, segment, len(rows.deleted))
@@ -342,10 +342,10 @@ class _Pull:
                 settings=connectors.read_settings(opened.project.connectors, name),
                 cursor="" if is_whole else job.cursor(name),
                 before=job.read_answer_states(name),
-                segment=job.last,
+                segment=job.last_segment_number,
                 began=int(time.time() * 1e6),
                 result=result,
-                names=job.names,
+                names=job.segment_names,
             )
 
     def run(self, *, accept_deletions: bool) -> IngestionResult:
@@ -357,14 +357,14 @@ class _Pull:
             self.progress(f"pulling {name}: {count:,} answers", None)
             self.unreadable += [f"answer {item.record}: {item.why}" for item in page.unreadable]
             with self._hold_project() as job:
-                job.note_unreadable(self, is_whole=False)
+                job.record_unreadable_as_dead_letters(self, is_whole=False)
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
                 self.listed.append(job.opened.keys.hash_records(name, listed))
                 self.result += job.add_page(self, page)
                 if page.unreadable:
                     self.result += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})
         with self._hold_project() as job:
-            job.note_unreadable(self, is_whole=not self.cursor)
+            job.record_unreadable_as_dead_letters(self, is_whole=not self.cursor)
             if not self.cursor:
                 self.result += job.delete_unlisted(self, accept_deletions=accept_deletions)
             return job.forget(self.result)
@@ -377,10 +377,10 @@ class _Pull:
             OpenProject.hold_for_job(self.project) as opened,
         ):
             job = _Ingestion(opened, self.progress)
-            if self.names != job.names[: len(self.names)]:
+            if self.names != job.segment_names[: len(self.names)]:
                 raise ProjectError(
                     f"{opened.project.state} is another copy of the project than when the tool was "
                     "read; pull again"
                 )
             yield job
-            self.names = job.names
+            self.names = job.segment_names

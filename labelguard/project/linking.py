@@ -231,7 +231,7 @@ def _choose_id_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequen
 
 def _link_labelers(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
     # A release that was begun was planned with the units of before.
-    epoch = opened.begin_exclusive_change()
+    epoch = opened.begin_epoch_between_releases()
     return opened.ledger.people.link(epoch, labelers, same)
 
 
@@ -307,10 +307,10 @@ def _explain_lookalikes(listed: Identities, labelers: Blocks, first: int, second
     """Return the error message about two rows of `labelers`, the first of whom is in the input."""
     if second < len(listed.labelers):
         one, other = sorted((listed.names[first], listed.names[second]))
-        who = f"labeler ids {_quote(one)} and {_quote(other)}"
+        who = f"labeler ids {_quote_in_ascii(one)} and {_quote_in_ascii(other)}"
     else:
         pseudonym = blocks.to_hex(labelers[second])
-        who = f"labeler id {_quote(listed.names[first])} and that of labeler {pseudonym}"
+        who = f"labeler id {_quote_in_ascii(listed.names[first])} and that of labeler {pseudonym}"
         who += ", whom the project knows,"
     return (
         f"{who} differ only in how they are written, and each would have a budget; write one like "
@@ -319,6 +319,6 @@ def _explain_lookalikes(listed: Identities, labelers: Blocks, first: int, second
     )
 
 
-def _quote(name: str) -> str:
+def _quote_in_ascii(name: str) -> str:
     """Return an id in a message, in ASCII: what looks alike differs there."""
     return ascii(name if len(name) <= _LONGEST_ID else name[:_LONGEST_ID] + "…")

@@ -81,7 +81,7 @@ class OpenProject:
     @property
     def private_map(self) -> PrivateMap:
         """Return the PRIVATE maps of released labels."""
-        keep = self.store.keep_map if self.store else None
+        keep = self.store.upload_map if self.store else None
         return PrivateMap(self.project.private_maps, self.keys, keep)
 
     @property
@@ -89,7 +89,7 @@ class OpenProject:
         """The answers of annotation tools."""
         from labelguard.answers.store import AnswerStore
 
-        home, keep = self.project, self.store.keep_segment if self.store else None
+        home, keep = self.project, self.store.upload_segment if self.store else None
         where = home.state, home.ledger_url, home.connectors
         return AnswerStore(*where, self.keys, self.ledger, keep)
 
@@ -148,7 +148,7 @@ class OpenProject:
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """Commit a release whose public `files`, with their SHA-256, are complete on disk."""
         if self.store:  # first: a disk that is lost after the commit takes nothing along
-            self.store.keep_release(grant.release.id, files)
+            self.store.upload_release(grant.release.id, files)
         self.ledger.commit(grant, epoch, rows, files)
 
     def synchronize(self, epoch: int) -> None:
@@ -156,7 +156,7 @@ class OpenProject:
         if self.store:
             self.store.synchronize(epoch)
 
-    def begin_exclusive_change(self) -> int:
+    def begin_epoch_between_releases(self) -> int:
         """Begin a new epoch in which no release is unfinished: no terms change over a release.
 
         Raises `PolicyError` for an unfinished release, `ProjectBusy` for one being computed.

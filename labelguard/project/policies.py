@@ -102,7 +102,7 @@ def new(
         float(epsilon),
         float(delta),
         allowances,
-        ties or events.default_ties(allowance.event for allowance in allowances),
+        ties or events.choose_default_ties(allowance.event for allowance in allowances),
         tie_status_public,
         unit,
         label_values or "",
@@ -115,7 +115,7 @@ def new(
     with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         record = ledger.policies.add(None, name, policy)
-        return describe_policy(record, preview_activation(ledger, record))
+        return describe_policy(record, preview_activation_ignoring_ceiling(ledger, record))
 
 
 def show(name: str | None = None, project: Where = None) -> PolicyDetails:
@@ -133,7 +133,7 @@ def show(name: str | None = None, project: Where = None) -> PolicyDetails:
     """
     ledger = OpenProject.open(project).ledger
     record = find_policy(ledger.policies.all(), name)
-    return describe_policy(record, preview_activation(ledger, record))
+    return describe_policy(record, preview_activation_ignoring_ceiling(ledger, record))
 
 
 def listing(project: Where = None) -> list[PolicyLine]:
@@ -155,7 +155,7 @@ def listing(project: Where = None) -> list[PolicyLine]:
             record.policy.held_out,
             {allowance.event: allowance.allowed for allowance in record.policy.allowances},
             record.policy.epsilon if record.state != "draft" else None,
-            preview_activation(ledger, record),
+            preview_activation_ignoring_ceiling(ledger, record),
         )
         for record in ledger.policies.all()
     ]
@@ -199,7 +199,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
         activation = _preview_within_ceiling(ledger, name)
         if find_policy(ledger.policies.all(), name).state == "active":
             return activation
-        epoch = opened.begin_exclusive_change()
+        epoch = opened.begin_epoch_between_releases()
         activation = _preview_within_ceiling(ledger, name)
         if agreed is not None and agreed != activation:
             raise PolicyError(
@@ -251,7 +251,7 @@ def close(project: Where = None) -> Closed:
     """
     with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
-        epoch, active = opened.begin_exclusive_change(), ledger.policies.active()
+        epoch, active = opened.begin_epoch_between_releases(), ledger.policies.active()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
         ledger.policies.close(epoch, active)
@@ -303,7 +303,7 @@ def make_first_policy(ledger: Ledger, request: PolicyRequest, units: int) -> Pol
     return policy
 
 
-def preview_activation(ledger: Ledger, record: PolicyRecord) -> Activation | None:
+def preview_activation_ignoring_ceiling(ledger: Ledger, record: PolicyRecord) -> Activation | None:
     """Return what putting a draft into force would mean, even above the ceiling.
 
     None for one that is no draft, or whose promise does not add up with those before it.

@@ -283,7 +283,7 @@ def _policy_to_options(policy: Policy) -> Iterator[str]:
         shares = (f"{one.event}={format_number(one.share)}" for one in policy.allowances)
         yield from ("--shares", ",".join(shares))
     for option, value, usual in (
-        ("--ties", policy.ties, events.default_ties(policy.events)),
+        ("--ties", policy.ties, events.choose_default_ties(policy.events)),
         ("--label-values", policy.label_values, ""),
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),

@@ -29,7 +29,7 @@ from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.buckets import check_seen, read_column, write_uncompressed
+from labelguard.storage.buckets import check_seen, read_column, write_uncompressed_parquet
 from labelguard.storage.files import (
     PARTIAL,
     begin_directory,
@@ -104,9 +104,9 @@ class PrivateMap:
     def complete(self, release_id: str, drawn: Path) -> str:
         """Flush and rename what was drawn into the directory that was begun; its digest."""
         finish_directory(drawn, self._directory / release_id)
-        return self.keep(release_id)
+        return self.upload_and_digest(release_id)
 
-    def keep(self, release_id: str, *, rewritten: bool = False) -> str:
+    def upload_and_digest(self, release_id: str, *, rewritten: bool = False) -> str:
         """Keep a map elsewhere too, where the project has such a place; its digest (`digest`)."""
         digest = self.digest(release_id, rewritten=rewritten)
         if self._keep:
@@ -317,7 +317,7 @@ def _write_nonce(path: Path) -> None:
 
 
 def _write_table(table: pa.Table, path: Path) -> None:
-    write_uncompressed(table, path)
+    write_uncompressed_parquet(table, path)
 
 
 def _read_table(path: Path) -> pa.Table:

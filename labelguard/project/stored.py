@@ -125,7 +125,7 @@ class ProjectStore:
         self._maps = PrivateMap(home.private_maps, keys)
         self._segments = Segments(home.labels, keys)
 
-    def keep_map(self, release_id: str, digest: str, files: Mapping[str, Path]) -> None:
+    def upload_map(self, release_id: str, digest: str, files: Mapping[str, Path]) -> None:
         """Seal and upload the files of a map."""
 
         def upload(name: str) -> None:
@@ -136,7 +136,7 @@ class ProjectStore:
         folder = self._map_folder(release_id, digest)
         _run_in_parallel(upload, sorted(files))
 
-    def keep_release(self, release_id: str, hashes: Mapping[str, str]) -> None:
+    def upload_release(self, release_id: str, hashes: Mapping[str, str]) -> None:
         """Upload the public files of a release; none that is not as `hashes` say."""
 
         def upload(name: str) -> None:
@@ -151,7 +151,7 @@ class ProjectStore:
         expected = {**hashes, SUMS: _hash_sums(hashes)}
         _run_in_parallel(upload, sorted(expected))
 
-    def keep_segment(self, name: str, digest: str, data: bytes) -> None:
+    def upload_segment(self, name: str, digest: str, data: bytes) -> None:
         """Upload the file of a segment."""
         self._objects.write(f"labels/{name}/{self._tag(digest)}", data)
 
@@ -270,26 +270,26 @@ class ProjectStore:
                     f"/{name}": padded_size(path.stat().st_size) + _SEAL_BYTES
                     for name, path in files.items()
                 }
-                upload = partial(self._keep_counted_map, record.id, record.map)
+                upload = partial(self._upload_counted_map, record.id, record.map)
                 yield _CountedObjects(self._map_folder(record.id, record.map), sizes, upload)
             if record.state == "committed":
                 at = self._home.releases / record.id
                 paths = {f"/{n}": at / n for n in (*record.files, SUMS) if (at / n).is_file()}
                 sizes = {name: path.stat().st_size for name, path in paths.items()}
-                upload = partial(self.keep_release, record.id, record.files)
+                upload = partial(self.upload_release, record.id, record.files)
                 yield _CountedObjects(_name_release_folder(record.id, record.files), sizes, upload)
         for segment in self._ledger.read(sources.read_segments):
             folder = f"labels/{segment.name}/{self._tag(segment.digest)}"
-            upload = partial(self._keep_counted_segment, segment)
+            upload = partial(self._upload_counted_segment, segment)
             yield _CountedObjects(folder, {"": len(self._segments.read_verified(segment))}, upload)
 
-    def _keep_counted_map(self, release_id: str, digest: str) -> None:
+    def _upload_counted_map(self, release_id: str, digest: str) -> None:
         """Upload a map, unless it is not in place yet as the ledger says (`finish_rewriting`)."""
         if self._maps.digest(release_id) == digest:
-            self.keep_map(release_id, digest, self._maps.files(release_id))
+            self.upload_map(release_id, digest, self._maps.files(release_id))
 
-    def _keep_counted_segment(self, segment: Segment) -> None:
-        self.keep_segment(segment.name, segment.digest, self._segments.read_verified(segment))
+    def _upload_counted_segment(self, segment: Segment) -> None:
+        self.upload_segment(segment.name, segment.digest, self._segments.read_verified(segment))
 
     def _map_folder(self, release_id: str, digest: str) -> str:
         return f"released/{release_id}/{self._tag(digest)}"

@@ -76,7 +76,7 @@ class UnreleasedDirections:
     share: Floats
     known: Floats
 
-    def simulate(self) -> Floats:
+    def simulate_errors(self) -> Floats:
         """Return simulated errors along the directions, shape (DRAWS, n); always the same ones."""
         if not (self.share > NEGLIGIBLE).any():
             return np.zeros((DRAWS, self.rest.shape[1]))
@@ -224,7 +224,7 @@ def summarize_coefficients(head: Head) -> Coefficients:
         contrasts = _build_contrasts(summary, columns)
         errors, unreleased = _simulate_errors(head, contrasts)
         wide = compute_half_widths(errors).tolist()
-        bound = summary.errors.compute_cluster_half_widths(head.basis.projection.T @ contrasts)
+        bound = summary.errors.compute_conservative_half_widths(head.basis.projection.T @ contrasts)
         clustered = np.hypot(bound, compute_half_widths(unreleased)).tolist()
         intervals = [
             (value - width, value + width, limit)
@@ -274,7 +274,7 @@ def _simulate_errors(head: Head, contrasts: Floats) -> tuple[Floats, Floats]:
     assert head.summary and head.summary.errors
     projection = head.basis.projection
     known = np.asarray(np.linalg.lstsq(projection, head.coefficients, rcond=None)[0], np.float64)
-    unreleased = find_unreleased(head, contrasts, known).simulate()
+    unreleased = find_unreleased(head, contrasts, known).simulate_errors()
     return head.summary.errors.simulate() @ (projection.T @ contrasts) + unreleased, unreleased
 
 
@@ -316,7 +316,7 @@ def _phrase_preference(name: str, value: float) -> str:
     return more if value > 0 else less
 
 
-def describe_unknown_sources(comparisons: int) -> str:
+def describe_unused_comparisons(comparisons: int) -> str:
     """Return the note on comparisons that a sum could not use."""
     many = "1 comparison" if comparisons == 1 else f"{comparisons:,} comparisons"
     return (
@@ -338,7 +338,7 @@ def _list_coefficient_notes(head: Head, summary: HeadSummary) -> Iterator[str]:
             "the summary above holds jointly"
         )
     if summary.unknown:
-        yield describe_unknown_sources(summary.unknown)
+        yield describe_unused_comparisons(summary.unknown)
     components, columns = head.basis.projection.shape[1], len(head.coefficients)
     if components < columns:
         yield (

@@ -8,7 +8,8 @@ what is left nobody else touches. Then the project is held again, by a job of it
 other, and what happened meanwhile decides whether the release may still appear:
 
 - other releases were made, or pseudonyms changed: its card says what was true when it was drawn;
-- policies and people do not change while it is under way (`OpenProject.begin_exclusive_change`);
+- policies and people do not change while it is under way
+  (`OpenProject.begin_epoch_between_releases`);
 - somebody left whose labels it drew, or would repeat: it was given up, and stays charged.
 
 Its public side are texts and released labels, sorted by item, with the card: made of released rows
@@ -338,7 +339,7 @@ def capture_card_facts(context: ReleaseContext, plan: PlannedRows, grant: Grant)
     The policies beside this one, and what its labelers have used and left.
     """
     ledger = context.opened.ledger
-    capacity, used = ledger.releases.labelers(grant.release.event).look_up(plan.units)
+    capacity, used = ledger.releases.labelers(grant.release.event).find_usage(plan.units)
     capacity = np.where(capacity > 0, capacity, plan.capacity)  # of who was never charged: all
     return {
         "privacy": policy_facts.collect_policy_card_facts(ledger),

@@ -97,7 +97,7 @@ class Evaluation:
         return math.sqrt(sum(one.deviation**2 for one in self.noises))
 
     @property
-    def labels(self) -> float:
+    def label_weight(self) -> float:
         """The total weight of labels: their number, less the effect of bounds on labelers."""
         return float(self.weight.sum())
 
@@ -108,7 +108,7 @@ class Evaluation:
         of the `difference` from it. Raises `LabelguardError` for a head in other coordinates.
         """
         theta = self._convert_coefficients(judged)
-        return self._sum_log_likelihood(theta) / self.labels, self._bound_error(theta)
+        return self._sum_log_likelihood(theta) / self.label_weight, self._bound_error(theta)
 
     def difference(self, new: Head, old: Head) -> tuple[float, float]:
         """Return the gain of `new` in mean log-likelihood per label, and its standard error.
@@ -123,9 +123,9 @@ class Evaluation:
         """
         after, before = self._convert_coefficients(new), self._convert_coefficients(old)
         gain = self._sum_log_likelihood(after) - self._sum_log_likelihood(before)
-        return gain / self.labels, self._bound_error(after - before)
+        return gain / self.label_weight, self._bound_error(after - before)
 
-    def reach(self, new: Head, old: Head, confidence: float) -> float:
+    def compute_error_margin(self, new: Head, old: Head, confidence: float) -> float:
         """Return the excess over the truth that `difference` has with probability 1 − `confidence`.
 
         `confidence` is in [½, 1). The noise has its own law, and what labels scatter by is taken
@@ -133,12 +133,13 @@ class Evaluation:
         """
         d = self._convert_coefficients(new) - self._convert_coefficients(old)
         variance, length = self._bound_scatter(d) ** 2, float(np.linalg.norm(d))
-        return bound_quantile(1 - confidence, variance, self.noises, length, len(d)) / self.labels
+        quantile = bound_quantile(1 - confidence, variance, self.noises, length, len(d))
+        return quantile / self.label_weight
 
     def _bound_error(self, direction: Floats) -> float:
         """Return at least the standard error of dᵀS̃ per label, the part that labels are in."""
         noise = self.noise * float(np.linalg.norm(direction))
-        return math.hypot(noise, self._bound_scatter(direction)) / self.labels
+        return math.hypot(noise, self._bound_scatter(direction)) / self.label_weight
 
     def _bound_scatter(self, direction: Floats) -> float:
         """Return an upper bound of the standard deviation of dᵀS."""
@@ -146,7 +147,7 @@ class Evaluation:
         return float(np.sqrt(np.maximum(windows, 0)).sum())
 
     def _convert_coefficients(self, judged: Head) -> Floats:
-        return self.coordinates.convert_coefficients(judged.identity, judged.coefficients)
+        return self.coordinates.convert_to_components(judged.identity, judged.coefficients)
 
     def _sum_log_likelihood(self, theta: Floats) -> float:
         half = self.z.astype(np.float64) @ theta / 2

@@ -68,7 +68,7 @@ def _answer_sql(column: str, *, is_text: bool) -> str:
     return f"[{_message_sql('assistant', column)}]" if is_text else column
 
 
-def _conversations_sql(prompt: str, *, is_text: bool) -> str:
+def _whole_conversations_sql(prompt: str, *, is_text: bool) -> str:
     """Return chosen and rejected as whole conversations."""
     return ", ".join(
         f"list_concat({prompt}, {_answer_sql(column, is_text=is_text)}) AS {column}"
@@ -76,7 +76,7 @@ def _conversations_sql(prompt: str, *, is_text: bool) -> str:
     )
 
 
-def _completions_sql(*, is_text: bool) -> str:
+def _ranked_completions_sql(*, is_text: bool) -> str:
     """Return the ranked completions of NeMo-RL."""
     ranked = (
         f"{{'rank': {rank}, 'completion': {_answer_sql(column, is_text=is_text)}}}"
@@ -159,8 +159,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "openrlhf": Framework("OpenRLHF", _PAIRS, _PAIRS, _format_openrlhf_command),
     "open-instruct": Framework(
         "open-instruct",
-        _conversations_sql(_QUESTION, is_text=True),
-        _conversations_sql("prompt", is_text=False),
+        _whole_conversations_sql(_QUESTION, is_text=True),
+        _whole_conversations_sql("prompt", is_text=False),
         lambda is_chat, rate: (
             "python open_instruct/dpo.py --model_name_or_path MODEL --mixer_list "
             "DIR/pairs.parquet 1.0 --mixer_list_splits train --loss_type dpo --output_dir OUT"
@@ -168,8 +168,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
     ),
     "nemo-rl": Framework(
         "NeMo-RL",
-        f"{_QUESTION} AS context, {_completions_sql(is_text=True)}",
-        f"prompt AS context, {_completions_sql(is_text=False)}",
+        f"{_QUESTION} AS context, {_ranked_completions_sql(is_text=True)}",
+        f"prompt AS context, {_ranked_completions_sql(is_text=False)}",
         lambda is_chat, rate: (
             "uv run examples/run_dpo.py policy.model_name=MODEL data.validation=null "
             "data.train.dataset_name=PreferenceDataset ++data.train.data_path=DIR/pairs.jsonl"

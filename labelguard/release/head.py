@@ -108,7 +108,7 @@ class Coordinates:
                 f"{error}; restore what they were, or begin anew with --again"
             ) from None
 
-    def convert_coefficients(self, identity: str, coefficients: Floats) -> Floats:
+    def convert_to_components(self, identity: str, coefficients: Floats) -> Floats:
         """Return θ with z·θ = φ·coefficients, shape (components,), for a head on `identity`.
 
         Raises `LabelguardError` for other features, or coefficients that leave these axes.

@@ -71,7 +71,7 @@ class CoefficientErrors:
         assumed = rng.uniform(-1.0, 1.0, (DRAWS, 1)) * self.drift
         return np.asarray(inner @ self.gain.T + rest + assumed)
 
-    def compute_cluster_half_widths(self, directions: Floats) -> Floats:
+    def compute_conservative_half_widths(self, directions: Floats) -> Floats:
         """Return half-widths (n,) at `LEVEL` along `directions` (components, n), by the bound.
 
         What labels scatter by is taken for normal, of at most this variance: a sum over many
@@ -157,7 +157,7 @@ def compute_half_widths(errors: Floats) -> Floats:
     return np.asarray(np.quantile(np.abs(errors), LEVEL, axis=0))
 
 
-def compute_simultaneous_factor(errors: Floats) -> tuple[float, Floats]:
+def compute_simultaneous_difference_factor(errors: Floats) -> tuple[float, Floats]:
     """Return a factor and the standard deviations (n, n) of differences of n estimates.
 
     With probability `LEVEL`, no difference is further off than the factor times its deviation.
@@ -260,7 +260,7 @@ class HeadSummary:
         errors, scores = CoefficientErrors.from_arrays(named, _ERRORS, components), None
         if score_errors := CoefficientErrors.from_arrays(named, _SCORES, components):
             theta = check_numbers(named[_SCORES + "theta"], (components,))
-            edges = _check_edges(named[_SCORES + "edges"], columns)
+            edges = _check_comparison_edges(named[_SCORES + "edges"], columns)
             scores = SourceScores(theta, score_errors, edges)
         unknown = named["unknown"]
         if unknown.shape or unknown.dtype.kind not in "iu" or unknown < 0:
@@ -268,7 +268,7 @@ class HeadSummary:
         return cls(groups, spread, share, units, errors, scores, int(unknown))
 
 
-def _check_edges(edges: NDArray[Any], columns: int) -> NDArray[np.int64]:
+def _check_comparison_edges(edges: NDArray[Any], columns: int) -> NDArray[np.int64]:
     if edges.ndim != 2 or edges.shape[1] != 3 or edges.dtype.kind not in "iu":
         raise ValueError("edges are not of three integers each")
     if len(edges) and not (edges.min() >= 0 and edges[:, :2].max() < columns):

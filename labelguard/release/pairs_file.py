@@ -24,7 +24,7 @@ from labelguard.learning.columns import content_column, plain_text
 from labelguard.mechanisms.agreement import (
     AgreementEstimate,
     estimate_between_labelers,
-    estimate_within_items,
+    estimate_with_items_as_units,
 )
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.project.opening import OpenProject
@@ -165,20 +165,22 @@ def estimate_agreement(data: Path, card: Mapping[str, Any]) -> AgreementEstimate
     flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
     # The labels of an item that is the unit were flipped together.
     compare = (
-        estimate_within_items if card["privacy"]["unit"] == "item" else estimate_between_labelers
+        estimate_with_items_as_units
+        if card["privacy"]["unit"] == "item"
+        else estimate_between_labelers
     )
     return compare(item, side, flips, card["flip_probability"].get("blocks", ()))
 
 
 def clip_agreement(card: Mapping[str, Any], between: AgreementEstimate | None) -> float | None:
     """Return the estimate within the range that is simulated; None where it is of no use."""
-    if between is None or between.reach > USEFUL or bound_self_share(card, between) > SELF_SHARE:
+    if between is None or between.reach > USEFUL or bound_unit_share(card, between) > SELF_SHARE:
         return None
     lowest, highest = AGREEMENTS
     return round(min(highest, max(lowest, between.agreement)), 2)
 
 
-def bound_self_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
+def bound_unit_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
     """Return at most which share of the comparisons is within one unit.
 
     Under several ids of one person, or within a group, several labels of an item are one unit's.

@@ -40,7 +40,7 @@ from labelguard.storage import buckets
 from labelguard.text import DEFAULT_AGREEMENT, format_budget, pluralize
 
 
-def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
+def admit_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     """Return the admission of a staged input.
 
     Raise `PolicyError` for another source or other columns than before, `InvalidLabels` for two ids
@@ -53,7 +53,7 @@ def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     return Admission(source, staged.columns, identities.without(known))
 
 
-def check_staged(
+def check_choices_and_label_codes(
     staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties, terms: Mapping[str, Any]
 ) -> None:
     """Raise `PolicyError` for choices of the best of several, where they cannot be released.
@@ -101,7 +101,7 @@ def check_plan(
             "another content in an earlier release; a changed content needs an id of its own"
         )
     if not len(plan.units) and plan.other_units:
-        raise NobodyOfPart(_describe_nobody(plan, policy, part))
+        raise NobodyOfPart(_explain_empty_part(plan, policy, part))
     short = int(plan.short.sum())
     if plan.new_uses and _is_delta_too_large(people, policy) and not accept_delta:
         raise PolicyError(
@@ -132,7 +132,7 @@ def check_price(request: PolicyRequest, total: Total) -> list[str]:
 
     Raise `PolicyError` if that is more than what was asked for.
     """
-    request.check_price(total.epsilon, total.delta)
+    request.check_covers_price(total.epsilon, total.delta)
     price = {"epsilon": total.epsilon, "delta": total.delta}
     limits = {name: getattr(request, name) for name in price if getattr(request, name) is not None}
     if limits.items() <= price.items():
@@ -143,7 +143,7 @@ def check_price(request: PolicyRequest, total: Total) -> list[str]:
     ]
 
 
-def _describe_nobody(plan: PlannedRows, policy: Policy, part: Split) -> str:
+def _explain_empty_part(plan: PlannedRows, policy: Policy, part: Split) -> str:
     """Return the error message for an input that has nobody of this part."""
     everybody = pluralize(plan.other_units, policy.unit)
     drawn = f"a share of {policy.held_out:g}, drawn by a keyed hash"
@@ -326,13 +326,13 @@ def preview_release(
     """
     mechanism, policy, forecast = resolved.mechanism, resolved.policy, resolved.forecast
     assert mechanism is not None
-    request, allowance, first = resolved.policy_request, context.allowance, resolved.is_first
+    request, first = resolved.policy_request, resolved.makes_first_policy
     usual = [name for name in ("epsilon", "delta") if getattr(request, name) is None]
     error = forecast.label_error.mean if forecast else None
     if mechanism.name == RANDOMIZED_LABELS.name and plan.new_uses:
         error = _compute_mean_flip_probability(plan, *prices.values())
     discouraged = _explain_discouragement(resolved, len(plan.units)) if first else None
-    used = charged.look_up(plan.units)[1]
+    used = charged.find_usage(plan.units)[1]
     left = card.compute_min_median_max(plan.capacity - used - plan.charged)
     return Preview(
         first=first,
@@ -348,10 +348,10 @@ def preview_release(
         public_columns=list(policy.public_columns),
         formats=sorted(context.staged.formats),
         event=resolved.event,
-        allowed=allowance.allowed,
-        ball=allowance.ball,
-        sampling=allowance.sampling,
-        block=allowance.block,
+        allowed=context.allowance.allowed,
+        ball=context.allowance.ball,
+        sampling=context.allowance.sampling,
+        block=context.allowance.block,
         labels=plan.rows,
         new_labels=plan.drawn,
         left_out=plan.over_bound,
@@ -391,7 +391,8 @@ def _list_warnings(
             f"about {100 * error:.0f} of 100 released labels will differ from what labelers said; "
             "labelguard plan, with the same input, shows what else the same ε gives"
         )
-    if resolved.is_first and not resolved.request.says_how_often and left.get("max") == 0:
+    is_alone = resolved.makes_first_policy and not resolved.request.specifies_release_count
+    if is_alone and left.get("max") == 0:
         yield (
             "the policy pays for this release alone: later labels of the same "
             f"{resolved.policy.unit}s need another, which is paid on top (labelguard policy new)"

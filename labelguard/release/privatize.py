@@ -56,10 +56,10 @@ from labelguard.release.plan import (
     EARLIER_LEFT_OUT,
     Plan,
     Preview,
+    admit_source,
+    check_choices_and_label_codes,
     check_plan,
     check_price,
-    check_source,
-    check_staged,
     describe_leavers,
     preview_release,
 )
@@ -254,23 +254,23 @@ class Run:
             self.executor,
             self.request.buckets,
         )
-        if resolved.is_first:  # later files may do without, or have more
+        if resolved.makes_first_policy:  # later files may do without, or have more
             check_public_columns(staged, policy.public_columns)
         ties = policy.ties_of(resolved.event)
-        check_staged(staged, resolved.mechanism, ties, self.request.terms)
+        check_choices_and_label_codes(staged, resolved.mechanism, ties, self.request.terms)
         self.notes += describe_input(staged)
         declared = policy.public_columns
         further = intake.stage_further(
-            opened, resolved.also, columns, declared, staged, self.progress
+            opened, resolved.further_pairs, columns, declared, staged, self.progress
         )
-        if resolved.is_first or resolved.mechanism is None:
+        if resolved.makes_first_policy or resolved.mechanism is None:
             intake.check_usable(staged)  # forecasts may take long
         wanted = forecast or self.review is not None
         workers = Workers(self.executor, self.project.work)
         resolved = resolve_from_input(
             resolved, self.ledger, staged, self.progress, workers, forecast=wanted
         )
-        self.admission = check_source(self.ledger, self.project.namespace, staged)
+        self.admission = admit_source(self.ledger, self.project.namespace, staged)
         digest = staged.public_digest + (further.staged.public_digest if further else b"")
         self.resolved, identity = identify_request(resolved, opened, digest)
         self.key, self.record, self.again = identity.key, identity.record, identity.again

@@ -53,11 +53,11 @@ class Featured:
         """Fit features of a staged input; raises as `find_distinct_pairs` and `fit_features`."""
         pairs = find_distinct_pairs(staged, workers.executor)
         provider, x = fit_features(spec, pairs.table, progress, pairs.assign_to(workers))
-        compared = _renumber_units(read_comparisons(staged, pairs.of_row), len(x))
+        compared = _renumber_units_by_comparisons(read_comparisons(staged, pairs.of_row), len(x))
         return cls(spec, pairs, provider, x, compared)
 
 
-def _renumber_units(rows: Rows, pairs: int) -> Rows:
+def _renumber_units_by_comparisons(rows: Rows, pairs: int) -> Rows:
     """Return comparisons with units numbered by what they compared, not by their pseudonyms.
 
     Simulated labels follow the order of units: so a forecast is the same under every key, in a dry

@@ -61,7 +61,8 @@ def publish(
     if scheme in opened.project.connectors:
         if public:
             raise LabelguardError(f"--public is for the Hub (hf:ORG/NAME), found {to}")
-        return Published(*push(scheme, identity, title or None, project, progress))
+        name = title or None
+        return Published(*publish_with_connector(scheme, identity, name, project, progress))
     record, directory = _find_verified_release(opened, identity)
     where = send_files(
         _list_published_files(directory, record.files),
@@ -74,7 +75,7 @@ def publish(
     return Published(record.id, where)
 
 
-def push(
+def publish_with_connector(
     name: str,
     release_id: str,
     title: str | None = None,

@@ -19,7 +19,7 @@ from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs import groups, quarantine
-from labelguard.inputs.columns import LAYOUTS, Reading, find_paired_roles
+from labelguard.inputs.columns import LAYOUTS, Reading, find_custom_paired_roles
 from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
 from labelguard.inputs.sources import Input, format_command_arguments, resolve_file
@@ -182,7 +182,7 @@ class Intake(ReadingOptions):
         """Stage further pairs, without labels and labelers, if there are any."""
         if source is None:
             return None
-        public = {*_PUBLIC_CONTENT, *find_paired_roles(self.columns)}
+        public = {*_PUBLIC_CONTENT, *find_custom_paired_roles(self.columns)}
         columns = {role: name for role, name in self.columns.items() if role in public}
         reading = Reading(
             columns,
@@ -350,13 +350,13 @@ class ReleaseRequest(RunOptions):
             self.open_mechanism(self.mechanism)
 
     @property
-    def periods(self) -> int:
+    def planned_release_count(self) -> int:
         """Return for how many releases like this one a first policy is made."""
         horizon = Horizon.parse(self.recurring, self.duration)
         return horizon.releases if horizon else self.uses or 1
 
     @property
-    def says_how_often(self) -> bool:
+    def specifies_release_count(self) -> bool:
         """Return True if it says for how many releases a first policy is made."""
         return self.once or self.uses is not None or self.recurring is not None
 

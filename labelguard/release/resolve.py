@@ -32,7 +32,7 @@ from labelguard.planner import components, tuning
 from labelguard.planner.advice import FEWEST, is_worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import choose_blocks
-from labelguard.planner.outcomes import Forecast, Interval, find_best
+from labelguard.planner.outcomes import Forecast, Interval, find_best_excluding_uls
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
@@ -68,7 +68,7 @@ class ResolvedRequest:
     featured: Featured | None = None
 
     @property
-    def is_first(self) -> bool:
+    def makes_first_policy(self) -> bool:
         """Return True if the release makes the project's first policy."""
         return self.policy_id is None
 
@@ -90,7 +90,7 @@ class ResolvedRequest:
         return parse_feature_columns(self.request.build_head_options(self.features).features)
 
     @property
-    def also(self) -> Input | None:
+    def further_pairs(self) -> Input | None:
         """Return the further pairs to label."""
         return self.mechanism.also if self.mechanism else self.request.build_head_options().also
 
@@ -163,7 +163,7 @@ def _list_with_earlier_mechanisms(
     The newest come first; there are none unless the mechanism is open.
     """
     request = resolved.request
-    if request.mechanism != AUTO or resolved.is_first or resolved.mechanism is None:
+    if request.mechanism != AUTO or resolved.makes_first_policy or resolved.mechanism is None:
         return
     tried = {resolved.mechanism.name}
     for record in reversed(ledger.releases.all()):
@@ -197,7 +197,7 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     if name is None or "features" in list_option_names(name):
         check_features(request.build_head_options(features).features)
     if mechanism and mechanism.part == "held-out":
-        _check_held_out(mechanism, record.policy if record else None)
+        _check_held_out_labelers_exist(mechanism, record.policy if record else None)
     _check_bound(request, mechanism)
     mechanism = mechanism.bind(opened) if mechanism else None
     event = mechanism.priced if mechanism else RANDOMIZED_LABELS.name
@@ -226,7 +226,7 @@ def _check_bound(request: ReleaseRequest, mechanism: Mechanism[Any] | None) -> N
         )
 
 
-def _check_held_out(mechanism: Mechanism[Any], policy: Policy | None) -> None:
+def _check_held_out_labelers_exist(mechanism: Mechanism[Any], policy: Policy | None) -> None:
     """Raise `PolicyError` unless somebody is held out for a mechanism that takes nobody else."""
     make = (
         f"labelguard policy new NAME --held-out 0.1 --allow {mechanism.priced}:releases=N, with "
@@ -259,16 +259,16 @@ def resolve_from_input(
     are computed for it.
     """
     request, named = resolved.request, resolved.mechanism
-    if not resolved.is_first and named is not None:
+    if not resolved.makes_first_policy and named is not None:
         return resolved
-    periods = request.periods if resolved.is_first else 1
+    periods = request.planned_release_count if resolved.makes_first_policy else 1
     if periods > 1 and resolved.policy.unit == "item":
         raise PolicyError("a content is labeled once: leave out --uses and --recurring")
     allowed: dict[str, int | None] = {}
     if named is not None and not (named.name in _FORECAST and "features" in named.settings()):
         allowed |= _compute_required_allowance(named, staged, resolved, periods)
         return _add_first_policy(resolved, ledger, staged, allowed)
-    if resolved.is_first:
+    if resolved.makes_first_policy:
         resolved = _add_first_policy(resolved, ledger, staged, allowed)
     options = request.build_head_options(resolved.features)
     featured = cache(lambda: Featured.fit(staged, options.features, progress, workers))
@@ -286,7 +286,7 @@ def resolve_from_input(
     if any(part.startswith(JUDGES) for part in options.features.split("+")):
         alone = _forecast_judges(featured(), resolved.policy, options, periods)
         resolved = replace(resolved, judges=alone)
-    if resolved.is_first:
+    if resolved.makes_first_policy:
         # Of one statistic release the noise may be of a ball.
         if resolved.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
             allowed["ball"] = _find_fewest_ball_components(featured(), resolved.policy, options)
@@ -387,7 +387,7 @@ def _choose_mechanism_and_size(
             progress=progress,
         )
         candidates = [f for f in forecasts if mechanism in (None, f.mechanism)]
-        return find_best(candidates, policy.epsilon)
+        return find_best_excluding_uls(candidates, policy.epsilon)
 
     most = resolved.request.max_labels_per_labeler
     if named is None and periods == 1 and most is None and not rows.choices:

@@ -163,7 +163,7 @@ def select_bucket(task: SelectionTask, bucket: int) -> Selection | None:
         return None
     public = table.select([name for name in PUBLIC if name in table.column_names])
     labels = _Labels.from_table(task, public, bucket)
-    capacity, used = task.ledger.look_up(labels.units)
+    capacity, used = task.ledger.find_usage(labels.units)
     # A new labeler meets their bound; only who was charged before can be exhausted.
     exhaustible = (capacity > 0) & (not task.bound.contents)
     capacity = np.where(capacity > 0, capacity, task.bound.allowed).astype(np.int64)
@@ -198,7 +198,7 @@ def select_bucket(task: SelectionTask, bucket: int) -> Selection | None:
         ),
         other_units=labels.other_units,
         other_labels=labels.other_labels,
-        unit_pairs=labels.count_same_unit_pairs(taken),
+        unit_pairs=labels.count_repeat_answer_pairs(taken),
     )
 
 
@@ -276,7 +276,7 @@ class _Labels:
         """Return True for labels that were released before, (n,)."""
         return self.known >= 0
 
-    def count_same_unit_pairs(self, rows: NDArray[np.bool_]) -> int:
+    def count_repeat_answer_pairs(self, rows: NDArray[np.bool_]) -> int:
         """Count pairs among some rows that are answers of one unit to the same pair of an item."""
         if (self.author == self.units[self.unit]).all():  # each has one label of a pair at most
             return 0

@@ -70,8 +70,8 @@ def _release_failures(project: Where) -> list[Finding]:
     """Return a finding where releases fail, a notice where the input is why; else none."""
     with contextlib.suppress(ProjectError):  # which a check below tells
         state = attempts.read_attempts(locate_project(project))
-        if state.failing:
-            detail, by_input = f"{state.failing}: {state.message}", state.reason == "input"
+        if state.failure_text:
+            detail, by_input = f"{state.failure_text}: {state.message}", state.reason == "input"
             return [Finding("releases", by_input, detail, notice=by_input)]
     return []
 
@@ -172,7 +172,7 @@ def _check_project(project: Where) -> list[Finding]:
         ]
         if overdue:
             raise LabelguardError("; ".join(overdue))
-        days = [f"{name} reconciled: {when}" for name, when in state.worker.reconciliations()]
+        days = [f"{name} reconciled: {when}" for name, when in state.worker.list_reconciliations()]
         letters = pluralize(state.letters, "dead letter")
         ignored = [f"{name} ignores deliveries: {reason}" for name, reason in state.ignored.items()]
         lines = [*days, *why.values(), *ignored, f"{letters} (labelguard hook dead-letters list)"]

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from labelguard import clock
 from labelguard.answers.inbox import Inbox
-from labelguard.answers.store import WorkerState, read_ignored
+from labelguard.answers.store import WorkerState, read_hook_refusal_reasons
 from labelguard.errors import PolicyError
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
@@ -65,18 +65,18 @@ class ReportFacts:
             tuple(opened.ledger.policies.all()),
             releases,
             opened.ledger.releases.find_committed(release_id) if release_id else None,
-            attempts.read_attempts(opened.project).failing,
+            attempts.read_attempts(opened.project).failure_text,
         )
 
     @property
-    def policy(self) -> PolicyRecord | None:
+    def policy_in_force(self) -> PolicyRecord | None:
         """The policy in force."""
         return next((record for record in self.policies if record.state == "active"), None)
 
     @property
-    def newest_policy(self) -> PolicyRecord | None:
+    def policy_in_force_or_newest(self) -> PolicyRecord | None:
         """The policy in force, else the newest one."""
-        return self.policy or (self.policies[-1] if self.policies else None)
+        return self.policy_in_force or (self.policies[-1] if self.policies else None)
 
     @property
     def committed_releases(self) -> tuple[ReleaseRecord, ...]:
@@ -86,7 +86,8 @@ class ReportFacts:
     @property
     def unit(self) -> str:
         """The unit that is protected as a whole; labelers where no policy says it yet."""
-        return self.newest_policy.policy.unit if self.newest_policy else "labeler"
+        record = self.policy_in_force_or_newest
+        return record.policy.unit if record else "labeler"
 
     def read_card(self, record: ReleaseRecord) -> Mapping[str, Any] | None:
         """Return the card of a committed release; None unless it is the one that was committed."""
@@ -170,7 +171,7 @@ class HookState:
             heard = {one.connector for one in opened.answers.list_segments()} | {
                 *inbox.list_connectors()
             }
-        reasons = read_ignored(home.state).items()
+        reasons = read_hook_refusal_reasons(home.state).items()
         ignored = {name: why for name, why in reasons if name in {*home.connectors} - heard}
         last = {name: one["since"] for name, one in worker.unreconciled.items()} | worker.reconciled
         today = clock.parse_time(clock.now()).date()

@@ -40,7 +40,7 @@ _COIN = math.log(0.5)
 
 def read_usage(facts: ReportFacts) -> Mapping[str, Counts]:
     """Return the use of each allowance of the policy in force."""
-    rows, policy = facts.opened.ledger.releases.usage(), facts.policy
+    rows, policy = facts.opened.ledger.releases.usage(), facts.policy_in_force
     allowed = policy.policy.events if policy else ()
     return {event: np.array(rows.get(event, []), np.int64).reshape(-1, 3) for event in allowed}
 
@@ -99,7 +99,7 @@ def describe_noise(facts: ReportFacts) -> Iterator[Section]:
     """Yield the noise of every use under the policy in force, and the label error it means."""
     for event, rows in read_usage(facts).items():
         kind = events.find_event_kind(event)
-        prices = facts.policy.prices.get(event, {}) if facts.policy else {}
+        prices = facts.policy_in_force.prices.get(event, {}) if facts.policy_in_force else {}
         if noises := {k: kind.describe_noise(prices[k]) for k in sorted(prices)}:
             yield _describe_event_noise(facts, kind, noises, rows)
 
@@ -115,9 +115,9 @@ def _describe_event_noise(
     ]
     if not kind.keeps_values:
         return fill_words("noise", f"noise-{kind.name}", **words)
-    assert facts.policy is not None
-    [price] = facts.policy.prices[kind.name].values()
-    most = facts.policy.policy.allowance(kind.name).block
+    assert facts.policy_in_force is not None
+    [price] = facts.policy_in_force.prices[kind.name].values()
+    most = facts.policy_in_force.policy.allowance(kind.name).block
     laws = [find_block(price["threshold"], size) for size in _SIZES if size <= most]
     chart = _chart_label_error({law.labels: law.flip_probability for law in laws})
     return fill_words("flips", f"noise-{kind.name}", chart=chart, differ=_DIFFER, **words)

@@ -254,11 +254,11 @@ def _read_columns(
             renamed = formatted.names.get(role) or name
             column = renamed or formatted.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
-        problems |= dict.fromkeys(_find_refusal_reasons(part, reading, connection))
+        problems |= dict.fromkeys(_list_release_refusal_reasons(part, reading, connection))
     return tuple(roles), tuple(problems)
 
 
-def _find_refusal_reasons(
+def _list_release_refusal_reasons(
     part: InputFile, reading: Reading, connection: duckdb.DuckDBPyConnection
 ) -> Iterator[str]:
     """Yield why a release would be refused: for columns of labels, and for lack of labelers.

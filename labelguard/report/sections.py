@@ -120,7 +120,7 @@ def _strip_markdown_marks(markdown: str) -> str:
 
 def describe_not_protected(facts: ReportFacts) -> Section:
     """Return what the promise leaves out: as cards say it, and what a project adds."""
-    record = facts.newest_policy
+    record = facts.policy_in_force_or_newest
     lines = list(cards.list_not_protected(record.policy) if record else cards.NOT_PROTECTED)
     lines += [line for card in facts.read_cards_per_mechanism() for line in card["not_protected"]]
     lines.append(_LEAVERS)
@@ -296,7 +296,7 @@ def describe_hook(facts: ReportFacts) -> Section | None:
     if hook is None:
         return None
     worker = hook.worker
-    rows = [(name, "reconciled", when) for name, when in worker.reconciliations()]
+    rows = [(name, "reconciled", when) for name, when in worker.list_reconciliations()]
     rows += [(name, "published", one) for name, one in sorted(worker.pushed.items())]
     rows += [
         (name, "released", f"{one}, {worker.days.get(name, '')}".rstrip(", "))

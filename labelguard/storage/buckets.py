@@ -153,7 +153,7 @@ def write_part(
     grouped = grouped.cast(schema).combine_chunks()
     bits = sum(1 << target for target in np.flatnonzero(counts).tolist())
     to = f",to={bits:x}" if count <= FEW else ""
-    _write(grouped, directory / f"from={source:06d}{to}.arrow")
+    _write_arrow_stream(grouped, directory / f"from={source:06d}{to}.arrow")
 
 
 def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
@@ -206,12 +206,12 @@ def write_bucket(directory: Path, bucket: int, table: pa.Table | None) -> None:
     """Write one whole bucket; None is one without rows."""
     path = bucket_path(directory, bucket)
     if table is not None:
-        _write(table, path)
+        _write_arrow_stream(table, path)
     else:
         path.touch(mode=0o600)
 
 
-def _write(table: pa.Table, path: Path) -> None:
+def _write_arrow_stream(table: pa.Table, path: Path) -> None:
     with (
         replace_when_done(path) as temporary,
         pa.OSFile(str(temporary), "wb") as sink,
@@ -220,7 +220,7 @@ def _write(table: pa.Table, path: Path) -> None:
         writer.write_table(table)
 
 
-def write_uncompressed(table: pa.Table, where: Path | pa.NativeFile) -> None:
+def write_uncompressed_parquet(table: pa.Table, where: Path | pa.NativeFile) -> None:
     """Write a Parquet file whose size follows from the number of rows and the lengths of their
     values: how well labels compress is nobody's business, and a sealed file shows its size.
     """

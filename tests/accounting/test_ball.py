@@ -213,9 +213,9 @@ def densities(block):
 def test_flips_and_information_are_the_measured_ones(labels, at_1, at_3, at_8):
     for epsilon0, (t, gamma, information) in zip((1, 3, 8), (at_1, at_3, at_8), strict=True):
         block = make(epsilon0, labels)
-        assert block.most_changes == t
+        assert block.likely_change_limit == t
         assert block.flip_probability == pytest.approx(gamma, abs=5e-5)
-        assert labels * block.first_moment**2 == pytest.approx(information, abs=5e-4)
+        assert labels * block.mean_sign**2 == pytest.approx(information, abs=5e-4)
 
 
 @pytest.mark.parametrize(("labels", "letters"), SMALL)
@@ -249,9 +249,9 @@ def test_moments_are_those_of_all_answers(epsilon0, labels, letters):
             one += density * (answer[:2] == (0, 1))
             none += density * (answer[:2] == (1, 1))
     assert float(kept) == pytest.approx(1 - block.flip_probability, rel=1e-12)
-    assert float(kept - other) == pytest.approx(block.first_moment, rel=1e-12)
+    assert float(kept - other) == pytest.approx(block.mean_sign, rel=1e-12)
     if labels > 1:
-        assert float(both - 2 * one + none) == pytest.approx(block.second_moment, abs=1e-15)
+        assert float(both - 2 * one + none) == pytest.approx(block.mean_sign_product, abs=1e-15)
 
 
 @pytest.mark.parametrize("letters", [2, 3, 8])
@@ -266,7 +266,7 @@ def test_no_other_number_of_changes_tells_more(epsilon0, letters):
             return gain * ways / (letters**labels + gain * likely)
 
         best = max(map(first_moment, range(labels)))
-        assert make(epsilon0, labels, letters).first_moment == pytest.approx(best, rel=1e-12)
+        assert make(epsilon0, labels, letters).mean_sign == pytest.approx(best, rel=1e-12)
 
 
 def test_one_label_is_a_coin():

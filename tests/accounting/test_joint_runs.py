@@ -251,13 +251,13 @@ def test_all_outcomes_of_two_labelers_with_two_blocks_of_three_each():
     part = RandomizedBlocks.calibrate(1.0, 1e-3, 2)
     law = Block(part.threshold, 3)
     odds = (2**64 - law.threshold - 1) / (law.threshold + 1)
-    likely = sum(math.comb(3, j) for j in range(law.most_changes + 1))
+    likely = sum(math.comb(3, j) for j in range(law.likely_change_limit + 1))
     total = odds * likely + 8 - likely
     answers = [*itertools.product(range(2), repeat=3)]
 
     def density(answer, label):
         changes = sum(letter != label for letter in answer)
-        return (odds if changes <= law.most_changes else 1) / total
+        return (odds if changes <= law.likely_change_limit else 1) / total
 
     def laws(label):
         one = [density(answer, label) for answer in answers]

@@ -33,9 +33,9 @@ def test_flips_are_drawn_by_the_law_of_their_blocks(bench):
     drawn = bench.draw_blocks(unit, threshold, np.random.default_rng(0))
     kept = 1 - 2 * drawn.flipped[:60_000].reshape(-1, 3).astype(float)
     law = find_block(threshold, 3)
-    assert np.abs(kept.mean(axis=0) - law.first_moment).max() < 5 / np.sqrt(20_000)
+    assert np.abs(kept.mean(axis=0) - law.mean_sign).max() < 5 / np.sqrt(20_000)
     products = kept[:, [0, 0, 1]] * kept[:, [1, 2, 2]]
-    assert np.abs(products.mean(axis=0) - law.second_moment).max() < 5 / np.sqrt(20_000)
+    assert np.abs(products.mean(axis=0) - law.mean_sign_product).max() < 5 / np.sqrt(20_000)
     assert set(drawn.flip_probability[:60_000]) == {law.flip_probability}
     alone = find_block(threshold, 1).flip_probability
     assert abs(drawn.flipped[60_000:].mean() - alone) < 5 * 0.5 / np.sqrt(20_000)

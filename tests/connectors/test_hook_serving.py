@@ -334,11 +334,11 @@ def test_whatever_the_headers_a_delivery_that_is_not_proven_is_refused(proof, he
 def test_only_addresses_on_the_list_may_deliver(address, admitted):
     found = scheme("shared-secret", addresses=["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"])
     if admitted:
-        found.check_address(address)
+        found.check_sender(address)
     else:
         with pytest.raises(Refused):
-            found.check_address(address)
-    scheme("shared-secret").check_address(address)  # without a list
+            found.check_sender(address)
+    scheme("shared-secret").check_sender(address)  # without a list
 
 
 @pytest.mark.parametrize(

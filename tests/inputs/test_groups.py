@@ -262,7 +262,7 @@ def test_nothing_but_released_labels_depends_on_raw_labels_of_groups(layout, tmp
 def summed(home):
     """Coordinates, rows, labels, bounds and step of a statistic release of these groups."""
     with pytest.MonkeyPatch.context() as patch:
-        sums = world.note_calls(patch, statistic, "exact_sum")
+        sums = world.note_calls(patch, statistic, "clip_and_sum_labels")
         assert release(home, pairs(ASKED, RANKS), **STATISTIC)["charged"] == sums[0][1].units
     return sums[0]
 
@@ -276,7 +276,8 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home, tmp_path):
         moved = np.where(rows.unit == unit, ones, labels)
         for one, other in combinations((labels, changed, moved), 2):
             sums = [
-                statistic.exact_sum(z, rows, y.astype(np.uint8), bounds, step) for y in (one, other)
+                statistic.clip_and_sum_labels(z, rows, y.astype(np.uint8), bounds, step)
+                for y in (one, other)
             ]
             assert np.linalg.norm((sums[0] - sums[1]) * step) <= bounds.sensitivity * (1 + 1e-6)
     assert np.linalg.norm(parts(z, rows, ones, bounds), axis=1).max() <= bounds.clip * (1 + 1e-9)

@@ -209,10 +209,10 @@ def test_names_are_told_in_one_line_with_their_strata_apart():
     table = pairs(["a: b", "x\ny"], ["c", "c"], ["de: en", "de"])
     provider = fitted(table, "language")
     expected = (("de", "c"), ("de", "x\\ny"), ("de: en", "a: b"), ("de: en", "c"))
-    assert provider.parts() == expected
+    assert provider.list_strata_and_names() == expected
     assert provider.names() == tuple(f"{stratum}: {name}" for stratum, name in expected)
     assert provider(table).any(axis=1).all()
-    assert fitted(table).parts() == (("", "a: b"), ("", "c"), ("", "x\\ny"))
+    assert fitted(table).list_strata_and_names() == (("", "a: b"), ("", "c"), ("", "x\\ny"))
 
 
 def states():

@@ -12,14 +12,14 @@ from labelguard.accounting.blocks import find_block
 from labelguard.mechanisms.agreement import (
     estimate_between_labelers,
     estimate_with_gold,
-    estimate_within_items,
+    estimate_with_items_as_units,
 )
 from labelguard.mechanisms.joint_flips import (
     FlippedRows,
     coin_variance,
+    compute_largest_eigenvalue,
     paired_standard_error,
     standard_error,
-    variance_factor,
 )
 
 WORLDS = 500
@@ -33,10 +33,10 @@ def test_no_weights_make_a_sum_of_one_block_vary_more_than_the_factor_says(label
     one = find_block(coin(epsilon), labels)
     covariance = np.cov(vectors.T, aweights=probability, bias=True).reshape(labels, labels)
     largest = float(np.linalg.eigvalsh(covariance)[-1])
-    factor = variance_factor(one.first_moment, one.second_moment, labels)
+    factor = compute_largest_eigenvalue(one.mean_sign, one.mean_sign_product, labels)
     assert factor == pytest.approx(largest, rel=1e-6)
     # Flips of single labels vary less: the test would tell.
-    assert labels == 1 or factor > 1.001 * (1 - one.first_moment**2)
+    assert labels == 1 or factor > 1.001 * (1 - one.mean_sign**2)
 
 
 def test_the_noise_of_a_row_is_that_of_the_block_with_its_flip_probability():
@@ -46,8 +46,8 @@ def test_the_noise_of_a_row_is_that_of_the_block_with_its_flip_probability():
     assert rows.size.tolist() == [8, 1, 2, 1]
     assert rows.noise[[1, 3]] == pytest.approx(coin_variance([0.0, 0.31]))
     laws = [find_block(coin(3.0), m) for m in (8, 2)]
-    moments = np.array([(law.first_moment, law.second_moment, law.labels) for law in laws]).T
-    factors = variance_factor(*moments)
+    moments = np.array([(law.mean_sign, law.mean_sign_product, law.labels) for law in laws]).T
+    factors = compute_largest_eigenvalue(*moments)
     assert rows.noise[[0, 2]] == pytest.approx(factors)
     twice = [*blocks, blocks[1] | {"labels": 2}]
     for order in (twice, twice[::-1]):
@@ -114,7 +114,8 @@ def test_products_within_a_block_are_divided_by_the_second_moment():
     for _ in range(300):
         x = true * draw(coin(1.0), 2, 600, rng).ravel()
         estimate, other = (
-            f(items, x, gamma, blocks) for f in (estimate_within_items, estimate_between_labelers)
+            f(items, x, gamma, blocks)
+            for f in (estimate_with_items_as_units, estimate_between_labelers)
         )
         found.append(estimate.agreement)
         errors.append(estimate.standard_error)
@@ -128,10 +129,10 @@ def test_products_within_a_block_are_divided_by_the_second_moment():
 def test_blocks_of_one_item_that_tell_nothing_or_are_several_are_not_compared():
     three = on_card(coin(1.0), 3)  # c2 = 0
     gamma = np.full(3, three[0]["flip_probability"])
-    assert estimate_within_items([1, 1, 1], [1, 1, -1], gamma, three) is None
+    assert estimate_with_items_as_units([1, 1, 1], [1, 1, -1], gamma, three) is None
     two = on_card(coin(1.0), 2)
     gamma = np.full(5, two[0]["flip_probability"])
-    found = estimate_within_items([1, 1, 1, 2, 2], [1, 1, 1, 1, -1], gamma, two)
+    found = estimate_with_items_as_units([1, 1, 1, 2, 2], [1, 1, 1, 1, -1], gamma, two)
     assert (found.comparisons, found.items) == (1, 1) and found.agreement < 0
     gamma[4] = 0.1  # of another release
-    assert estimate_within_items([1, 1, 1, 2, 2], np.ones(5), gamma, two) is None
+    assert estimate_with_items_as_units([1, 1, 1, 2, 2], np.ones(5), gamma, two) is None

@@ -97,7 +97,7 @@ def test_bounds_for_scores_lie_between_those_without_signal_and_without_clip():
     z = rng.normal(size=(50, 3)).astype(np.float32)
     rows = Rows(rng.integers(50, size=600), np.sort(rng.integers(30, size=600)), 30)
     least, most = (
-        statistic.compute_norms_without_signal(z, rows),
+        statistic.compute_norms_of_random_labels(z, rows),
         statistic.compute_unclipped_bounds(z, rows),
     )
     wide = statistic.compute_source_bounds(z, rows, 0.5, 0.1)
@@ -158,7 +158,7 @@ def test_labels_scatter_by_the_mean_of_the_middle_and_the_most_tastes():
 @pytest.mark.parametrize("deviation", [0.0, 0.4, 0.8, 1.6, 3.0])
 def test_labelers_who_differ_answer_together_as_their_common_margin_says(deviation):
     together, step = np.array([-8.0, -1.0, 0.0, 0.3, 2.5]), 1e-4
-    margin, slope = moments.conditional_margins(together, np.full(5, deviation))
+    margin, slope = moments.find_typical_labeler_margins(together, np.full(5, deviation))
     grid = np.linspace(-9, 9, 20_001)
     weight = np.exp(-(grid**2) / 2) / np.exp(-(grid**2) / 2).sum()
 
@@ -169,7 +169,7 @@ def test_labelers_who_differ_answer_together_as_their_common_margin_says(deviati
 
     assert answers(margin) == pytest.approx(together, abs=2e-4)
     change = (
-        moments.conditional_margins(together + step, np.full(5, deviation))[0] - margin
+        moments.find_typical_labeler_margins(together + step, np.full(5, deviation))[0] - margin
     ) / step
     assert slope == pytest.approx(change, rel=2e-3)
     # A logistic curve taken for a normal one stretches scores by 3% at a deviation of .8.
@@ -178,7 +178,7 @@ def test_labelers_who_differ_answer_together_as_their_common_margin_says(deviati
 
 
 def test_margins_without_end_stay_finite():
-    margin, slope = moments.conditional_margins(
+    margin, slope = moments.find_typical_labeler_margins(
         np.array([-1e9, 1e9, 0.0]), np.array([0.0, 1e9, 1e9])
     )
     assert np.isfinite([margin, slope]).all() and (slope >= 1).all()

@@ -14,7 +14,7 @@ from labelguard.accounting.blocks import find_block
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import props
-from labelguard.mechanisms.joint_flips import variance_factor
+from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.mechanisms.props_stages import ReleasedLabels, join_stages, run_stages
 
 FIVE = 5.0
@@ -140,15 +140,15 @@ def test_the_standard_error_covers_labels_that_were_flipped_together(labels, eps
     """
     law = find_block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
     flip = np.full(40 * labels, law.flip_probability)
-    noise = variance_factor(law.first_moment, law.second_moment, labels)
+    noise = compute_largest_eigenvalue(law.mean_sign, law.mean_sign_product, labels)
     votes = np.ones(len(flip))
     said = props.estimate_error(votes, votes, flip, np.full(len(flip), noise))
     coins = props.estimate_error(votes, votes, flip)
-    signal = law.first_moment
-    count = labels * (1 - signal**2 + (labels - 1) * (law.second_moment - signal**2)) / 4
+    signal = law.mean_sign
+    count = labels * (1 - signal**2 + (labels - 1) * (law.mean_sign_product - signal**2)) / 4
     actual = np.sqrt(40 * count) / (len(flip) * signal)
     assert said.standard_error >= actual * (1 - 1e-9) and said.rate == coins.rate
-    if law.second_moment > signal**2:
+    if law.mean_sign_product > signal**2:
         assert said.standard_error == pytest.approx(actual) and coins.standard_error < actual
 
 

@@ -110,7 +110,7 @@ def answers_fit(flips, size, letters=2, threshold=THRESHOLD):
         [sum(c > 0 for c in answer) for answer in product(range(letters), repeat=size)]
     )
     odds = (2**64 - threshold) / threshold
-    weight = np.where(changes <= law.most_changes, odds, 1.0)
+    weight = np.where(changes <= law.likely_change_limit, odds, 1.0)
     # Answers are numbered with the first label as the lowest digit; changes do not mind.
     expected = weight / weight.sum() * counts.sum()
     return bool(stats.chisquare(counts, expected).pvalue > FALSE_FAILURE)
@@ -131,8 +131,8 @@ def test_choices_of_a_block_come_as_often_as_is_charged(size, letters, rows):
 
 
 def test_one_change_more_among_the_likely_answers_is_caught(rows, monkeypatch):
-    exact = Block.most_changes.func
-    monkeypatch.setattr(Block, "most_changes", property(lambda self: exact(self) + 1))
+    exact = Block.likely_change_limit.func
+    monkeypatch.setattr(Block, "likely_change_limit", property(lambda self: exact(self) + 1))
     forget_laws()
     flips = rows.release_labels(constant(0), 4)
     monkeypatch.undo()
@@ -331,7 +331,7 @@ def choices_fit(rows, chosen, threshold=THRESHOLD):
     released = rows.release_labels(chosen, 4, threshold, options)
     assert (released < options).all()
     steps = (released.astype(np.int64) - chosen) % options
-    uniform = 1 - Block(THRESHOLD, 4, 7).first_moment
+    uniform = 1 - Block(THRESHOLD, 4, 7).mean_sign
     for place, among in enumerate(SIZES.tolist()):
         counts = np.bincount(steps[place::4], minlength=among)
         expected = np.append(1 - uniform, np.zeros(among - 1)) + uniform / among

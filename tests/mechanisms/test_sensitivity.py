@@ -193,7 +193,7 @@ def test_the_bound_of_choices_is_attained_and_that_of_rankings_would_clip_them(s
     found = statistic.compute_unclipped_bounds(z, asked)
     assert longest(z, asked, answers, found.weight) == pytest.approx(found.clip)
     wrong = math.sqrt(size * (size + 1) / (12 * (size - 1)) / (1 - 1 / size))
-    assert statistic._spectral_norm_bound(z, rows, rows.pair) == pytest.approx(
+    assert statistic._bound_norm_by_eigenvalue(z, rows, rows.pair) == pytest.approx(
         2 * wrong * found.clip
     )
     assert longest(z, asked, answers, found.weight) > 1.009 * wrong * found.clip
@@ -249,7 +249,9 @@ def test_many_labels_and_few_give_the_same_spectral_bound(m, monkeypatch):
     expected = math.sqrt(m) * np.linalg.norm(z.astype(np.float64), 2)
     padded = np.pad(z, ((0, 0), (0, 50)))  # more components than labels, none of which counts
     for same in (z, padded):
-        assert statistic._spectral_norm_bound(same, rows, np.arange(m)) == pytest.approx(expected)
+        assert statistic._bound_norm_by_eigenvalue(same, rows, np.arange(m)) == pytest.approx(
+            expected
+        )
 
 
 def test_weights_and_clip_follow_the_norms_without_signal():
@@ -279,7 +281,7 @@ def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse):
         bounds = statistic.compute_bounds(z, rows, 0.5)
         step = statistic.choose_grid(bounds, 5, Noise("gaussian", 1.0)).step * coarse
         labels = rng.integers(0, 3, len(rows)).astype(np.uint8)
-        rounded = statistic.exact_sum(z, rows, labels, bounds, step) * step
+        rounded = statistic.clip_and_sum_labels(z, rows, labels, bounds, step) * step
         [exact] = parts(z, rows, labels, bounds)
         assert np.linalg.norm(rounded) <= bounds.clip * (1 + 1e-12)
         assert (np.abs(rounded) <= np.abs(exact) * (1 + 1e-12)).all()
@@ -328,8 +330,8 @@ def test_a_clip_and_weights_that_use_the_labels_are_caught():
     each = [LABEL_A] * 9, [LABEL_A] * 5 + [LABEL_B] * 4
     both = [replaced(rows, 20, np.array(own, np.uint8), others) for own in each]
     most = max(on_grid(used(y), 1, step) for y in both)
-    moved = step * farthest(statistic.exact_sum(z, rows, y, used(y), step) for y in both)
-    rightly = step * farthest(statistic.exact_sum(z, rows, y, bounds, step) for y in both)
+    moved = step * farthest(statistic.clip_and_sum_labels(z, rows, y, used(y), step) for y in both)
+    rightly = step * farthest(statistic.clip_and_sum_labels(z, rows, y, bounds, step) for y in both)
     assert moved > 2 * most
     assert rightly <= on_grid(bounds, 1, step) * ROUNDING
 
@@ -343,7 +345,7 @@ def test_rounding_to_nearest_is_caught():
         labels = bad_labels(z, rng)[1]
         step = bounds.clip / 20
         rounded = np.rint(parts(z, rows, labels, bounds)[0] / step)
-        truncated = statistic.exact_sum(z, rows, labels, bounds, step)
+        truncated = statistic.clip_and_sum_labels(z, rows, labels, bounds, step)
         limit = bounds.clip * (1 + 1e-12) / step
         outside += [np.linalg.norm(rounded) > limit, np.linalg.norm(truncated) > limit]
     assert outside[0] > 5 and outside[1] == 0

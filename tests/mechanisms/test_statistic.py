@@ -72,7 +72,9 @@ def test_a_million_labelers_add_up_without_overflow():
     assert bounds.clip / step == 2**29
     labels = np.full(labelers, LABEL_A, np.uint8)
     of_one = 2**29 - 1  # exactly C long: norms are rounded up, which takes it below the next step
-    assert statistic.exact_sum(z, rows, labels, bounds, step).tolist() == [labelers * of_one]
+    assert statistic.clip_and_sum_labels(z, rows, labels, bounds, step).tolist() == [
+        labelers * of_one
+    ]
 
 
 @given(
@@ -90,7 +92,7 @@ def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(uni
     labels = rng.integers(0, 3, len(unit)).astype(np.uint8)
     bounds = statistic.compute_bounds(z, rows, 0.5)
     step = statistic.choose_grid(bounds, 3, GAUSSIAN).step
-    expected = statistic.exact_sum(z, rows, labels, bounds, step)
+    expected = statistic.clip_and_sum_labels(z, rows, labels, bounds, step)
     plain = np.trunc(parts(z, rows, labels, bounds) / step).astype(np.int64).sum(axis=0)
     assert np.abs(expected - plain).max() <= 7  # a rounding may fall otherwise, once a labeler
     order, name = rng.permutation(len(unit)), rng.permutation(7)
@@ -98,7 +100,7 @@ def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(uni
     renamed = Bounds(bounds.clip, bounds.weight[np.argsort(name)], bounds.sensitivity)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistic, "_CHUNK", chunk)
-        again = statistic.exact_sum(z, shuffled, labels[order], renamed, step)
+        again = statistic.clip_and_sum_labels(z, shuffled, labels[order], renamed, step)
     assert again.tolist() == expected.tolist()
 
 
@@ -110,7 +112,7 @@ def test_the_likelihood_is_an_even_part_less_a_linear_one():
     labels, theta = rng.integers(0, 3, 90).astype(np.uint8), rng.standard_normal(4)
     bounds = Bounds(1e3, rng.uniform(0.1, 1, 8), 2e3)
     step = 1e-9
-    released = statistic.exact_sum(z, rows, labels, bounds, step) * step
+    released = statistic.clip_and_sum_labels(z, rows, labels, bounds, step) * step
     margin = z[rows.pair].astype(np.float64) @ theta
     y, weight = np.choose(labels, [0, 1, 0.5]), bounds.weight[rows.unit]
     loss = weight @ (y * np.logaddexp(0, -margin) + (1 - y) * np.logaddexp(0, margin))
@@ -135,7 +137,7 @@ def fitted(z, rows, labels, ridge):
     """A head from the statistic without noise, clip and (to twelve digits) grid."""
     step = 1e-10
     bounds = Bounds(1e5, np.ones(rows.units), 1.0)
-    exact = statistic.exact_sum(z, rows, labels, bounds, step) * step
+    exact = statistic.clip_and_sum_labels(z, rows, labels, bounds, step) * step
     return heads.fit_statistic(z, statistic.sum_pair_weights(rows, bounds, len(z)), exact, ridge)
 
 

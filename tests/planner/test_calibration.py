@@ -50,7 +50,7 @@ class Release:
         """What a head of one world's labels says, by the mechanism's own code."""
         labels = np.where(draw.half == 0, LABEL_TIE, np.where(draw.half > 0, LABEL_A, LABEL_B))
         step = self.bounds.clip * 1e-6
-        total = statistic.exact_sum(self.z, self.rows, labels, self.bounds, step) * step
+        total = statistic.clip_and_sum_labels(self.z, self.rows, labels, self.bounds, step) * step
         total = total + self.noise * rng.standard_normal(len(total))
         weight = statistic.sum_pair_weights(self.rows, self.bounds, PAIRS)
         penalty = self.shape.ridge * self.basis.metric**2

@@ -38,8 +38,8 @@ def test_a_labelers_sum_varies_in_trials_as_joint_flips_do(labels, epsilon):
                 chances.append(p * q / len(kept) / len(firsts))
     one = find_block(coin(epsilon), size)
     found = FlippedLabels.of(
-        np.array([one.first_moment]),
-        np.array([one.second_moment]),
+        np.array([one.mean_sign]),
+        np.array([one.mean_sign_product]),
         *(np.array([each]) for each in (size, float(released), given)),
     )
     alone = found.share - (found.share * found.signal) ** 2 - found.together
@@ -66,6 +66,6 @@ def test_heads_from_joint_flips_are_noisier_than_from_as_many_coins_with_that_pr
 
 def test_one_of_two_stages_has_the_labels_of_every_other_labeler():
     labels = FlippedLabels(np.array([0.5, 0.6, 0.7]), np.ones(3), np.full(3, 0.1))
-    half = labels.drop_every_second()
+    half = labels.drop_every_second_labeler()
     assert half.share.tolist() == [1, 0, 1]
     assert half.together.tolist() == [0.1, 0, 0.1]

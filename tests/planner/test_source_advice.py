@@ -45,16 +45,16 @@ def test_each_epsilon_is_told_what_its_components_have_room_for():
     x = np.column_stack([rng.standard_normal((2_000, 6)), own]).astype(np.float32)
     groups = (Group("other", 0, 6, None, None), Group("source:model", 6, 26, None, None))
     buys = {epsilon: make_noise_chooser(epsilon, 1e-5) for epsilon in (0.1, 8.0)}
-    (note,) = components.describe_sources(x, rows, groups, buys)
+    (note,) = components.describe_room_for_sources(x, rows, groups, buys)
     few = Directions.of_features(own, rows).best_component_count(buys[0.1])
     assert few < 19
     assert "19 directions" in note and f" {few} at ε = 0.1, 19 at ε = 8" in note
     assert "at ε = 0.1: --features length+style+minilm+source:model" in note
     assert "style at ε = 8: --features style+source:model" in note
-    assert (note,) == components.describe_sources(
+    assert (note,) == components.describe_room_for_sources(
         own, rows, (Group("source:model", 0, 20, None, None),), buys
     )
-    assert components.describe_sources(x, rows, groups[:1], buys) == ()
+    assert components.describe_room_for_sources(x, rows, groups[:1], buys) == ()
 
 
 def test_a_plan_says_it():

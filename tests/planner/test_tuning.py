@@ -52,13 +52,13 @@ def test_the_test_of_agreement_tells_another_agreement_apart():
 
 
 def test_what_nobody_knows_is_spread_over_the_worlds():
-    unknown = [Prior().beliefs(world, (0.1, 0.5)) for world in range(18)]
+    unknown = [Prior().describe_world(world, (0.1, 0.5)) for world in range(18)]
     agreement, explained, ties = np.array(unknown).T
     for values, low, high in ((agreement, 0.6, 0.85), (explained, 0.1, 0.5), (ties, 0.05, 0.35)):
         assert low <= values.min() < low + 0.3 * (high - low)
         assert high - 0.3 * (high - low) < values.max() <= high
         assert values.mean() == pytest.approx((low + high) / 2, abs=0.06 * (high - low))
-    known = [Prior(0.7).beliefs(world, (0.1, 0.5)) for world in range(18)]
+    known = [Prior(0.7).describe_world(world, (0.1, 0.5)) for world in range(18)]
     assert {one[0] for one in known} == {0.7}
     assert [one[1:] for one in known] == [one[1:] for one in unknown]
 
@@ -156,7 +156,8 @@ def test_scores_are_those_of_realised_noise():
     noise = np.random.default_rng(0).standard_normal((20_000, one.mean.shape[1]))
     drawn = trials.Heads(one.mean + np.sqrt(one.variance) * noise, np.zeros_like(noise))
     # Accuracies lie within [0, 1]: the standard error of 20,000 is at most .0036 (five: .018).
-    for expected, realised in zip(trial.scores(one), trial.scores(drawn), strict=True):
+    compute = trial.compute_accuracy_and_error
+    for expected, realised in zip(compute(one), compute(drawn), strict=True):
         assert expected[0] == pytest.approx(realised.mean(), abs=0.018)
 
 

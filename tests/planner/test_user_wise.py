@@ -88,7 +88,7 @@ def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automati
     statistic, rr = forecast("statistic", 0.7), forecast("rr", 0.65)
     for gain, wanted in ((INDISTINCT / 2, "statistic"), (2 * INDISTINCT, "uls")):
         every = [statistic, forecast("uls", 0.7 + gain), rr]
-        assert outcomes.find_best_with_training(every, 1.0).mechanism == wanted
-        assert outcomes.find_best(every, 1.0).mechanism == "statistic"
+        assert outcomes.find_best_including_uls(every, 1.0).mechanism == wanted
+        assert outcomes.find_best_excluding_uls(every, 1.0).mechanism == "statistic"
     better = [forecast("rr", 0.75), statistic, forecast("uls", 0.76)]
-    assert outcomes.find_best_with_training(better, 1.0).mechanism == "rr"
+    assert outcomes.find_best_including_uls(better, 1.0).mechanism == "rr"

@@ -134,7 +134,7 @@ def test_a_number_written_with_a_fraction_is_another_id(project):
     leavers = DepartedLabelers(keys, "files", keys.hash_labelers("files", ["7", "v1"]))
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])
     assert leavers.match_ids(ids).tolist() == [True, False, False, False, False, True, False]
-    assert leavers.count == 2 and repr(leavers) == "DepartedLabelers(…)"
+    assert leavers.present_count == 2 and repr(leavers) == "DepartedLabelers(…)"
     others = DepartedLabelers(keys, "other", keys.hash_labelers("files", ["7"]))
     assert not others.match_ids(ids).any()
 

@@ -100,7 +100,7 @@ def test_it_holds_the_sum_of_held_out_labels_alone(project, no_noise):
     found, head = Evaluation.load(made.path), Head.load(teacher.path)
     expected, labels = sum_of(of_part(project, RAW, "held-out"), found)
     np.testing.assert_allclose(found.statistic, expected, rtol=1e-4)
-    assert found.labels == pytest.approx(labels, rel=1e-6)
+    assert found.label_weight == pytest.approx(labels, rel=1e-6)
     # By definition: θᵀS − Σ w log 2 cosh(z·θ/2), per label.
     theta = np.linalg.lstsq(found.coordinates.basis.projection, head.coefficients, rcond=None)[0]
     half = found.z @ theta / 2
@@ -125,7 +125,7 @@ def test_a_later_evaluation_adds_what_is_new(project, no_noise):
     new = own.join(of_part(project, RAW, "held-out"), on=["labeler_id", "prompt"], how="anti")
     added, labels = sum_of(new, both)
     np.testing.assert_allclose(both.statistic - one.statistic, added, rtol=1e-3, atol=1e-3)
-    assert both.labels - one.labels == pytest.approx(labels, rel=1e-6)
+    assert both.label_weight - one.label_weight == pytest.approx(labels, rel=1e-6)
     assert both.noise > one.noise and both.sampling.shape == (2, 2, 2)
     assert second.card["statistic"]["windows"] == 2
     assert second.card["counts"]["charged"] == new["labeler_id"].n_unique()

@@ -24,7 +24,7 @@ from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Coordinates, Head, Window
 from labelguard.release.head_summary import (
     CoefficientErrors,
-    compute_simultaneous_factor,
+    compute_simultaneous_difference_factor,
     draw_normal_errors,
 )
 from labelguard.text import LABEL_A
@@ -65,7 +65,7 @@ class World:
         """What would be released; `noise` is its standard deviation."""
         bounds = self.bounds()
         grid = statistic.Grid(2.0**-20, round(noise * 2**20), "gaussian", D)
-        total = statistic.exact_sum(self.z, self.rows, self.draw(rng), bounds, grid.step)
+        total = statistic.clip_and_sum_labels(self.z, self.rows, self.draw(rng), bounds, grid.step)
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         weight = statistic.sum_pair_weights(self.rows, bounds, len(self.z))
         bound = statistic.bound_sampling_covariance(self.z, self.rows, bounds)
@@ -177,9 +177,9 @@ def test_what_a_gate_subtracts_is_exceeded_as_often_as_it_says(confidence):
     quantile, the negative control, is exceeded 1.5 times as often at .99.
     """
     made = replace(worst().evaluation(np.random.default_rng(0), 1.0), noises=(BALL,))
-    drawn = BALL.draws(D, np.random.default_rng(1), 200_000) @ STEP / made.labels
+    drawn = BALL.draws(D, np.random.default_rng(1), 200_000) @ STEP / made.label_weight
     allowed = 5 * np.sqrt(confidence * (1 - confidence) / len(drawn))
-    reach, error = made.reach(NEW, OLD, confidence), made.difference(NEW, OLD)[1]
+    reach, error = made.compute_error_margin(NEW, OLD, confidence), made.difference(NEW, OLD)[1]
     assert abs((drawn > reach).mean() - (1 - confidence)) < allowed
     normal = (drawn > ndtri(confidence) * error).mean()
     assert confidence < 0.99 or normal > 1.3 * (1 - confidence) + allowed
@@ -216,7 +216,7 @@ def _agreeing(bounds):
     bound, estimates, error = statistic.bound_sampling_covariance(z, rows, found), [], 0.0
     for _ in range(300):
         labels = np.where(rng.random(len(rows)) < mean, LABEL_A, 1 - LABEL_A).astype(np.uint8)
-        total = statistic.exact_sum(z, rows, labels, found, grid.step)
+        total = statistic.clip_and_sum_labels(z, rows, labels, found, grid.step)
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         noise = grid.scale * grid.step
         window = Window(noisy, noise, z, weight, found.clip, found.sensitivity, None, bound)
@@ -292,13 +292,13 @@ def test_errors_have_the_covariance_of_their_parts():
 def test_the_bound_never_exceeds_what_the_clip_allows():
     wide = errors(bound=1e6 * EYE, radius=2.0)
     narrow = errors(bound=EYE, radius=2.0)
-    assert wide.compute_cluster_half_widths(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
-    assert narrow.compute_cluster_half_widths(EYE) == pytest.approx(1.96, rel=1e-3)
+    assert wide.compute_conservative_half_widths(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
+    assert narrow.compute_conservative_half_widths(EYE) == pytest.approx(1.96, rel=1e-3)
 
 
 def test_differences_are_covered_together():
     drawn = draw_normal_errors(np.eye(6))
-    factor, spread = compute_simultaneous_factor(drawn)
+    factor, spread = compute_simultaneous_difference_factor(drawn)
     assert spread[0, 1] == pytest.approx(np.sqrt(2), rel=0.03)
     assert 2.7 < factor < 3.0  # Tukey's range of six, 4.03, over √2
 

@@ -365,7 +365,7 @@ def test_the_library_gives_the_coins_of_the_page(vectors):
 def test_the_library_gives_the_blocks_of_the_page(vectors):
     for law in vectors["blocks"]:
         found = Block(int(law["threshold"]), law["labels"], law["letters"])
-        assert found.most_changes == law["most_changes"]
+        assert found.likely_change_limit == law["most_changes"]
         raw = found.change_limits.tobytes()  # numpy's bytes leave out zeros at the end
         assert raw == bytes.fromhex("".join(law["limits"]))
         assert found.bytes_per_draw * law["labels"] == len(raw)
@@ -376,7 +376,7 @@ def test_the_library_gives_the_contents_of_the_page(vectors, ring, in_sql):
     words = pa.array([content["sides"] for content in contents])
     forms = [form for content in contents for form in content["normal_forms"]]
     assert canonical.normalize_words(words.flatten()).to_pylist() == forms
-    digests = canonical.compute_unit_digests(words, in_sql)
+    digests = canonical.digest_content_units(words, in_sql)
     assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
     units = blocks([content["unit"] for content in contents])
     assert np.array_equal(ring.hash_contents(digests), units)

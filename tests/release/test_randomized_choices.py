@@ -95,7 +95,7 @@ def block_of_choices(labels=PER_LABELER, uses=1):
 def test_flip_probabilities_are_those_of_the_block(project):
     made = release_choices(rows(), project, **PRICE)
     [flip] = lg.load(made)["flip_probability"].unique()
-    assert flip == pytest.approx((1 - block_of_choices().first_moment) / 2, rel=1e-12)
+    assert flip == pytest.approx((1 - block_of_choices().mean_sign) / 2, rel=1e-12)
 
 
 def test_equal_responses_count_once(project):
@@ -124,7 +124,7 @@ def test_a_blank_among_ties_becomes_any_response(project):
 def test_answers_have_the_law_that_is_charged(project, monkeypatch, tmp_path):
     """Everybody chose the same of a set, so that no answer is to be matched with who gave it."""
     source = [row | {"choice": 1} for row in rows(labelers=200)]
-    kept = block_of_choices().first_moment
+    kept = block_of_choices().mean_sign
 
     def deviates(home):
         made, unlikely = lg.load(release_choices(source, home, **PRICE)), False
@@ -266,7 +266,7 @@ CASES = [(2, 0.4), (3, 0.1), (4, 1.0), (9, 2.5)]
 @pytest.mark.parametrize(("options", "epsilon0"), CASES)
 def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred(options, epsilon0):
     """Under Plackett–Luce: a shown pair's direction, against the preference between its two."""
-    gamma = (1 - Block(binary.threshold(epsilon0), 1, options).first_moment) / 2
+    gamma = (1 - Block(binary.threshold(epsilon0), 1, options).mean_sign) / 2
     assert gamma == pytest.approx(options / (2 * (math.exp(epsilon0) + options - 1)), rel=1e-9)
     other = answer_probabilities(options, epsilon0)[0, 1]
     for seed in range(3):
@@ -289,7 +289,7 @@ def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred
 def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(options, epsilon0):
     """Σ over rows of φ(chosen) − φ(rejected), over 1 − 2γ, is unbiased for every true choice."""
     law = Block(binary.threshold(epsilon0), 1, options)
-    gamma = (1 - law.first_moment) / 2
+    gamma = (1 - law.mean_sign) / 2
     features = np.random.default_rng(0).normal(size=(options, 3))
     statistic = options * (features - features.mean(axis=0))  # of each choice, over its K−1 pairs
     expected = answer_probabilities(options, epsilon0) @ statistic

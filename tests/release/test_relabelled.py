@@ -11,7 +11,7 @@ from support.surveys import label_error, survey
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms import props_stages as relabelling
-from labelguard.mechanisms.joint_flips import variance_factor
+from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.report import overview
 
 CEILING = 20
@@ -98,7 +98,7 @@ def test_a_labelers_labels_lie_in_one_stage(project, monkeypatch):
     # Labels that are flipped together say less of a model than as many coins.
     [law] = release.card["flip_probability"]["blocks"]
     assert law["labels"] == 20 and law["rows"] == 600
-    factor = variance_factor(1 - 2 * law["flip_probability"], law["second_moment"], 20)
+    factor = compute_largest_eigenvalue(1 - 2 * law["flip_probability"], law["second_moment"], 20)
     assert labels.noise == pytest.approx(np.full(600, factor))
 
 

@@ -95,7 +95,7 @@ class World:
 
     def total(self, bounds, step=1e-9):
         """What is summed before noise."""
-        return step * statistic.exact_sum(self.z, self.rows, self.labels, bounds, step)
+        return step * statistic.clip_and_sum_labels(self.z, self.rows, self.labels, bounds, step)
 
 
 def direct(chosen, quantile):

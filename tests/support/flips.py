@@ -38,8 +38,8 @@ def draw(threshold, labels, blocks, rng):
 def on_card(threshold, *labels):
     """Blocks of these sizes as a card has them."""
     laws = [find_block(threshold, m) for m in labels]
-    names = ("flip_probability", "labels", "second_moment")
-    return [{name: getattr(law, name) for name in names} for law in laws]
+    one, two = "flip_probability", "second_moment"
+    return [{one: m.flip_probability, "labels": m.labels, two: m.mean_sign_product} for m in laws]
 
 
 def scale_thresholds(patch, factor):
@@ -55,7 +55,7 @@ def scale_thresholds(patch, factor):
 
 def most_changes(threshold, labels):
     """How many flips are likely."""
-    return find_block(threshold, labels).most_changes
+    return find_block(threshold, labels).likely_change_limit
 
 
 def odds(threshold):

@@ -115,7 +115,7 @@ def on_grid(bounds, components, step):
 def assert_bounded(z, rows, unit, choices, bounds, step):
     """Neither the sum nor what it rounds moves too far; returns the sum's largest movement."""
     exact = largest_change(
-        z, rows, unit, choices, lambda y: statistic.exact_sum(z, rows, y, bounds, step)
+        z, rows, unit, choices, lambda y: statistic.clip_and_sum_labels(z, rows, y, bounds, step)
     )
     assert exact * step <= on_grid(bounds, z.shape[1], step) * ROUNDING
     plain = largest_change(z, rows, unit, choices, lambda y: parts(z, rows, y, bounds)[unit])

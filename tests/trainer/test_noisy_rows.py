@@ -32,7 +32,7 @@ def release(label=None, flip=None, residual=None):
 
 
 def read(dataset, loss="auto", **options):
-    return NoisyRows.read(read_noise_columns(dataset), loss, **options)
+    return NoisyRows.from_columns(read_noise_columns(dataset), loss, **options)
 
 
 def columns(rows):

@@ -264,7 +264,7 @@ def test_processes_that_do_not_share_a_training_are_refused(
     monkeypatch.setenv("ACCELERATE_USE_FSDP", fsdp)
     state = SimpleNamespace(distributed_type=kind)
     with pytest.raises(LabelguardError, match=words):
-        guard.check_processes(SimpleNamespace(world_size=found, distributed_state=state))
+        guard.check_processes_joined(SimpleNamespace(world_size=found, distributed_state=state))
 
 
 def _main_of(fsdp):

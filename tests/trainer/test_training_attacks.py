@@ -244,7 +244,7 @@ def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base):
 def test_training_on_a_release_notices_that_its_base_was_exchanged(release, base, monkeypatch):
     config = Path("train.yaml")
     config.write_text(SETTINGS)
-    world.note_calls(monkeypatch, guard, "check_model_fits", lambda *_: tiny.saved(base, seed=9))
+    world.note_calls(monkeypatch, guard, "load_checked_config", lambda *_: tiny.saved(base, seed=9))
     with pytest.raises(LabelguardError, match="has changed since"):
         train("reward", release, base, output=Path("out"), config=config)
     assert not (Path("out")).exists()

@@ -99,7 +99,7 @@ def dead_letters() -> None:
 def _print_letters(values: Sequence[Letter]) -> None:
     groups: defaultdict[tuple[str, str], list[Letter]] = defaultdict(list)
     for value in values:
-        groups[value.connector, value.cause].append(value)
+        groups[value.connector, value.shared_cause].append(value)
     rows = []
     for (connector, cause), letters in sorted(groups.items(), key=lambda group: -len(group[1])):
         numbers = [str(letter.number) for letter in letters]

@@ -147,7 +147,7 @@ class BatchWriter:
         except LabelguardError as error:
             return error
         except Exception as error:
-            return ConnectorError(f"the inbox cannot be used now: {logs.describe_error(error)}")
+            return ConnectorError(f"the inbox cannot be used now: {logs.describe_own_error(error)}")
         return None
 
 
@@ -188,7 +188,7 @@ class Hook:
         self._endpoints, self._inbox, self._limits = endpoints, inbox, limits
         self._project, self._waiting, self._letters = project, 0, 0
         self.metrics = Metrics(project, list(endpoints))
-        self.writer = BatchWriter(inbox, self.metrics, project.check)
+        self.writer = BatchWriter(inbox, self.metrics, project.check_directory_unchanged)
         self._bodies = bodies or Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(name), "refused", _QUIET_SECONDS)
         self._log = logs.logger(name)
@@ -225,7 +225,7 @@ class Hook:
         if scope["method"] != "POST":
             raise ErrorResponse(405, "a delivery is a POST")
         try:
-            endpoint.scheme.check_address(scope["client"][0] if scope.get("client") else None)
+            endpoint.scheme.check_sender(scope["client"][0] if scope.get("client") else None)
             endpoint.scheme.verify(endpoint.secrets, headers, body)
         except Refused as error:
             raise ErrorResponse(401, str(error)) from None
@@ -260,12 +260,12 @@ class Hook:
         now, checked = time.monotonic(), self._checked
         # One at a time, whoever asks: nobody fills the queue with checks.
         if not checked or (checked[1].done() and now - checked[0] >= _CHECK_SECONDS):
-            checked = now, asyncio.create_task(self._check())
+            checked = now, asyncio.create_task(self._is_disk_writable())
             self._checked = checked
         done, _ = await asyncio.wait([checked[1]], timeout=_CHECK_SECONDS)
         return bool(done) and checked[1].result()
 
-    async def _check(self) -> bool:
+    async def _is_disk_writable(self) -> bool:
         try:
             await self.writer.check_disk()
         except ConnectorError as error:
@@ -277,12 +277,12 @@ class Hook:
         """Return how releases go, and how many events wait, or wait in vain; no error's message."""
         await self.refresh_counts()
         known = self._project.attempts()
-        trouble, worker = self._project.fault or known.failing, self._project.worker_state()
+        trouble, worker = self._project.fault or known.failure_text, self._project.worker_state()
         return {
             "releases": trouble or ("ok" if known.released_at else "none was tried"),
             "last_release": known.released_at or None,
             "exhausted_labelers": worker.exhausted,
-            "reconciled": dict(worker.reconciliations()),
+            "reconciled": dict(worker.list_reconciliations()),
             "worker": self._project.describe_worker(),
             "ignored": {name: list(why) for name, why in self._project.ignored.items()},
             "waiting_events": self._waiting,

@@ -135,7 +135,7 @@ def _find_exception(info: Any) -> BaseException | None:
     return sys.exception() if info else None
 
 
-def describe_error(error: Exception) -> str:
+def describe_own_error(error: Exception) -> str:
     """Return what an error says, if it is ours: what another package says may hold a label."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk full"

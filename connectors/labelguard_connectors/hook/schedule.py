@@ -57,7 +57,7 @@ class Schedule:
         options = own.model_dump(include={"mechanism", "exhausted", "bad_rows"})
         return cls(when, int(count or 0), own.push, options)
 
-    def describe(self, where: Where) -> list[str]:
+    def describe_releases_and_allowance(self, where: Where) -> list[str]:
         """Return how long the allowance of the policy in force lasts for these releases, as
         sentences.
 

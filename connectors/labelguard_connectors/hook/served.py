@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-from labelguard.answers.store import WorkerState, write_ignored
+from labelguard.answers.store import WorkerState, write_hook_refusal_reasons
 from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.project import attempts
 from labelguard.project.attempts import Attempts
@@ -31,9 +31,9 @@ class ServedProject:
         self.worker_ends: int | None = None
         # By connector: why deliveries tell of no answer.
         self.ignored: dict[str, dict[str, None]] = {}
-        write_ignored(home.state, {})
+        write_hook_refusal_reasons(home.state, {})
 
-    def check(self) -> None:
+    def check_directory_unchanged(self) -> None:
         """Raise `ConnectorError` unless the directory is still that of the start."""
         state, identity = self._home.state, None
         with contextlib.suppress(OSError, LabelguardError):
@@ -46,9 +46,9 @@ class ServedProject:
 
     @property
     def fault(self) -> str | None:
-        """The message of the error that `check` raises, or None."""
+        """The message of the error that `check_directory_unchanged` raises, or None."""
         try:
-            self.check()
+            self.check_directory_unchanged()
         except ConnectorError as error:
             return str(error)
         return None
@@ -59,7 +59,7 @@ class ServedProject:
         if why in known or len(known) >= _MOST_IGNORED:
             return False
         known[why] = None
-        write_ignored(
+        write_hook_refusal_reasons(
             self._home.state, {name: list(each)[-1] for name, each in self.ignored.items()}
         )
         return True

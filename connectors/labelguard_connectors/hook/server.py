@@ -69,7 +69,7 @@ def serve(
     for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
         try:
-            Schedule.of(opened.project.hook).describe(opened.project)
+            Schedule.of(opened.project.hook).describe_releases_and_allowance(opened.project)
         except (ConnectorError, PolicyError) as error:
             raise type(error)(f"{name}: {error}" if name else str(error)) from None
     logs.configure()

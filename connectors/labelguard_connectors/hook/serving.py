@@ -107,7 +107,7 @@ class Scheme:
                     "(with or without whsec_ before it)"
                 ) from None
 
-    def check_address(self, address: str | None) -> None:
+    def check_sender(self, address: str | None) -> None:
         """Raise `Refused` unless deliveries may come from that address."""
         if not self.addresses:
             return

@@ -80,7 +80,7 @@ class Worker:
         self._missed: set[str] = set()
         self._unknown: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
-        self.outlook = self._schedule.describe(self._project)
+        self.outlook = self._schedule.describe_releases_and_allowance(self._project)
         if self._schedule.when == "completed":
             for settings in self._settings.values():
                 _open_completion_connector(settings)
@@ -142,7 +142,8 @@ class Worker:
         except Exception as error:
             if not self._ended.is_set():
                 since = progress.unreconciled.get(name, {}).get("since", self._today())
-                progress.unreconciled[name] = {"since": since, "why": logs.describe_error(error)}
+                why = logs.describe_own_error(error)
+                progress.unreconciled[name] = {"since": since, "why": why}
                 progress.write(self._project.state)
             raise
         self._missed.discard(name)
@@ -174,7 +175,7 @@ class Worker:
         last, new = self._count_new_answers(progress, source)
         if not new or not self._is_release_due(new, progress, source):
             return
-        self._check_policy()
+        self._require_policy_in_force()
         options = self._schedule.options
         release = privatize(None, namespace=source, project=self._project, **options)
         progress.segments[source], progress.days[source] = last, self._today()
@@ -186,7 +187,7 @@ class Worker:
             turn.releases.append(release.id)
             self._log.info("released", source=source, release=release.id)
 
-    def _check_policy(self) -> None:
+    def _require_policy_in_force(self) -> None:
         """Raise `PolicyError` where no policy is in force, and note it: a machine agrees to
         nothing.
         """
@@ -216,7 +217,7 @@ class Worker:
 
     def _publish(self, turn: Turn, progress: WorkerState, name: str, release: str) -> None:
         """Push the newest release of its source as a new data set of the connector's tool."""
-        _, address = publication.push(name, release, project=self._project)
+        _, address = publication.publish_with_connector(name, release, project=self._project)
         progress.pushed[name] = release
         progress.write(self._project.state)
         turn.published.append(address)
@@ -238,7 +239,7 @@ class Worker:
                 raise
             if what == "ingest":  # nothing new is released while it fails
                 attempts.record_failure(self._project, error)
-            is_ours, why = isinstance(error, LabelguardError), logs.describe_error(error)
+            is_ours, why = isinstance(error, LabelguardError), logs.describe_own_error(error)
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
             places = {} if is_ours else {"at": logs.list_code_places(error)}

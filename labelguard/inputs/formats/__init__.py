@@ -86,10 +86,10 @@ def apply_format(
     """
     sides = find_side_columns([*file.partitions, *reading.columns.values()], reading.columns)
     own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
-    answers = {*ANSWERS, *map(reading.name, ANSWERS), *sides, *WINNERS, *own.values()}
-    _refuse_directories(file, {*answers, *filter(None, [reading.question])})
+    answers = {*ANSWERS, *map(reading.get_column_name, ANSWERS), *sides, *WINNERS, *own.values()}
+    _refuse_directories_named_by(file, {*answers, *filter(None, [reading.question])})
     if own:
-        file, reading = _rename_label_columns(file, connection, reading, own)
+        file, reading = _apply_format_label_names(file, connection, reading, own)
     types = readers.read_columns(file, connection)
     select = partial(readers.read_rows, file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, select=select)
@@ -99,10 +99,12 @@ def apply_format(
         return FormattedFile(file, reading, PAIRS.name, listed=tuple(_list_shown_columns(schema)))
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
     _refuse_directories_of_answers(file, form, reading)
-    _check_private_columns(form, schema)
+    _check_label_column_use(form, schema)
     query, listed = form.adapt(schema), tuple(_list_shown_columns(schema))
     if query is None and schema.private:
-        query = FormatQuery(f"SELECT {schema.select_all_but().rstrip(', ')} FROM part", frozenset())
+        query = FormatQuery(
+            f"SELECT {schema.select_public_except().rstrip(', ')} FROM part", frozenset()
+        )
     if query is None:
         return FormattedFile(file, reading, form.name, labelers=form.labelers, listed=listed)
     named = reading.columns
@@ -126,7 +128,7 @@ def apply_format(
         ),
         form.name,
         {role: own.get(name, name) for role, name in query.names.items()},
-        {role: reading.name(role) for role in query.made},
+        {role: reading.get_column_name(role) for role in query.made},
         form.labelers,
         query.values is not None and not query.usual,
         query.left_out,
@@ -142,7 +144,7 @@ def _project_query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.Duck
     return result
 
 
-def _rename_label_columns(
+def _apply_format_label_names(
     file: InputFile,
     connection: duckdb.DuckDBPyConnection,
     reading: Reading,
@@ -206,7 +208,7 @@ def _recognise(schema: TableSchema) -> Format | None:
         fitting = [form for form in fitting if not _find_label_feature(form, schema)]
     # Which column of labels a sparse file lacks may follow from labels. Where blanks are public
     # that tells nothing new; elsewhere, what its other columns say has to do.
-    blind = schema.sparse and schema.reading.labelled and schema.has_private_blanks
+    blind = schema.sparse and schema.reading.labelled and schema.treats_blanks_as_ties
     telling = fitting if blind else [form for form in fitting if form.has_label_columns(schema)]
     return next(iter(telling or fitting), None)
 
@@ -241,7 +243,7 @@ def _list_shown_columns(schema: TableSchema) -> list[str]:
     return [name for name in schema.shown_columns if name not in private]
 
 
-def _check_private_columns(form: Format, schema: TableSchema) -> None:
+def _check_label_column_use(form: Format, schema: TableSchema) -> None:
     """Refuse columns of labels in other roles, and labels that lack."""
     reading = schema.reading
     named = {*reading.columns.values(), *reading.list_feature_columns()}
@@ -266,17 +268,17 @@ def _check_private_columns(form: Format, schema: TableSchema) -> None:
     if required and not form.has_label_columns(schema):
         raise schema.error(
             f"format {form.name} reads labels from column {' or '.join(form.private)}, which is "
-            f"not there{_format_naming_hint(form)}; found: {', '.join(schema.types)}"
+            f"not there{_suggest_label_column_option(form)}; found: {', '.join(schema.types)}"
         )
 
 
-def _format_naming_hint(form: Format) -> str:
+def _suggest_label_column_option(form: Format) -> str:
     """Return how a column of labels is named by what its format calls it."""
     own = next((name for name in form.private if name in _LABELS), "")
     return own and f" (of another name: --columns {own}=NAME)"
 
 
-def _refuse_directories(file: InputFile, names: Collection[str]) -> None:
+def _refuse_directories_named_by(file: InputFile, names: Collection[str]) -> None:
     """Raise `InvalidLabels` if directories of a file are named by one of these columns."""
     for name in sorted(names):
         if name.lower() in file.partitions:
@@ -291,9 +293,9 @@ def _refuse_directories_of_answers(file: InputFile, form: Format, reading: Readi
 
     In exports of tools, where any column may be an answer, only those are taken that are not.
     """
-    _refuse_directories(file, form.private)
+    _refuse_directories_named_by(file, form.private)
     if form.of_tool is not None:
         roles = [role for role in ROLES if role not in ANSWERS]
         named = [reading.columns[role] for role in roles if role in reading.columns]
         columns = (*roles, *named, *reading.list_feature_columns(), *_USUAL, *form.of_tool)
-        _refuse_directories(file, file.partitions - {name.lower() for name in columns})
+        _refuse_directories_named_by(file, file.partitions - {name.lower() for name in columns})

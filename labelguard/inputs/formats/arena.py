@@ -42,10 +42,10 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
         names |= dict(zip(CONTENT_ROLES, called, strict=True))
     else:
         contents, consumed = unify_contents(schema, *CONTENT_ROLES), ()
-    query = select_pairs(schema, contents, schema.text_sql("winner"), "winner", *consumed)
+    query = select_pairs(schema, contents, schema.trimmed_text_sql("winner"), "winner", *consumed)
     if schema.find_column("tstamp") and not schema.find_column("submitted_at"):
         # In seconds; as text with whole microseconds. What is no number stays, and is at fault.
-        text = schema.text_sql("tstamp")
+        text = schema.trimmed_text_sql("tstamp")
         micros = f"try_cast(round(try_cast({text} AS DOUBLE) * 1000000) AS BIGINT)"
         query = f"SELECT *, coalesce({micros}::VARCHAR, {text}) AS submitted_at FROM ({query})"
         names["submitted_at"] = "tstamp"
@@ -100,7 +100,7 @@ def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:
     """Return SQL of a conversation before what the user said after the turn that was judged."""
     if not schema.find_column("turn"):
         return chat
-    turn = f"try_cast({schema.text_sql('turn')} AS BIGINT)"
+    turn = f"try_cast({schema.trimmed_text_sql('turn')} AS BIGINT)"
     questions = f"list_filter(range(1, len({chat}) + 1), lambda i: {chat}[i].role = 'user')"
     end = f"({questions})[{turn} + 1] - 1"
     return f"CASE WHEN {end} > 0 THEN {chat}[:{end}] ELSE {chat} END"

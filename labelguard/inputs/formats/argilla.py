@@ -93,7 +93,7 @@ def _adapt_flattened(schema: TableSchema) -> FormatQuery:
             unnest({answers}::JSON[]) AS {_VALUE}
         FROM part"""
     task = Task.from_columns(schema, {name + end for name in questions for end in ends})
-    return _adapt_responses(
+    return _adapt_pairs_or_rankings(
         schema, task, _Responses(question, responses, f"{_USER} AS labeler_id", users)
     )
 
@@ -163,8 +163,8 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     selected = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     further = ("submitted_at", "record_id")
-    responses = _Responses(tasks.name_question(schema), query, selected, "user_id", further)
-    return _adapt_responses(schema, task, responses)
+    responses = _Responses(tasks.describe_question(schema), query, selected, "user_id", further)
+    return _adapt_pairs_or_rankings(schema, task, responses)
 
 
 def _answer_sql(question: str) -> str:
@@ -185,7 +185,7 @@ def _ranking_from_ratings_sql(schema: TableSchema, values: str, responses: Seque
     """
     question = schema.reading.question or ""
     questions = [question.replace(_RESPONSE, response) for response in responses]
-    if not schema.has_private_blanks:
+    if not schema.treats_blanks_as_ties:
         present = _find_answered_questions(schema, values)
         for name in questions:
             if name not in present:
@@ -201,7 +201,7 @@ def _ranking_from_ratings_sql(schema: TableSchema, values: str, responses: Seque
             THEN to_json([{ranked}]) ELSE to_json('not a rating of every response') END"""
 
 
-def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> FormatQuery:
+def _adapt_pairs_or_rankings(schema: TableSchema, task: Task, responses: _Responses) -> FormatQuery:
     """Return pairs where a task has two responses, whatever was asked about them; else rankings."""
     tool_roles = ("labeler_id", *responses.further)
     tasks.refuse_named_roles(schema, _TOOL, (*sorted(tool_roles), "label", "ranks"))
@@ -219,7 +219,7 @@ def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> 
         SELECT if({_STATE} = 'draft', {literal(DRAFT)}, 'unknown status'), count(*)
         FROM ({responses.query})
         WHERE coalesce({_STATE}, '') NOT IN ('submitted', 'discarded') GROUP BY ALL ORDER BY ALL"""
-    names = fields.name_roles(**{role: responses.name}, labeler_id=responses.labeler)
+    names = fields.map_roles_to_names(**{role: responses.name}, labeler_id=responses.labeler)
     return tasks.build_query(query, role, names, tool_roles, meaning, left_out)
 
 

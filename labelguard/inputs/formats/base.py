@@ -155,7 +155,7 @@ def _content_sql(text: str, content: Content) -> str:
     return f"[{{'type': 'text', 'text': {text}}}]" if content.parts else text
 
 
-def has_chosen_layout(schema: TableSchema) -> bool:
+def has_prompt_chosen_and_rejected(schema: TableSchema) -> bool:
     """Return whether there are a prompt, chosen and rejected.
 
     A sparse file lacks a side that is null in every row: which one it is must not matter.
@@ -177,7 +177,7 @@ def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | No
     if expressions == tuple(map(schema.column_sql, roles)):
         return None
     columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
-    query = f"SELECT {schema.select_all_but(*roles)}{columns} FROM {contents.source}"
+    query = f"SELECT {schema.select_public_except(*roles)}{columns} FROM {contents.source}"
     names = {role: schema.find_column(role) or role for role in roles}
     return FormatQuery(query, frozenset(roles), names=names)
 
@@ -190,7 +190,7 @@ def select_pairs(schema: TableSchema, contents: ContentSql, label: str, *consume
     a, b = contents.sides
     labels = f", {label} AS label" if schema.reading.labelled else ""
     return (
-        f"SELECT {schema.select_all_but(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
+        f"SELECT {schema.select_public_except(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
         f"{contents.prompt} AS prompt, {a} AS response_a, {b} AS response_b{labels} "
         f"FROM {contents.source}"
     )

@@ -71,12 +71,12 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     rows = f"""
         SELECT DISTINCT tag.from_name, tag.type, tag.to_name FROM ({results})
         WHERE tag.from_name IS NOT NULL ORDER BY ALL"""
-    is_hidden = schema.has_private_blanks and not has_interface
+    is_hidden = schema.treats_blanks_as_ties and not has_interface
     tags = [] if is_hidden else schema.select(rows)
     export = _Export(schema, annotations, task, tags, has_interface)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
     is_list = "responses" in schema.reading.columns or not group_similar_names(tuple(task.fields))
-    if is_list and not _names_sides(schema) and (items := _find_items(schema, task)):
+    if is_list and not _has_named_sides(schema) and (items := _find_items(schema, task)):
         return _adapt_items(schema, export, items)
     ratings = export.list_tag_names(_RATING)
     if ratings and (schema.reading.question in ratings or not export.list_tag_names(*_WORDS)):
@@ -137,7 +137,7 @@ class _Export:
         return tasks.build_query(sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out)
 
 
-def _names_sides(schema: TableSchema) -> bool:
+def _has_named_sides(schema: TableSchema) -> bool:
     return any(role in schema.reading.columns for role in SIDES)
 
 
@@ -153,12 +153,12 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     region = _region_sql(tag, *_WORDS)
     choices = f"array_to_string(from_json({region}.value->'choices', '[\"VARCHAR\"]'), chr(10))"
     selected = f"({region}.value->>'selected')"
-    if not _names_sides(schema):
+    if not _has_named_sides(schema):
         swapped = f"{region}.to_name = {literal(fields.responses[1])}"
         word = f"CASE {selected} WHEN 'left' THEN 'right' WHEN 'right' THEN 'left' END"
         selected = f"coalesce(CASE WHEN {swapped} THEN {word} END, {selected})"
     answer = f"coalesce({selected}, {choices})"
-    names = fields.name_roles(label=tasks.name_question(schema))
+    names = fields.map_roles_to_names(label=tasks.describe_question(schema))
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     columns = export.task.select(schema, fields)
     return export.build_query(columns, answer, "label", names, meaning)
@@ -172,7 +172,7 @@ def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQ
     prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
     columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses_sql()} AS responses"]
     columns += task.select_named_fields(schema, is_list=True)
-    names = {"prompt": prompt, "responses": items.field, "ranks": tasks.name_question(schema)}
+    names = {"prompt": prompt, "responses": items.field, "ranks": tasks.describe_question(schema)}
     return export.build_query(", ".join(columns), items.ranks_sql(ranking, tag), "ranks", names)
 
 
@@ -182,7 +182,7 @@ def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     tags = _find_rating_tags(schema, fields, export.tags)
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     role = "label" if fields.is_pair else "ranks"
-    names = fields.name_roles(**{role: "the ratings"})
+    names = fields.map_roles_to_names(**{role: "the ratings"})
     columns = export.task.select(schema, fields)
     return export.build_query(columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
 
@@ -203,7 +203,7 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     taken = {fields.prompt, *fields.responses, "id", *reading.columns.values()}
     taken |= {*reading.list_feature_columns()}
     tags = sorted(name for name in task.fields if name not in taken)
-    shared = partial(_find_shared_tags, schema, tags)
+    shared = partial(_find_tags_of_several_annotators, schema, tags)
     all_there = not schema.sparse
     tag = tasks.choose_answered_question(
         schema, lambda: tags, "control tag", shared, all_there=all_there
@@ -226,12 +226,12 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
             coalesce({first}->>'selected', {choices}, {_ANSWER}) AS label
         FROM (SELECT *, {answer} AS {_ANSWER} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
-    names = fields.name_roles(label=tag, submitted_at="updated_at", labeler_id="annotator")
+    names = fields.map_roles_to_names(label=tag, submitted_at="updated_at", labeler_id="annotator")
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     return tasks.build_query(query, "label", names, _TOOL_ROLES, meaning)
 
 
-def _find_shared_tags(schema: TableSchema, tags: Sequence[str]) -> list[str]:
+def _find_tags_of_several_annotators(schema: TableSchema, tags: Sequence[str]) -> list[str]:
     """Return the columns that two annotators have: no account alone has a name of its own shown."""
     columns = (
         f"count(DISTINCT annotator) FILTER ({identifier(tag)} IS NOT NULL) > 1" for tag in tags

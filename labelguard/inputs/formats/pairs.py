@@ -16,7 +16,7 @@ from labelguard.inputs.formats.base import (
     FormatQuery,
     common_prefix_length_sql,
     has_chosen_and_rejected,
-    has_chosen_layout,
+    has_prompt_chosen_and_rejected,
     split_off_shared_beginning,
     unify_prompt_and_sides,
 )
@@ -65,7 +65,7 @@ def _adapt_alpaca(schema: TableSchema) -> FormatQuery:
     prompt, *others = map(identifier, present)
     for other in others:
         prompt += f"::VARCHAR || coalesce(chr(10) || nullif({other}::VARCHAR, ''), '')"
-    query = f"SELECT {schema.select_all_but('prompt')}{prompt} AS prompt FROM part"
+    query = f"SELECT {schema.select_public_except('prompt')}{prompt} AS prompt FROM part"
     return FormatQuery(query, frozenset(("prompt",)), names={"prompt": present[0]})
 
 
@@ -87,7 +87,7 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
         content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
     except NotContent:
         raise canonical.build_content_error(schema.name) from None
-    columns = schema.select_all_but("prompt", *_CHOSEN)
+    columns = schema.select_public_except("prompt", *_CHOSEN)
     if not content.chat:
         query = _split_texts_sql(columns, f"{one}::VARCHAR", f"{other}::VARCHAR")
     else:
@@ -152,10 +152,12 @@ def refuse_thumbs(schema: TableSchema) -> None:
 PAIRS = Format(
     "pairs",
     "prompt, chosen, rejected; or prompt, response_a, response_b, label",
-    lambda schema: _has_two_responses(schema) or has_chosen_layout(schema),
+    lambda schema: _has_two_responses(schema) or has_prompt_chosen_and_rejected(schema),
     _unify_pairs_if_needed,
     has_label_columns=lambda schema: (
-        has_chosen_layout(schema) or "label" in schema.reading.columns or schema.has_all("label")
+        has_prompt_chosen_and_rejected(schema)
+        or "label" in schema.reading.columns
+        or schema.has_all("label")
     ),
 )
 RANKINGS = Format(

@@ -40,7 +40,7 @@ def _adapt(schema: TableSchema) -> FormatQuery | None:
     tasks.refuse_named_roles(schema, _TOOL, ("label",))
     tasks.refuse_answer_columns(schema, _TOOL, lambda role, name: _is_answer(name))
     answers = _list_answers_sql(schema)
-    task = _find_joined_texts(schema, answers)
+    task = _find_task_fields(schema, answers)
     fields = find_fields(schema, task.fields)
     in_objects = schema.has("labels")
     question = tasks.choose_answered_question(
@@ -59,11 +59,11 @@ def _adapt(schema: TableSchema) -> FormatQuery | None:
         FROM part WHERE {is_human}"""
     machines = f"SELECT {literal(MACHINE)}, count(*) AS n FROM part WHERE NOT {is_human}"
     tool_roles = {"labeler_id": person} if person else {}
-    label = tasks.name_question(schema) if in_objects else question
+    label = tasks.describe_question(schema) if in_objects else question
     return tasks.build_query(
         query,
         "label",
-        fields.name_roles(label=label, **tool_roles),
+        fields.map_roles_to_names(label=label, **tool_roles),
         tool_roles,
         tasks.find_label_values(schema, fields, _A, _B),
         f"SELECT * FROM ({machines}) WHERE n > 0",
@@ -77,7 +77,7 @@ def _is_answer(name: str) -> bool:
 def _list_answers_sql(schema: TableSchema) -> dict[str, str]:
     """Return SQL (text) of the answer of every schema; of none where which there are is private."""
     if schema.has("labels"):  # JSONL: {"schema": {"selection": "A"}}
-        if schema.has_private_blanks:
+        if schema.treats_blanks_as_ties:
             return {}
         names = schema.select(
             "SELECT DISTINCT unnest(json_keys(to_json(labels))) AS name FROM part ORDER BY name"
@@ -94,7 +94,7 @@ def _answer_sql(name: str) -> str:
     return f"coalesce({answer}->>'selection', {answer}->>'label')"
 
 
-def _find_joined_texts(schema: TableSchema, answers: Mapping[str, str]) -> Task:
+def _find_task_fields(schema: TableSchema, answers: Mapping[str, str]) -> Task:
     """Return the fields that were joined to the answers; a list of two responses is A and B."""
     task = Task.from_columns(
         schema, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers))

@@ -14,7 +14,7 @@ from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
     Format,
     FormatQuery,
-    has_chosen_layout,
+    has_prompt_chosen_and_rejected,
     select_pairs,
     unify_contents,
     unify_prompt_and_sides,
@@ -74,7 +74,7 @@ def _adapt_scores(schema: TableSchema) -> FormatQuery:
         raise schema.error(
             f"format scores: no column {' and '.join(missing)}; found: {', '.join(schema.types)}"
         )
-    one, other = (schema.text_sql(name) for name in _SCORES)
+    one, other = (schema.trimmed_text_sql(name) for name in _SCORES)
     a, b = (f"try_cast({text} AS DOUBLE)" for text in (one, other))
     # Compared, not subtracted: the difference of two infinite scores is no number.
     number = (
@@ -103,7 +103,7 @@ def _is_binarized(schema: TableSchema) -> bool:
     Elsewhere they may be what a model says of the two texts.
     """
     if not (
-        has_chosen_layout(schema)
+        has_prompt_chosen_and_rejected(schema)
         and schema.has_any(*_BINARIZED)
         and is_text(schema.find_type("prompt"))
     ):
@@ -120,7 +120,7 @@ ULTRAFEEDBACK = Format(
     "UltraFeedback was rated by a model, and its files name no labelers; one of your own in this "
     "shape may.",
     private=_BINARIZED,
-    accepts=has_chosen_layout,
+    accepts=has_prompt_chosen_and_rejected,
 )
 
 
@@ -130,7 +130,7 @@ def _find_responses(schema: TableSchema) -> tuple[str, ...]:
 
 def _adapt_helpsteer(schema: TableSchema) -> FormatQuery:
     prompt = next(name for name in _PROMPTS if schema.find_column(name))
-    text = f"coalesce({', '.join(map(schema.text_sql, _PREFERENCES))})"
+    text = f"coalesce({', '.join(map(schema.trimmed_text_sql, _PREFERENCES))})"
     number = f"(-try_cast({text} AS DOUBLE))"
     label = _sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
     present = [name for name in _PREFERENCES if name in schema.types]

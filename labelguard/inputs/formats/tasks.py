@@ -37,7 +37,7 @@ class Fields:
         """True where two responses are compared; of more, lists are ranked."""
         return len(self.responses) == len(SIDES)
 
-    def name_roles(self, **others: str) -> dict[str, str]:
+    def map_roles_to_names(self, **others: str) -> dict[str, str]:
         """Return what messages call the roles of these fields, and `others`."""
         sides = dict(zip(SIDES, self.responses, strict=True)) if self.is_pair else {}
         return {"prompt": self.prompt, **sides, **others}
@@ -164,7 +164,7 @@ def choose_answered_question(
     Where blanks are private ties, which were answered follows from labels: then `--question` tells
     it, and nothing is looked for; but for columns that are `all_there`, answered or not.
     """
-    if all_there or not schema.has_private_blanks:
+    if all_there or not schema.treats_blanks_as_ties:
         return choose_question(schema, names(), noun, None if all_there else shown)
     if schema.reading.question is None:
         raise schema.error(
@@ -174,7 +174,7 @@ def choose_answered_question(
     return schema.reading.question
 
 
-def name_question(schema: TableSchema) -> str:
+def describe_question(schema: TableSchema) -> str:
     """Return what messages call the question: as it was named, never as answers do."""
     return schema.reading.question or "the answer"
 

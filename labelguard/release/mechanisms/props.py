@@ -38,7 +38,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
-from labelguard.mechanisms.joint_flips import variance_factor
+from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.options import PropsOptions
@@ -269,10 +269,13 @@ class _RowsByItem:
         )
 
     def _compute_variance_factors(self) -> NDArray[np.float64]:
-        """Return the `variance_factor` of each row, from the law of its block."""
+        """Return the largest eigenvalue of the block of each row, from the law of the block."""
         distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
         laws = [find_block(*each) for each in distinct.T.tolist()]
-        factors = [variance_factor(one.first_moment, one.second_moment, one.labels) for one in laws]
+        factors = [
+            compute_largest_eigenvalue(one.mean_sign, one.mean_sign_product, one.labels)
+            for one in laws
+        ]
         return np.array(factors, np.float64)[which]
 
     def write(

@@ -228,7 +228,7 @@ def _describe_block(law: Block, rows: int) -> dict[str, Any]:
     return {
         "labels": law.labels,
         **({} if law.letters == PAIR else {"letters": law.letters}),
-        "flip_probability": (1 - law.first_moment) / 2,
-        "second_moment": law.second_moment,
+        "flip_probability": (1 - law.mean_sign) / 2,
+        "second_moment": law.mean_sign_product,
         "rows": rows,
     }

@@ -194,7 +194,7 @@ def calibrate_head_of_sum(
 
 @dataclass(frozen=True)
 class LabelNotes:
-    """A task for `mark_used_labels`: staged and selected rows, their `buckets`, and the new map."""
+    """A task for `record_used_labels`: staged and selected rows, their `buckets`, and the new map."""
 
     staged: Path
     buckets: int
@@ -204,7 +204,7 @@ class LabelNotes:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SummingTask:
-    """A task for `sum_new_labels`: what `mark_used_labels` needs, and the public design.
+    """A task for `sum_new_labels`: what `record_used_labels` needs, and the public design.
 
     Of this, there are coordinates `z`, of the new rows their `pair`, `unit` and ranking
     `size`, and each unit's `weight`. By bucket, `rows` and `units` are its own of these.
@@ -239,7 +239,7 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
         design.grid.deviation,
-        *_compute_likelihood_parts(design, design.bounds, used),
+        *_collect_likelihood_terms(design, design.bounds, used),
         kind=design.grid.kind,
         least=design.grid.least,
         **statistic_summary.compute_window_fields(
@@ -289,7 +289,7 @@ def sum_new_labels(task: SummingTask, bucket: int) -> NDArray[np.int64]:
 
     PRIVATE: returns their clipped sum on the grid, (components,).
     """
-    labels, z = mark_used_labels(task.notes, bucket), task.z.open()
+    labels, z = record_used_labels(task.notes, bucket), task.z.open()
     if labels is None or not len(labels):
         return np.zeros(z.shape[1], np.int64)
     own, units = task.rows[bucket], task.units[bucket]
@@ -302,10 +302,10 @@ def sum_new_labels(task: SummingTask, bucket: int) -> NDArray[np.int64]:
     )
     check_seen(len(rows), len(labels), "labels")
     bounds = Bounds(task.clip, np.asarray(task.weight.open()[units]), 2 * task.clip)
-    return statistic.exact_sum(z, rows, labels, bounds, task.step)
+    return statistic.clip_and_sum_labels(z, rows, labels, bounds, task.step)
 
 
-def mark_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
+def record_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     """Write the new labels of one bucket into the map, without values.
 
     PRIVATE: returns the labels, in the order of the design's rows.
@@ -326,7 +326,7 @@ def mark_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     return buckets.read_column(table, "label")[new.index].astype(np.uint8)
 
 
-def _compute_likelihood_parts(
+def _collect_likelihood_terms(
     design: Design, bounds: Bounds, used: NDArray[np.intp]
 ) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
     """Return what the likelihood needs beside the statistic, all public: see `Window`."""

@@ -51,7 +51,9 @@ def compute_window_fields(
     if sources and sum(group.stop - group.start for group in sources) <= MOST_SOURCES:
         place = np.full(len(z), -1)
         place[used] = np.arange(len(used))
-        fields["edges"] = np.concatenate([_count_meetings(x, rows, group) for group in sources])
+        fields["edges"] = np.concatenate(
+            [_count_compared_sources(x, rows, group) for group in sources]
+        )
         fields["row_pair"] = place[rows.pair].astype(np.int32)
         fields["row_unit"] = rows.unit.astype(np.int32)
         fields["row_size"] = rows.size
@@ -70,7 +72,7 @@ def _compute_variance_inflation(rows: Rows) -> Floats:
     return (rows.size + 1) / 3.0
 
 
-def _count_meetings(x: NDArray[np.float32], rows: Rows, group: Group) -> NDArray[np.int64]:
+def _count_compared_sources(x: NDArray[np.float32], rows: Rows, group: Group) -> NDArray[np.int64]:
     """Return which two columns of a group met, and in how many rows: shape (edges, 3)."""
     count = np.bincount(rows.pair, minlength=len(x)).astype(np.float32)
     part = x[:, group.start : group.stop]
@@ -106,7 +108,7 @@ def describe_head(
     whole = float(carried.sum())
     share = carried / whole if whole > 0 else np.zeros_like(carried)
     errors = _compute_coefficient_errors(windows, shape, basis, coefficients, scale, design_effect)
-    board = _estimate_source_scores(windows, basis) if errors else None
+    board = _estimate_leaderboard_scores(windows, basis) if errors else None
     units = [float(np.abs(x[:, group.start : group.stop]).max()) for group in groups]
     unknown = sum(window.unknown for window in windows)
     return HeadSummary(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
@@ -163,7 +165,7 @@ def _sum_sampling_bounds(windows: Sequence[Window]) -> Floats:
     return np.asarray(np.sum(bounds, axis=0))
 
 
-def _estimate_source_scores(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
+def _estimate_leaderboard_scores(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
     """Return coefficients for a leaderboard, if all windows tell who compared what."""
     comparisons = []
     for window in windows:

@@ -287,7 +287,7 @@ def test_changes_of_a_unit_have_the_law_that_is_charged(unit, project, tmp_path,
     threshold = accounting.threshold(accounting.calibrate(3, 1e-5, 1))
     odds, law = (2**64 - threshold) / threshold, find_block(threshold, LABELS)
     number = np.arange(LABELS + 1)
-    weight = comb(LABELS, number) * np.where(number <= law.most_changes, odds, 1.0)
+    weight = comb(LABELS, number) * np.where(number <= law.likely_change_limit, odds, 1.0)
     assert stats.chisquare(found, UNITS * weight / weight.sum()).pvalue > 1e-6
     coins = stats.binom.pmf(number, LABELS, law.flip_probability)
     assert stats.chisquare(found, UNITS * coins / coins.sum()).pvalue < 1e-6
@@ -379,8 +379,8 @@ def test_what_a_card_and_its_rows_say_of_blocks_is_public(tmp_path):
     assert card["blocks"] == [
         {
             "labels": law.labels,
-            "flip_probability": (1 - law.first_moment) / 2,
-            "second_moment": law.second_moment,
+            "flip_probability": (1 - law.mean_sign) / 2,
+            "second_moment": law.mean_sign_product,
             "rows": law.labels,
         }
         for law in laws

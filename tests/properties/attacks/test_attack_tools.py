@@ -52,7 +52,7 @@ def uses(project, who):
     """How many uses a labeler was charged."""
     opened = OpenProject.open(project)
     table = opened.ledger.releases.labelers("rr")
-    return int(table.look_up(opened.keys.hash_labelers("desk", [who]))[1][0])
+    return int(table.find_usage(opened.keys.hash_labelers("desk", [who]))[1][0])
 
 
 @pytest.mark.quick("changed")

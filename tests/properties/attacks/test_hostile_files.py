@@ -206,9 +206,9 @@ def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path):
     for name in BOMBS:
         (tmp_path / name).write_bytes(b"x" * 1000)
     files = resolve_input([tmp_path / name for name in BOMBS])
-    assert ByteLimit.for_files(files, None).left == (1 << 30) + 200 * 3000
-    assert ByteLimit.for_files(files, 5).left == 5
-    allowed = ByteLimit.for_files(files, 5)
+    assert ByteLimit.from_file_sizes(files, None).left == (1 << 30) + 200 * 3000
+    assert ByteLimit.from_file_sizes(files, 5).left == 5
+    allowed = ByteLimit.from_file_sizes(files, 5)
     allowed.subtract("x", 5)
     with pytest.raises(InvalidLabels, match="allow it: --max-input-bytes"):
         allowed.subtract("x", 1)
@@ -216,7 +216,7 @@ def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path):
 
 def test_tables_in_memory_are_as_large_as_they_are():
     table = InputFile("table", lambda connection: connection.sql("SELECT 1"))
-    ByteLimit.for_files([table], None).subtract("table", 1 << 50)
+    ByteLimit.from_file_sizes([table], None).subtract("table", 1 << 50)
 
 
 @pytest.mark.quick("None")

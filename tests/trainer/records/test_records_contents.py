@@ -116,7 +116,7 @@ def test_as_much_memory_as_anybody_may_take_is_tried_out_before(records, monkeyp
     problem = stage.problem(
         some, np.zeros(8, np.intp), np.ones(8, bool), 1, lambda p, r: torch.zeros(len(r))
     )
-    problem.norms(np.arange(1), np.ones(8))
+    problem.bound_gradient_norms(np.arange(1), np.ones(8))
     prompts = {shape for shape in shapes if name != "rl" or shape[1] > 250}
     assert prompts and prompts <= rehearsed
 

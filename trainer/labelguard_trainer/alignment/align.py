@@ -89,7 +89,7 @@ def align(
             "the stage rl (several may do sft and reward, each alone: labelguard align sft)"
         )
     run = _Alignment(Recipe.read(Path(recipe)), Path(output), project, progress)
-    return run.go([stage] if stage else list(get_args(StageName)))
+    return run.run_stages([stage] if stage else list(get_args(StageName)))
 
 
 class _Alignment:
@@ -109,7 +109,7 @@ class _Alignment:
         self.reward_model = output / "reward" if recipe.reward.base else None
         check_output_directory(output, "models")
 
-    def go(self, stages: Sequence[StageName]) -> AlignmentResult:
+    def run_stages(self, stages: Sequence[StageName]) -> AlignmentResult:
         """Do the stages, in their order."""
         recipe, done = self.recipe, []
         if stages == ["sft"] and recipe.sft is None:
@@ -119,10 +119,10 @@ class _Alignment:
             self._open_reward()
         self.output.mkdir(exist_ok=True)
         # What a policy begins from is of this recipe, or refused.
-        if recipe.sft is not None and ("sft" in stages or self._is_reused_by_rl("sft", stages)):
+        if recipe.sft is not None and ("sft" in stages or self._will_rl_reuse("sft", stages)):
             tuned = self._fine_tune()
             done += [tuned] if "sft" in stages else []
-        if recipe.reward.base and ("reward" in stages or self._is_reused_by_rl("reward", stages)):
+        if recipe.reward.base and ("reward" in stages or self._will_rl_reuse("reward", stages)):
             self._train_reward(recipe.reward.base)
         if "rl" in stages:
             done.append(self._train_policy())
@@ -138,7 +138,7 @@ class _Alignment:
             notes=[*self._note_added_prices(done), *_note_distant_responses(done)],
         )
 
-    def _is_reused_by_rl(self, earlier_stage: StageName, stages: Sequence[StageName]) -> bool:
+    def _will_rl_reuse(self, earlier_stage: StageName, stages: Sequence[StageName]) -> bool:
         """Return True if a policy is to be trained on a stage that was done before."""
         return "rl" in stages and (self.output / earlier_stage).exists()
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.analysis.reward import Content, ReleaseReward, public_reward, reward
+from labelguard.analysis.reward import Content, ReleaseReward, open_feature_reward, reward
 from labelguard.errors import LabelguardError
 from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
@@ -133,7 +133,7 @@ def best_of(
     if second is not None:
         progress("asking the judge", None)
         rows = [*at, *first.tolist()]
-        verdict = _compare_halves(
+        verdict = _judge_first_against_second_half(
             second, [prompts[row] for row in rows], [responses[row] for row in rows]
         )
         if second.learned_from:
@@ -207,7 +207,7 @@ def _measure_best_of(n: int, rewards: Floats, distances: Floats | None, lengths:
 def _open_judge(judge: Release | str | Path, own: ReleaseReward, project: Where) -> ReleaseReward:
     """Return a judge of candidates, unless all that it learned from is the reward's own."""
     if isinstance(judge, str) and judge.startswith("reward:"):
-        opened = public_reward(judge)
+        opened = open_feature_reward(judge)
     else:
         opened = reward(judge, project=project)
     learned = {one.sums for one in opened.learned_from}
@@ -219,7 +219,7 @@ def _open_judge(judge: Release | str | Path, own: ReleaseReward, project: Where)
     return opened
 
 
-def _compare_halves(
+def _judge_first_against_second_half(
     judge: ReleaseReward, prompts: Sequence[Content], responses: Sequence[Content]
 ) -> JudgeVerdict:
     """Return the verdict on the first half of the responses against the second one."""

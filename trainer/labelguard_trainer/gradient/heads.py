@@ -258,7 +258,7 @@ class HeadRun:
         return add_head_and_labels(finished, context, head, self.provider, pairs)
 
 
-def compute_mean_noise_deviation(price: Mapping[str, Any], units: int) -> float:
+def compute_step_averaged_noise_deviation(price: Mapping[str, Any], units: int) -> float:
     """Return the deviation of the mean of all steps' noise on a mean gradient, in clip norms."""
     q, steps = float(price["sampling_probability"]), int(price["steps"])
     return float(price["noise_multiplier"]) / (q * units * math.sqrt(steps))
@@ -282,14 +282,14 @@ def prepare_head_run(
     """
     x, units = seen.x, len(np.unique(rows.unit))
     # Noise of a statistic is counted in sensitivities, which are two clip norms.
-    noise = Noise("gaussian", compute_mean_noise_deviation(price, units) * units / 2)
+    noise = Noise("gaussian", compute_step_averaged_noise_deviation(price, units) * units / 2)
     shape = replace(Directions.of_features(x, rows).choose_shape(lambda _: noise), **given)
     axes = choose_basis(compute_spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     records = ComparisonRecords.of(axes.coordinates(x), rows)
     weight = records.weigh_by_unit(weighting)
     clip = choose_clip_norm(records, weight)
     penalty = shape.ridge * axes.metric**2
-    spread, steps = compute_mean_noise_deviation(price, units) * clip, int(price["steps"])
+    spread, steps = compute_step_averaged_noise_deviation(price, units) * clip, int(price["steps"])
     rate = rates(records, weight, penalty, spread, steps)
     scale = 1.0
     if prior is not None and rows.ranking is None:

@@ -35,7 +35,7 @@ class LanguageProblem(ModelProblem):
 
     def margins(self) -> Floats:
         """z of every distinct pair, shape (pairs,); of raw labels' model PRIVATE until released."""
-        margins = np.zeros(len(self._sides.lengths))
+        margins = np.zeros(len(self._sides.token_counts))
         with torch.no_grad():
             for pairs in self._batch_by_length():
                 margins[pairs] = self._margins(pairs).double().cpu().numpy()
@@ -71,7 +71,7 @@ class LanguageProblem(ModelProblem):
         """Of both sides of every pair by the base model, shape (2, pairs), for `dpo`; public."""
         if self.base.kind == "reward":
             return None
-        log_probs = torch.zeros(2, len(self._sides.lengths), device=self._device)
+        log_probs = torch.zeros(2, len(self._sides.token_counts), device=self._device)
         with torch.no_grad(), self._disable_adapters():
             for pairs in self._batch_by_length():
                 log_probs[:, pairs] = self._score_sides(pairs)
@@ -79,5 +79,5 @@ class LanguageProblem(ModelProblem):
 
     def _batch_by_length(self) -> list[Indices]:
         """Return all pairs in batches of similar length."""
-        order = np.argsort(-self._sides.lengths.max(1), kind="stable")
+        order = np.argsort(-self._sides.token_counts.max(1), kind="stable")
         return np.split(order, range(self._scored, len(order), self._scored))

@@ -183,7 +183,7 @@ def prepare_language_run(
 
         @cache
         def norm(limit: int) -> float:
-            norms = prepared.open(records(limit)).norms(some, coins)
+            norms = prepared.open(records(limit)).bound_gradient_norms(some, coins)
             norms = norms[np.isfinite(norms)]
             return float(np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
 

@@ -28,7 +28,7 @@ from labelguard.planner.prior import Prior
 from labelguard.processes import require_one_process
 from labelguard.release import card as cards
 from labelguard.release.mechanisms.props import HEAD, describe_differences
-from labelguard.release.mechanisms.statistic import LabelNotes, mark_used_labels
+from labelguard.release.mechanisms.statistic import LabelNotes, record_used_labels
 from labelguard.release.mechanisms.statistic_design import (
     check_has_new_labels,
     check_identity,
@@ -118,14 +118,14 @@ class GradientMechanism(Mechanism[GradientRun]):
         require_one_process(f"--mechanism {self.name}")
         sampling = context.allowance.sampling
         assert sampling is not None
-        self.options.check_sampling(sampling)
+        self.options.check_sampling_matches_policy(sampling)
         featured = self._featurize(context)
         pairs = (
             featured.pairs if featured else find_distinct_pairs(context.staged, context.executor)
         )
         rows = read_planned_comparisons(context, plan, pairs, released_too=True)[1]
         check_has_new_labels(rows)
-        row, rows = select_rows(
+        row, rows = select_rows_and_number_units(
             rows, sampling, by_record=self.options.kind.further_term == "records"
         )
         [price] = context.find_or_calibrate_prices().values()
@@ -188,7 +188,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             context.further.pairs if context.further else None,
             rows,
             weighting=options.weighting,
-            cohort=_compare_noise_when_doubled(policy.epsilon, policy.delta, sampling),
+            cohort=_compare_noise_with_doubled_cohorts(policy.epsilon, policy.delta, sampling),
             recorded=recorded,
         )
         if recorded:
@@ -204,7 +204,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             return
         staged = context.staged
         task = LabelNotes(staged.rows_directory, staged.buckets, prepared.plan.directory, map_path)
-        parts = list(context.over_buckets("reading", mark_used_labels, task))
+        parts = list(context.over_buckets("reading", record_used_labels, task))
         noted = np.concatenate([part for part in parts if part is not None])[prepared.row]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)
         problem, run = prepared.learner.problem(), prepared.run
@@ -245,7 +245,7 @@ def _make_seal(context: ReleaseContext, grant: Grant, run: NoisyRun) -> Callable
     return lambda data: keys.mac("checkpoint", prefix + data)
 
 
-def _compare_noise_when_doubled(epsilon: float, delta: float, sampling: Sampling) -> float:
+def _compare_noise_with_doubled_cohorts(epsilon: float, delta: float, sampling: Sampling) -> float:
     """By what the noise on a mean gradient changes if cohorts are doubled, σ(2q)/2σ(q)."""
     if sampling.records is not None or sampling.probability > 0.5:
         return 1.0
@@ -256,7 +256,7 @@ def _compare_noise_when_doubled(epsilon: float, delta: float, sampling: Sampling
     return min(two / (2 * one), 1.0)
 
 
-def select_rows(
+def select_rows_and_number_units(
     rows: Rows, sampling: Sampling, *, by_record: bool
 ) -> tuple[NDArray[np.intp], Rows]:
     """Return which rows a run uses, and they with everybody who is sampled as a unit.

@@ -25,7 +25,7 @@ from trl.trainer.utils import add_fused_lm_head
 from labelguard.accounting import gaussian
 from labelguard.errors import LabelguardError
 from labelguard_trainer.gradient.records import Records, StepRecords
-from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm
+from labelguard_trainer.gradient.sums import ClippedSum, add_normals, bound_norm
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.reporting import silence_libraries
 from labelguard_trainer.training.reward import HEAD
@@ -159,9 +159,9 @@ class ModelProblem(ABC):
             gradients[at] = gradient.cpu().numpy()
         return gradients
 
-    def norms(self, units: Indices, labels: Floats) -> Floats:
+    def bound_gradient_norms(self, units: Indices, labels: Floats) -> Floats:
         """PRIVATE: upper bounds of the norms of these gradients, shape (len(units),)."""
-        return np.array([float(norm(gradient)) for gradient in self._gradients(units, labels)])
+        return np.array([float(bound_norm(each)) for each in self._gradients(units, labels)])
 
     def add_noise(self, total: Any, deviation: float, secret: bytes) -> Tensor:
         """With Gaussian noise of that deviation in each coordinate, shape (size,); see `sums`."""

@@ -65,7 +65,7 @@ class GradientOptions(LearningOptions):
         steps = _STEPS if self.steps is None else self.steps
         return Sampling(usual if probability is None else probability, steps)
 
-    def check_sampling(self, sampling: Sampling) -> None:
+    def check_sampling_matches_policy(self, sampling: Sampling) -> None:
         """Raise `PolicyError` where another sampling was asked for than the policy has."""
         fixed = {"sampling_probability": sampling.probability, "steps": sampling.steps}
         for name, has in {**fixed, "records": sampling.records}.items():

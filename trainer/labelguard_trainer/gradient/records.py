@@ -96,7 +96,7 @@ class Sides:
     padding: int
 
     @cached_property
-    def lengths(self) -> Indices:
+    def token_counts(self) -> Indices:
         """Tokens of both sides, shape (n, 2)."""
         prompt, *responses = self._spans
         whole = np.stack([prompt.lengths + side.lengths for side in responses], axis=1)
@@ -105,7 +105,7 @@ class Sides:
     def pad(self, pairs: Indices) -> PaddedTexts:
         """Texts of k pairs by their numbers, padded on the right to the longest of them."""
         prompt, *responses = self._spans
-        lengths = self.lengths[pairs].T.reshape(-1, 1)
+        lengths = self.token_counts[pairs].T.reshape(-1, 1)
         place = np.arange(max(int(lengths.max()), 1))
         prompt_lengths = np.tile(prompt.lengths[pairs], 2)[:, None]
         begins = np.tile(prompt.starts[pairs], 2)[:, None]

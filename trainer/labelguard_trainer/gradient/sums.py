@@ -47,14 +47,14 @@ class ClippedSum:
 
     def add(self, gradient: Tensor) -> None:
         """Add a labeler's gradient, float32, shape (size,)."""
-        length = norm(gradient)
+        length = bound_norm(gradient)
         factor = self._clip / length.clamp(min=self._clip) / self._step
         for part, values in zip(_chunks(self._whole), _chunks(gradient), strict=True):
             # Whole numbers of the grid below 2^53 are added exactly.
             part += (values.double() * factor).trunc_().where(length.isfinite(), 0.0)
 
 
-def norm(gradient: Tensor) -> Tensor:
+def bound_norm(gradient: Tensor) -> Tensor:
     """Return an upper bound of the ℓ2 norm of float32 numbers (size,), float64; infinite if not
     finite.
     """

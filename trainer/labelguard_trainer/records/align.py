@@ -198,7 +198,7 @@ class RecordsRun:
                 name: [stage.identity, self.recipe.decisive(name)]
                 for name, stage in self.stages.items()
             },
-            "people": {part.name: part.digest for part in self.people.parts},
+            "people": {part.name: part.record_counts_digest for part in self.people.parts},
         }
         text = json.dumps(decisive, sort_keys=True).encode()
         return self.opened.keys.mac("records", text).hex()
@@ -243,7 +243,7 @@ class RecordsRun:
                 f"ids, or state stages: {people.stages.max()} in a project's first recipe, which "
                 "adds the prices"
             )
-        _, used = self.ledger.releases.labelers(RECORDS.name).look_up(people.units)
+        _, used = self.ledger.releases.labelers(RECORDS.name).find_usage(people.units)
         short = int((used + people.stages > capacity).sum())
         if short:
             most = int(people.stages.max())

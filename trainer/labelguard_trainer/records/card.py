@@ -46,7 +46,7 @@ def facts(
     release, unit, ledger = grant.release, policy.unit, opened.ledger
     allowance = policy.allowance(RECORDS.name)
     [price] = grant.prices.values()
-    capacity, used = ledger.releases.labelers(RECORDS.name).look_up(people.units)
+    capacity, used = ledger.releases.labelers(RECORDS.name).find_usage(people.units)
     several = "adaptive composition" if allowance.allowed > 1 else "parallel composition"
     return {
         "release": release.id,

@@ -48,7 +48,7 @@ class Part:
     unit: Indices = field(repr=False)
 
     @property
-    def digest(self) -> str:
+    def record_counts_digest(self) -> str:
         """SHA-256 of who has how many records."""
         counts = np.bincount(self.unit, minlength=len(self.people)).astype(">u8")
         return hashlib.sha256(blocks.to_bytes(self.people) + counts.tobytes()).hexdigest()

@@ -107,7 +107,7 @@ class RecordStage:
             shorten_library_errors(f"{self.model} cannot be trained (stage {self.name})"),
         ):
             problem = self.problem(texts, some, np.ones(count, bool), 1, judge or reward)
-            problem.norms(some[:1], np.ones(count))
+            problem.bound_gradient_norms(some[:1], np.ones(count))
 
     def problem(
         self,
@@ -124,7 +124,7 @@ class RecordStage:
         """
         gc.collect()
         tokenizer = models.load_tokenizer(self.model)
-        check_vocabulary(self.model, tokenizer)
+        check_vocabulary_fits_model(self.model, tokenizer)
         tokens, readable = read_readable_records(partial(self._tokenize_records, tokenizer), texts)
         rows = np.arange(len(unit))
         records = Records(rows, unit, population, self.records, "mean", present & readable)
@@ -160,7 +160,7 @@ class RecordStage:
         return tokenize("reward", pairs, tokenizer, limit)
 
 
-def check_vocabulary(model: str, tokenizer: Any, **options: Any) -> None:
+def check_vocabulary_fits_model(model: str, tokenizer: Any, **options: Any) -> None:
     """Raise `LabelguardError` for a tokenizer with tokens that its model has no row for.
 
     `options` are as for `models.load_config`.
@@ -213,7 +213,7 @@ class RewardModel:
         pinned = models.pin_revision(model, identity, {}) if identity else {}
         self._writer = models.load_tokenizer(policy)
         self._reader = models.load_tokenizer(model, **pinned)
-        check_vocabulary(model, self._reader, **pinned)
+        check_vocabulary_fits_model(model, self._reader, **pinned)
         self._limit = models.choose_max_length(model, pinned)
         on_gpu = torch.cuda.is_available()
         with silence_libraries():

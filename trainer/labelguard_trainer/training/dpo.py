@@ -188,7 +188,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             "rewards/chosen": chosen,
             "rewards/rejected": rejected,
             "rewards/margins": chosen - rejected,
-            "agreement": noise.agreement(chosen - rejected),
+            "agreement": noise.compare_signs_with_targets(chosen - rejected),
             "logps/chosen": log_probs.chunk(2)[0],
             "logps/rejected": log_probs.chunk(2)[1],
         }

@@ -277,7 +277,7 @@ def _compute_baseline_margins(
 ) -> Margins:
     margins = {
         "longer_response": compute_length_margins(pairs),
-        "majority_side": np.where(first, 1.0, -1.0) * _weigh_majority(request),
+        "majority_side": np.where(first, 1.0, -1.0) * _compute_first_side_preference(request),
     }
     head = request.source.file.parent / FILE
     if request.non_private or not head.exists() or not len(pairs):
@@ -286,7 +286,7 @@ def _compute_baseline_margins(
     return margins | _compute_teacher_margins(Head.load(head.parent), pairs, progress)
 
 
-def _weigh_majority(request: TrainingRequest) -> float:
+def _compute_first_side_preference(request: TrainingRequest) -> float:
     """Above 0 where the training rows prefer their items' first sides, below for the second.
 
     A row counts by how much it says: 1 − 2γ of a flipped label, 2p − 1 of a probability.

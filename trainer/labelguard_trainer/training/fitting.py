@@ -126,7 +126,7 @@ def begin(run: RunDirectory, parameters: Mapping[str, Any], args: Any) -> Iterat
     """The run's directory, held by the first process; the others wait until it is there.
 
     Raises `LabelguardError` where processes read other files or settings than the first."""
-    guard.check_processes(args)
+    guard.check_processes_joined(args)
     if args.world_size > 1:  # they decide what a batch is
         parameters = {**parameters, "processes": args.world_size}
     with nullcontext() if args.process_index else run.begin(parameters):
@@ -267,7 +267,7 @@ def check_finite(trainer: Any, *margins: NDArray[np.float64]) -> None:
 def _notes(request: TrainingRequest) -> Iterator[str]:
     if request.non_private:
         yield "trained on raw labels: what people said may be read from this model"
-    elif request.loss == "plain" and request.source.train_with == "forward":
+    elif request.loss == "plain" and request.source.loss_from_card == "forward":
         yield "loss plain takes flipped labels as the truth: for comparison only"
     if request.holdout and not request.held_out.any():
         yield "there are too few items to hold one out; nothing was evaluated on the release"

@@ -37,7 +37,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory")
 _TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "iostream error")
 
 
-def correct_defaults(config: Any) -> None:
+def correct_trl_defaults(config: Any) -> None:
     """Correct defaults of TRL: bf16 on a CPU, and a deprecated name for checkpointing."""
     if config.bf16 is None and not config.fp16:
         config.bf16 = bool(is_torch_bf16_gpu_available()) and not config.use_cpu
@@ -49,10 +49,10 @@ def correct_defaults(config: Any) -> None:
 
 
 class CorrectedDefaults:
-    """Comes before a configuration of TRL: its defaults, as `correct_defaults` corrects them."""
+    """Comes before a configuration of TRL: corrects its defaults by `correct_trl_defaults`."""
 
     def __post_init__(self) -> None:
-        correct_defaults(self)
+        correct_trl_defaults(self)
         super().__post_init__()  # type: ignore[misc]  # of TRL's configuration, the next base
 
 
@@ -134,7 +134,7 @@ def refuse_if_any_holds(refused: Mapping[str, tuple[bool, str]]) -> None:
             raise LabelguardError(f"{name} cannot be used here: {reason}")
 
 
-def check_processes(args: Any) -> None:
+def check_processes_joined(args: Any) -> None:
     """Raise `LabelguardError` for processes that would train apart, or would share no shards.
 
     Each of several that do not know of each other trains on its own, on other batches than asked.
@@ -191,7 +191,7 @@ def check_rows(dataset: Any, args: Any) -> None:
     if "margin" in columns:
         raise LabelguardError("a margin column is not taken: it says something of raw labels")
     if not {TARGET, WEIGHT} <= columns:
-        NoisyRows.read(
+        NoisyRows.from_columns(
             read_noise_columns(dataset), args.preference_loss, non_private=args.non_private
         )
 
@@ -207,7 +207,7 @@ def load_tokenizer_of_model(model: Any, args: Any) -> Any:
     return load_tokenizer(name, revision=revision, trust_remote_code=args.trust_remote_code)
 
 
-def check_model_fits(model: Any, tokenizer: Any, args: Any) -> Any:
+def load_checked_config(model: Any, tokenizer: Any, args: Any) -> Any:
     """Return the model's configuration.
 
     Raises `LabelguardError` if model, tokenizer and `max_length` do not fit together.

@@ -74,7 +74,7 @@ class BatchNoise:
         """Return the weighted loss of each row, shape (n,), by margins of shape (n,)."""
         return self.weight * loss(margin, self.target, self.flip_probability)
 
-    def agreement(self, margin: Tensor) -> Tensor:
+    def compare_signs_with_targets(self, margin: Tensor) -> Tensor:
         """Return whether a margin has the sign that its target asks for; NaN where ½ asks for
         none.
         """
@@ -162,10 +162,10 @@ class NoisyTraining(_BaseTrainer):
         args = guard.copy_or_default_config(args, self._config, model)
         for dataset in guard.collect_datasets(train_dataset, eval_dataset):
             guard.check_rows(dataset, args)
-        guard.check_processes(args)
+        guard.check_processes_joined(args)
         options = self._check_options(model, args, train_dataset, options)
         tokenizer = processing_class or guard.load_tokenizer_of_model(model, args)
-        self._check_architecture(guard.check_model_fits(model, tokenizer, args))
+        self._check_architecture(guard.load_checked_config(model, tokenizer, args))
         self.preference_loss = find_loss(args.preference_loss)
         with guard.explain_failed_training(args, model):
             super().__init__(

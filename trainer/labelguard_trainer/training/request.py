@@ -89,7 +89,7 @@ class TrainingRequest:
         if out.all():
             raise LabelguardError(f"no row is left to train on with --holdout {holdout:g}")
         training = {name: values[~out] for name, values in columns.items()}
-        NoisyRows.read(training, loss, non_private=source.card is None)
+        NoisyRows.from_columns(training, loss, non_private=source.card is None)
         if probes is not None:
             check_pairs(Path(probes))
         return cls(
@@ -123,7 +123,7 @@ class TrainingRequest:
         return (
             _choose_auto_loss(self.noise_columns)
             if self.source.card is None
-            else self.source.train_with
+            else self.source.loss_from_card
         )
 
 
@@ -163,7 +163,7 @@ class Source:
         return None if self.card is None else str(self.card["release"])
 
     @property
-    def train_with(self) -> str:
+    def loss_from_card(self) -> str:
         """The loss that the release's card says; of raw labels, plain."""
         return "plain" if self.card is None else str(self.card["train_with"])
 

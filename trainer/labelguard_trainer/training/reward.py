@@ -127,7 +127,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
         self, noise: BatchNoise, inputs: Mapping[str, Any], chosen: Tensor, rejected: Tensor
     ) -> None:
         margin = chosen - rejected
-        agreement = noise.agreement(margin)
+        agreement = noise.compare_signs_with_targets(margin)
         self._record_means(chosen=chosen, rejected=rejected, margin=margin, agreement=agreement)
         tokens = self.accelerator.gather(inputs["attention_mask"].sum()).sum()
         self._count_tokens(tokens)

@@ -47,7 +47,7 @@ class NoisyRows:
     weight: Floats
 
     @classmethod
-    def read(
+    def from_columns(
         cls, columns: Mapping[str, Any], loss: str = AUTO, *, non_private: bool = False
     ) -> NoisyRows:
         """Return what a loss gets of a release's columns (`read_noise_columns`), of shape (n,).
@@ -94,8 +94,8 @@ def read_noise_columns(dataset: Any) -> dict[str, Any]:
 
 
 def add_noise_columns(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
-    """Return a `datasets.Dataset` with `COLUMNS`, by `NoisyRows.read`, weights over the whole of
-    it.
+    """Return a `datasets.Dataset` with `COLUMNS`, by `NoisyRows.from_columns`, weights over the
+    whole of it.
 
     One that has a target and a weight is prepared already: without γ its targets are as they are.
     """
@@ -103,7 +103,7 @@ def add_noise_columns(dataset: Any, loss: str = AUTO, *, non_private: bool = Fal
         if FLIP in dataset.column_names:
             return dataset
         return dataset.add_column(FLIP, np.zeros(len(dataset)))
-    rows = NoisyRows.read(read_noise_columns(dataset), loss, non_private=non_private)
+    rows = NoisyRows.from_columns(read_noise_columns(dataset), loss, non_private=non_private)
     if FLIP in dataset.column_names:
         dataset = dataset.remove_columns(FLIP)
     for name, values in zip(COLUMNS, vars(rows).values(), strict=True):

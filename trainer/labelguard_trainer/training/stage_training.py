@@ -92,7 +92,7 @@ class StageTraining:
             tokens = tokenize(kind, pairs, tokenizer, arguments.max_length)
             training = cls(kind, model, identity, lora, settings, tokenizer, tokens)
             with tempfile.TemporaryDirectory() as directory:
-                _check_tokenizer_files(model, tokenizer, Path(directory, "tokenizer"))
+                _check_tokenizer_publishable(model, tokenizer, Path(directory, "tokenizer"))
                 training.trainer(Path(directory), training.example)
         return training
 
@@ -203,7 +203,7 @@ class StageTraining:
         return self.rows(self.comparable_pairs[:1])
 
 
-def _check_tokenizer_files(model: str, tokenizer: Any, directory: Path) -> None:
+def _check_tokenizer_publishable(model: str, tokenizer: Any, directory: Path) -> None:
     """Raise `LabelguardError` if a release may not hold a tokenizer's files."""
     tokenizer.save_pretrained(directory)
     try:
