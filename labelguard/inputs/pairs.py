@@ -28,8 +28,7 @@ from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Executor, Workers, open_executor, run_over_buckets
-from labelguard.storage.files import fresh_directory
+from labelguard.storage.executor import Executor, open_executor, run_over_buckets
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 if TYPE_CHECKING:
@@ -63,10 +62,6 @@ class DistinctPairs:
 
     def __len__(self) -> int:
         return len(self.items)
-
-    def assign_to(self, workers: Workers) -> Workers:
-        """Return workers who find these pairs in files."""
-        return replace(workers, pairs=self.files)
 
     def renumber(self, rows: NDArray[np.intp]) -> DistinctPairs:
         """Return the same for staged rows with other numbers: row i was `rows[i]`; no other stays.
@@ -107,13 +102,13 @@ class Pairs:
 
 
 def find_distinct_pairs(
-    staged: Staged, executor: Executor | None = None, *, texts: bool = True
+    staged: Staged, executor: Executor | None = None, *, texts: bool = True, mapped: bool = True
 ) -> DistinctPairs:
     """Return distinct (item, pair of a ranking, what is carried), in the order of these.
 
     Without `texts` its table holds only what is carried (`read_texts` reads those of some rows),
-    unless sources are compared by them. The table is in files beside the staged input, mapped into
-    memory, and stays readable when they are removed; the `executor` writes them.
+    unless sources are compared by them. The `executor` writes the table to files beside the staged
+    input, where it stays, `mapped` into memory, or is read into memory.
 
     The order of the input does not enter, so that sums over pairs are the same to the last bit.
     Raises `InvalidLabels` if there is none, if one id stands for several contents, or if what is
@@ -125,7 +120,7 @@ def find_distinct_pairs(
         refuse_conflicting_ids(staged)
     task = _PairsTask(
         staged.texts_directory,
-        fresh_directory(staged.directory / "pairs", mode=0o700),
+        Path(tempfile.mkdtemp(prefix="pairs-", dir=staged.directory)),
         texts,
         ("item_id",) * staged.given_ids + ("question",) * staged.questions,
     )
@@ -137,10 +132,10 @@ def find_distinct_pairs(
     parts = run_over_buckets(over, write_distinct_pairs, task, count=staged.buckets)
     for bucket, (row, pair) in enumerate(parts):
         of_row[row] = count + pair
-        if (table := buckets.read_bucket(task.pairs, bucket)) is not None:
-            tables.append(table)
+        if len(row):
             files.append(buckets.bucket_path(task.pairs, bucket))
-            count += table.num_rows
+            tables.append(buckets.read_table(files[-1], mapped=mapped))
+            count += len(tables[-1])
     table = pa.concat_tables(tables)
     items, numbers = buckets.read_blocks(table, "item"), buckets.read_column(table, "number")
     contents = buckets.read_blocks(table, "content") if staged.given_ids else items
@@ -150,7 +145,9 @@ def find_distinct_pairs(
         table.select(carried),
         table["item_id"]
         if staged.given_ids
-        else pa.chunked_array([blocks.format_hexadecimal(items)]),
+        else pa.chunked_array(
+            [blocks.format_hexadecimal(buckets.read_blocks(one, "item")) for one in tables]
+        ),
         items,
         contents,
         numbers.astype(np.int64),
@@ -283,7 +280,7 @@ def read_pairs(
         )
         if first:
             check_public_columns(staged, reading.public_columns)
-        pairs = find_distinct_pairs(staged)
+        pairs = find_distinct_pairs(staged, executor, mapped=False)
         rows = read_comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
 

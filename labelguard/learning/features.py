@@ -27,11 +27,8 @@ time, and at 1 they took the place of better directions where labelers are few
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +44,19 @@ from labelguard.learning.providers import (
     Features,
     State,
     Stateless,
+    digest_state,
     open_part,
     refuse_options,
+    select_part_state,
 )
 from labelguard.storage.buckets import check_seen, read_table
-from labelguard.storage.executor import Workers, run_over_buckets
+from labelguard.storage.executor import Workers
 from labelguard.storage.portions import (
     PORTION,
-    SharedArray,
     allocate,
     choose_workers,
+    count_portions,
+    map_arrays,
     rows_of_portion,
 )
 from labelguard.text import Progress, no_progress
@@ -97,7 +97,7 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     """
     names = [name.strip() for name in spec.split("+")]
     parts = [
-        open_part(name, None if state is None else _state_of_part(state, number))
+        open_part(name, None if state is None else select_part_state(state, number))
         for number, name in enumerate(names)
     ]
     if state is None:
@@ -112,16 +112,20 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
 
 
 def fit_features(
-    spec: str, pairs: pa.Table, progress: Progress, workers: Workers | None = None
+    spec: str,
+    pairs: pa.Table,
+    progress: Progress,
+    workers: Workers | None = None,
+    files: tuple[Path, ...] = (),
 ) -> tuple[PairFeatures, Features]:
     """Fit the provider of `spec` on public pairs, and return it with their features (n, d).
 
-    Raises as `open_provider`.
+    Workers read the pairs from `files`, if these are given. Raises as `open_provider`.
     """
     provider = open_provider(spec)
     provider.set_progress(progress, workers)
     progress(f"computing features {spec}", None)
-    return provider, provider.fit(pairs)
+    return provider, provider.fit(pairs, files)
 
 
 def fit_usable_features(
@@ -195,8 +199,10 @@ class PairFeatures:
             if hasattr(part, "stored"):
                 part.stored = False
 
-    def fit(self, pairs: pa.Table) -> Features:
+    def fit(self, pairs: pa.Table, files: tuple[Path, ...] = ()) -> Features:
         """Fit every part and its scale, and return the features of these pairs, (n, d), float32.
+
+        Workers read the pairs from `files`, if these are given.
 
         A part that is 0 for all pairs is left out: its columns stay 0, whatever comes later. Raises
         `InvalidLabels` if there are no pairs, if no part is left, or if one that was made for these
@@ -206,7 +212,7 @@ class PairFeatures:
             raise InvalidLabels("there are no pairs to fit features on")
         for part in self._parts:
             part.fit(pairs)
-        x, self._width, squares = self._compute_unscaled(pairs)
+        x, self._width, squares = self._compute_unscaled(pairs, files)
         weight = np.array([getattr(part, "weight", 1.0) for part in self._parts])
         mean = squares / len(x)
         self._scale = np.sqrt(np.divide(weight, mean, where=mean > 0, out=np.zeros_like(mean)))
@@ -224,14 +230,14 @@ class PairFeatures:
         scales = self._scales_and_widths()[0].tolist()
         return tuple(name for name, scale in zip(self._names, scales, strict=True) if not scale)
 
-    def __call__(self, pairs: pa.Table) -> Features:
+    def __call__(self, pairs: pa.Table, files: tuple[Path, ...] = ()) -> Features:
         """Return the features of all parts, shape (n, d), float32.
 
         Raises `InvalidLabels` if a part's result is not finite or not of the right shape, and
         `LabelguardError` if it was not fitted.
         """
         self._scales_and_widths()
-        return self._scale_columns(self._compute_unscaled(pairs)[0])
+        return self._scale_columns(self._compute_unscaled(pairs, files)[0])
 
     def groups(self) -> tuple[Group, ...]:
         """Return the columns of each part, in the order of the specification.
@@ -274,7 +280,7 @@ class PairFeatures:
         """Return all parts' identities and, if anything was learnt, the digest of the state."""
         text = " + ".join(part.identity() for part in self._parts)
         state = self.state()
-        return f"{text} state=sha256:{_digest(state)}" if state else text
+        return f"{text} state=sha256:{digest_state(state)}" if state else text
 
     def compute_part(self, number: int, pairs: pa.Table) -> Features:
         """Return the features of one part, not scaled; raises as a call does."""
@@ -304,55 +310,54 @@ class PairFeatures:
         return self._scale, self._width
 
     def _compute_unscaled(
-        self, pairs: pa.Table
+        self, pairs: pa.Table, files: tuple[Path, ...]
     ) -> tuple[Features, NDArray[np.int64], NDArray[np.float64]]:
         """Return the parts' features side by side (n, d), and each one's width and sum of squares.
 
         Some pairs at a time, since their texts need many times the memory of their features.
         """
         workers, rows = choose_workers(self._workers, pairs.num_rows), pairs.num_rows
+        every, portions = range(len(self._parts)), range(count_portions(rows))
         self._report_within(0.0, min(1.0, PORTION / max(rows, 1)))
-        first = [self.compute_part(n, pairs.slice(0, PORTION)) for n in range(len(self._parts))]
+        first = [self.compute_part(number, pairs.slice(0, PORTION)) for number in every]
         widths = np.array([part.shape[1] for part in first])
-        columns = [
-            slice(end - width, end) for width, end in zip(widths, widths.cumsum(), strict=True)
-        ]
+        ends = np.cumsum(widths)
+        columns = [slice(start, end) for start, end in zip(ends - widths, ends, strict=True)]
         x = allocate((rows, int(widths.sum())), workers)
         np.concatenate(first, axis=1, out=x[:PORTION])
-        mine = self._compute_by_workers(x, columns, workers)
-        for portion in map(rows_of_portion, range(1, -(-rows // PORTION))):
+        theirs = list[int]()
+        if files and not workers.executor.shares_memory:  # encoders have workers of their own
+            theirs = [n for n in every if not hasattr(self._parts[n], "workers")]
+            self._fill_by_workers(x, {n: columns[n] for n in theirs}, files, workers)
+        for portion in map(rows_of_portion, portions[1:]):
             table = pairs.slice(portion.start, PORTION)
             self._report_within(portion.start / rows, len(table) / rows)
-            for number in mine:
-                x[portion, columns[number]] = self.compute_part(number, table)
+            for number in every:
+                if number not in theirs:
+                    fill(x, portion, columns[number], self.compute_part(number, table))
         squares = np.zeros(len(columns))
-        for portion in map(rows_of_portion, range(-(-rows // PORTION))):
+        for portion in map(rows_of_portion, portions):
             parts = (x[portion, part] for part in columns)
             squares += [np.einsum("ij,ij->", part, part, dtype=np.float64) for part in parts]
         return x, widths, squares
 
-    def _compute_by_workers(
-        self, x: Features, columns: list[slice], workers: Workers
-    ) -> Collection[int]:
-        """Have other processes compute what they can of x; return the numbers of parts left to do.
-
-        A part that has workers of its own, an encoder, is left.
-        """
-        every = range(len(self._parts))
-        if workers.executor.shares_memory or not workers.pairs:
-            return every
-        theirs = [n for n in every if not hasattr(self._parts[n], "workers")]
-        task = FeatureTask(
-            SharedArray.of(x, workers),
-            tuple((self._names[n], self._parts[n].state(), columns[n]) for n in theirs),
-            workers.pairs,
-            tuple(accumulate((read_table(file).num_rows for file in workers.pairs), initial=0)),
-        )
-        report = partial(self._progress, "computing features")
-        count = len(workers.pairs)
-        done = run_over_buckets(workers.executor, compute_file_features, task, report, count=count)
-        check_seen(len(x), sum(done), "pairs")
-        return [n for n in every if n not in theirs]
+    def _fill_by_workers(
+        self, x: Features, columns: Mapping[int, slice], files: tuple[Path, ...], workers: Workers
+    ) -> None:
+        """Have other processes compute the parts with these numbers and columns of x."""
+        names = tuple((self._names[n], self._parts[n].state()) for n in columns)
+        start = 0
+        for part in map_arrays(
+            workers, compute_file_features, FeatureTask(names, files), len(files)
+        ):
+            rows, first = slice(start, start + len(part)), 0
+            for of_part in columns.values():
+                width = of_part.stop - of_part.start
+                fill(x, rows, of_part, part[:, first : first + width])
+                first += width
+            start = rows.stop
+            self._progress("computing features", start / len(x))
+        check_seen(len(x), start, "pairs")
 
     def _scale_columns(self, x: Features) -> Features:
         """Multiply the columns of each part by its scale, in place."""
@@ -377,27 +382,33 @@ class PairFeatures:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FeatureTask:
-    """A task for `compute_file_features`: x (pairs, d), which is filled, and parts of its columns.
+    """A task for `compute_file_features`: names and states of parts, and where pairs are."""
 
-    `parts` are their names, states and columns; `starts` is the first pair of each of the `files`.
-    """
-
-    x: SharedArray
-    parts: tuple[tuple[str, State, slice], ...]
+    parts: tuple[tuple[str, State], ...]
     files: tuple[Path, ...]
-    starts: tuple[int, ...]
 
 
-def compute_file_features(task: FeatureTask, number: int) -> int:
-    """Write the unscaled features of the pairs of one file into x; return how many these are."""
-    table, x = read_table(task.files[number]), task.x.open("r+")
-    for name, state, columns in task.parts:
-        provider = PairFeatures([name], [open_part(name, state or None)])
-        for at in range(0, table.num_rows, PORTION):
-            pairs = table.slice(at, PORTION)
-            first = task.starts[number] + at
-            x[first : first + pairs.num_rows, columns] = provider.compute_part(0, pairs)
-    return len(table)
+def compute_file_features(task: FeatureTask, number: int) -> Features:
+    """Return the unscaled features of the pairs of one file, all parts side by side."""
+    table = read_table(task.files[number])
+    names = [name for name, _ in task.parts]
+    provider = PairFeatures(names, [open_part(name, state or None) for name, state in task.parts])
+    computed = [
+        np.concatenate(
+            [provider.compute_part(n, table.slice(start, PORTION)) for n in range(len(names))],
+            axis=1,
+        )
+        for start in range(0, len(table), PORTION)
+    ]
+    return np.concatenate(computed)
+
+
+def fill(x: Features, rows: slice, columns: slice, part: Features) -> None:
+    """Write a part's features into x, (n, d); raise `InvalidLabels` unless they have its width."""
+    width = columns.stop - columns.start
+    if part.shape[1] != width:
+        raise InvalidLabels(f"features: expected {width} columns, found {part.shape[1]}")
+    x[rows, columns] = part
 
 
 def _strata(part: Any) -> tuple[str, ...] | None:
@@ -430,20 +441,3 @@ class _Length(Stateless):
 
     def identity(self) -> str:
         return "length log1p(characters)"
-
-
-def _state_of_part(state: State, number: int) -> dict[str, NDArray[Any]]:
-    prefix = f"{number}."
-    return {
-        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
-    }
-
-
-def _digest(state: State) -> str:
-    """SHA-256 of names, types, shapes and values."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        array = np.asarray(state[name])
-        digest.update(f"{len(name)}:{name} {array.dtype.str} {array.shape};".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

@@ -10,6 +10,7 @@ can be part of an option.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from labelguard import extras, plugins
 from labelguard.errors import LabelguardError
 from labelguard.spelling import suggest
+from labelguard.storage.buckets import take_rows
 from labelguard.text import DEFAULT_FEATURES, Progress
 
 GROUP = "labelguard.features"
@@ -35,7 +37,9 @@ class FeatureProvider(Protocol):
     """A public function of pairs.
 
     `pairs` has columns `prompt`, `first` and `second`, all text or all chats (lists of structs with
-    `role` and `content`), and possibly numeric difference columns `feature_<name>`.
+    `role` and `content`), and possibly numeric difference columns `feature_<name>`. The features of
+    a pair depend on no other: some pairs are given at a time, and, unless the provider has an
+    attribute `workers`, an engine's workers open it from its state, where its package has to be.
     """
 
     def fit(self, pairs: pa.Table) -> None:
@@ -94,7 +98,7 @@ def sample_pairs(pairs: pa.Table) -> pa.Table:
     """
     if pairs.num_rows <= FITTED_PAIRS:
         return pairs
-    return pairs.take(pa.array(np.arange(FITTED_PAIRS) * pairs.num_rows // FITTED_PAIRS))
+    return take_rows(pairs, np.arange(FITTED_PAIRS) * pairs.num_rows // FITTED_PAIRS)
 
 
 def refuse_options(name: str, options: str) -> None:
@@ -141,3 +145,21 @@ def check_features(spec: str) -> None:
         name = part.strip().partition(":")[0]
         if extra := getattr(find_factory(name), "extra", None):
             extras.require_extra(extra, f"features {name}")
+
+
+def select_part_state(state: State, number: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one part of a state of several."""
+    prefix = f"{number}."
+    return {
+        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
+    }
+
+
+def digest_state(state: State) -> str:
+    """Return the SHA-256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        array = np.asarray(state[name])
+        digest.update(f"{len(name)}:{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -19,7 +19,8 @@ from labelguard.storage.portions import (
     SharedArray,
     allocate,
     choose_workers,
-    map_portions,
+    count_portions,
+    map_arrays,
     rows_of_portion,
 )
 
@@ -102,26 +103,24 @@ def project(
     """x · projection in single precision, shape (pairs, components)."""
     workers = choose_workers(workers, len(x))
     product: NDArray[np.float32] = allocate((len(x), projection.shape[1]), workers)
-    shared = SharedArray.of(x, workers), SharedArray.of(product, workers)
-    task = _Projecting(*shared, projection.astype(np.float32))
-    for _ in map_portions(workers, project_portion, task, len(x)):
-        pass
+    task = _Projecting(SharedArray.of(x, workers), projection.astype(np.float32))
+    parts = map_arrays(workers, project_portion, task, count_portions(len(x)))
+    for number, part in enumerate(parts):
+        product[rows_of_portion(number)] = part
     return product
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class _Projecting:
-    """A task for `project_portion`: `product` is filled with x · projection."""
+    """A task for `project_portion`."""
 
     x: SharedArray
-    product: SharedArray
     projection: NDArray[np.float32]
 
 
-def project_portion(task: _Projecting, portion: int) -> None:
-    """Compute the product of one portion of rows."""
-    rows = rows_of_portion(portion)
-    task.product.open("r+")[rows] = task.x.open()[rows] @ task.projection
+def project_portion(task: _Projecting, portion: int) -> NDArray[np.float32]:
+    """Return x · projection of one portion of rows."""
+    return np.asarray(task.x.open()[rows_of_portion(portion)] @ task.projection)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -160,7 +159,7 @@ def compute_spectrum(
     shared = SharedArray.of(x, workers)
     task = _Multiplying(shared, None if counts is None else SharedArray.of(counts, workers))
     curvature = np.zeros((d, d))
-    for part in map_portions(workers, multiply_portion, task, len(x)):
+    for part in map_arrays(workers, multiply_portion, task, count_portions(len(x))):
         curvature += part
     if not np.isfinite(curvature).all():
         raise InvalidLabels("expected finite features, found NaN or infinite values")

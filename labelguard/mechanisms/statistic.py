@@ -294,16 +294,26 @@ def sum_by_labeler(
     """
     order = np.argsort(rows.unit, kind="stable")
     unit, pair, half = rows.unit[order], rows.pair[order], half[order]
-    # What the labeler in whom a chunk ends has so far is the first row of the next one: their sum
-    # is the same to the last bit, whoever else is there.
+    # Labelers' rows are summed in pieces that begin anew with each: a labeler's sum is the same to
+    # the last bit, whoever else is there.
+    firsts = np.flatnonzero(np.diff(unit, prepend=-1))
+    own = np.arange(len(unit)) - np.repeat(firsts, np.diff(np.append(firsts, len(unit))))
+    starts = np.flatnonzero(own % _CHUNK == 0)
+    stops = np.append(starts[1:], len(unit))
     carried: NDArray[np.float64] = np.zeros((0, z.shape[1]))
     last = np.zeros(0, np.intp)
-    for start in range(0, len(order), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        units = np.concatenate([last, unit[part]])
-        firsts = np.flatnonzero(np.diff(units, prepend=-1))
-        products = np.concatenate([carried, z[pair[part]] * half[part, None]])
-        sums, units = np.add.reduceat(products, firsts, axis=0), units[firsts]
+    for pieces in np.split(np.arange(len(starts)), np.flatnonzero(np.diff(starts // _CHUNK)) + 1):
+        if not len(pieces):
+            continue
+        part = slice(starts[pieces[0]], stops[pieces[-1]])
+        products = z[pair[part]] * half[part, None]
+        sums = np.add.reduceat(products, starts[pieces] - part.start, axis=0)
+        sums, units = np.concatenate([carried, sums]), np.concatenate([last, unit[starts[pieces]]])
+        continued = units[1:] == units[:-1]
+        for piece in np.flatnonzero(continued):  # of a labeler with many rows
+            sums[piece + 1] += sums[piece]
+        whole = np.append(~continued, True)
+        sums, units = sums[whole], units[whole]
         last, carried = units[-1:], sums[-1:]
         if len(units) > 1:
             yield units[:-1], sums[:-1]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.budget.events import STATISTIC_RELEASES
@@ -52,6 +51,7 @@ from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import find_unchanged_release
 from labelguard.storage import arrays
+from labelguard.storage.buckets import take_rows
 
 FILE = "evaluation.npz"
 
@@ -251,7 +251,7 @@ class HeldOut(Mechanism[Design]):
         used, pair = np.unique(rows.pair, return_inverse=True)
         x = np.zeros((0, len(coordinates.basis.projection)), np.float32)
         if len(used):
-            x = provider(pairs.table.take(pa.array(used)))
+            x = provider(take_rows(pairs.table, used))
         if x.shape[1] != len(coordinates.basis.projection):
             raise ProjectError(
                 f"the head has {len(coordinates.basis.projection)} coefficients where its features "

@@ -52,7 +52,7 @@ class Featured:
     def fit(cls, staged: Staged, spec: str, progress: Progress, workers: Workers) -> Self:
         """Fit features of a staged input; raises as `find_distinct_pairs` and `fit_features`."""
         pairs = find_distinct_pairs(staged, workers.executor)
-        provider, x = fit_features(spec, pairs.table, progress, pairs.assign_to(workers))
+        provider, x = fit_features(spec, pairs.table, progress, workers, pairs.files)
         compared = _renumber_units_by_comparisons(read_comparisons(staged, pairs.of_row), len(x))
         return cls(spec, pairs, provider, x, compared)
 

@@ -26,6 +26,7 @@ BUCKETS, MOST_BUCKETS = 16, 4096
 FEW = 64
 # Bytes of rows that wait to become a part.
 _MOST_WAITING = 256 << 20
+_TAKEN = 1 << 12  # rows
 # Where each bucket ends in a part, as metadata of its schema.
 _ENDS = b"ends"
 
@@ -132,10 +133,24 @@ def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
     return read_table(path) if path.stat().st_size else None
 
 
-def read_table(path: Path) -> pa.Table:
-    """Return the table of an Arrow file, memory-mapped."""
-    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+def read_table(path: Path, *, mapped: bool = True) -> pa.Table:
+    """Return the table of an Arrow file, memory-mapped or read into memory."""
+    opened = pa.memory_map(str(path)) if mapped else pa.OSFile(str(path), "rb")
+    with opened as source, pa.ipc.open_stream(source) as reader:
         return reader.read_all()
+
+
+def take_rows(table: pa.Table, rows: NDArray[np.integer[Any]]) -> pa.Table:
+    """Return some rows of a table, in ascending order: a few at a time, since all texts of a column
+    may be more than the 2 GiB of one array.
+    """
+    starts = range(0, max(len(table), 1), _TAKEN)
+    edges = np.searchsorted(rows, [*starts, len(table)])
+    parts = [
+        table.slice(start, _TAKEN).take(pa.array(rows[edges[n] : edges[n + 1]] - start))
+        for n, start in enumerate(starts)
+    ]
+    return pa.concat_tables(parts)
 
 
 def write_part(

@@ -77,15 +77,10 @@ class Threads:
 
 @dataclass(frozen=True)
 class Workers:
-    """An executor, and a directory that its workers see, for the files of tasks; None: TMPDIR.
-
-    `pairs` are Arrow files of the pairs that features are computed of, in their order, where there
-    are such files.
-    """
+    """An executor, and a directory that its workers see, for the files of tasks; None: TMPDIR."""
 
     executor: Executor
     scratch: Path | None = None
-    pairs: tuple[Path, ...] = ()
 
 
 def refuse_address(engine: str, address: str | None) -> None:

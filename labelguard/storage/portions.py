@@ -1,8 +1,8 @@
 """Matrices of many rows, in scratch files where they are large, and work on portions of the rows.
 
-A portion is a fixed number of rows, whatever the number of buckets, and is worked on by one core:
-what is made of it, and a sum over portions in their order, is the same to the last bit wherever it
-is computed (among processors of one type).
+A portion is a fixed number of rows, whatever the number of buckets and workers, and is worked on by
+one core: what is made of it, and a sum over portions in their order, is the same to the last bit
+wherever it is computed (among processors of one type).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from labelguard.storage.executor import Result, Task, Workers, open_executor, run_over_buckets
+from labelguard.storage.executor import Task, Workers, open_executor, run_over_buckets
+from labelguard.storage.files import replace_when_done
 
 PORTION = 1 << 16  # rows
 
@@ -41,7 +43,8 @@ def choose_workers(workers: Workers | None, rows: int) -> Workers:
 def allocate(
     shape: tuple[int, ...], workers: Workers, dtype: DTypeLike = np.float32
 ) -> NDArray[Any]:
-    """Return an array to be filled, in a scratch file if it is large or other processes fill it.
+    """Return an array to be filled by this process, in a scratch file if it is large or others are
+    to read it.
 
     The system keeps of a file in memory what there is room for. Raises `OSError` where the disk is
     full.
@@ -59,7 +62,7 @@ def allocate(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SharedArray:
-    """An array as tasks hold it: itself, or the file in which other processes find it."""
+    """An array as tasks hold it: itself, or the file in which other processes read it."""
 
     values: NDArray[Any] | None
     path: Path | None
@@ -80,11 +83,16 @@ class SharedArray:
         values.flush()
         return cls(None, Path(values.filename), kind, shape)
 
-    def open(self, mode: Any = "r") -> NDArray[Any]:
-        """Return the array; `r+` to fill it."""
+    def open(self) -> NDArray[Any]:
+        """Return the array, to be read."""
         if self.values is not None:
             return self.values
-        return np.memmap(str(self.path), self.dtype, mode, shape=self.shape)
+        return np.memmap(str(self.path), self.dtype, "r", shape=self.shape)
+
+
+def count_portions(rows: int) -> int:
+    """Return of how many portions so many rows are; at least one."""
+    return max(1, -(-rows // PORTION))
 
 
 def rows_of_portion(number: int) -> slice:
@@ -92,33 +100,63 @@ def rows_of_portion(number: int) -> slice:
     return slice(number * PORTION, (number + 1) * PORTION)
 
 
-def map_portions(
-    workers: Workers, work: Callable[[Task, int], Result], task: Task, rows: int
-) -> Iterator[Result]:
-    """Yield `work(task, portion)` of all portions of so many rows, in order, each by one core.
+def map_arrays(
+    workers: Workers, work: Callable[[Task, int], NDArray[Any]], task: Task, count: int
+) -> Iterator[NDArray[Any]]:
+    """Yield the arrays `work(task, number)` for so many numbers, in order, each made by one core.
 
-    No rows are one portion. `workers` are those of `choose_workers`.
+    Those of other processes come in files, which go when the next one is asked for. `workers` are
+    those of `choose_workers`.
     """
-    executor = workers.executor
-    count = max(1, -(-rows // PORTION))
-    if executor.shares_memory:
+    if workers.executor.shares_memory:
         with _limit_to_one_core():
-            yield from run_over_buckets(executor, work, task, count=count)
-    else:
-        yield from run_over_buckets(executor, work_on_one_core, (work, task), count=count)
+            yield from run_over_buckets(workers.executor, work, task, count=count)
+        return
+    with tempfile.TemporaryDirectory(prefix="arrays-", dir=workers.scratch) as directory:
+        job = _ArrayTask(work, task, Path(directory))
+        for path in run_over_buckets(workers.executor, write_array, job, count=count):
+            yield np.load(path)
+            path.unlink()
 
 
-def work_on_one_core(job: tuple[Callable[[Task, int], Result], Task], portion: int) -> Result:
-    """Return `work(task, portion)` of a job (work, task)."""
-    work, task = job
+@dataclass(frozen=True, repr=False, eq=False)
+class _ArrayTask:
+    """A task for `write_array`: `work(task, number)` gives what is written to the directory."""
+
+    work: Callable[[Any, int], NDArray[Any]]
+    task: Any
+    directory: Path
+
+
+def write_array(job: _ArrayTask, number: int) -> Path:
+    """Write what the work on one number gives, and return the file."""
     with _limit_to_one_core():
-        return work(task, portion)
+        values = job.work(job.task, number)
+    path = job.directory / f"{number:06d}.npy"
+    with replace_when_done(path) as temporary, temporary.open("wb") as file:
+        np.save(file, values)
+    return path
 
 
-def _limit_to_one_core() -> AbstractContextManager[Any]:
-    """Have sums of products computed by one core: their order depends on how many share them."""
-    limit: AbstractContextManager[Any] = _find_linear_algebra().limit(limits=1)
-    return limit
+_cores = threading.Lock()
+_limits: list[Any] = []
+
+
+@contextmanager
+def _limit_to_one_core() -> Iterator[None]:
+    """Have sums of products computed by one core: their order depends on how many share them.
+
+    The limit is one of the whole process: it ends with the last of those who want it.
+    """
+    with _cores:
+        _limits.append(None if _limits else _find_linear_algebra().limit(limits=1))
+    try:
+        yield
+    finally:
+        with _cores:
+            if len(_limits) == 1:
+                _limits[0].restore_original_limits()
+            _limits.pop()
 
 
 @cache

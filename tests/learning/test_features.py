@@ -12,7 +12,7 @@ from support.twice import Twice
 from labelguard import plugins
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.features import Group, PairFeatures, fit_features, open_provider
-from labelguard.learning.providers import GROUP, FeatureProvider, default_features
+from labelguard.learning.providers import GROUP, FeatureProvider, default_features, sample_pairs
 from labelguard.learning.style import FUNCTIONS
 from labelguard.storage import buckets
 from labelguard.storage.executor import Workers
@@ -544,12 +544,34 @@ def test_workers_compute_features_of_files_some_pairs_at_a_time(tmp_path, monkey
     for module in ("learning.features", "storage.portions"):
         monkeypatch.setattr(f"labelguard.{module}.PORTION", 3)
     engine = Twice()
-    workers = Workers(engine, tmp_path, tuple(files))
-    fitted, x = fit_features(spec, table, no_progress, workers)
-    assert engine.works == ["compute_file_features"] and isinstance(x, np.memmap)
+    workers = Workers(engine, tmp_path)
+    fitted, x = fit_features(spec, table, no_progress, workers, tuple(files))
+    assert engine.works == ["write_array"] and isinstance(x, np.memmap)
     np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
-    assert np.array_equal(fitted(table), x)
-    fitted.set_progress(no_progress)
-    assert np.array_equal(fitted(table), x)  # and here it is computed without the workers
+    assert np.array_equal(fitted(table, tuple(files)), x)
+    # Without files it is computed here: other pairs have none.
+    assert np.array_equal(fitted(swap_sides(table)), -x) and len(engine.works) == 2
     with pytest.raises(LabelguardError, match="8 of 12 pairs are there"):
-        fit_features(spec, table, no_progress, Workers(engine, tmp_path, tuple(files[:2])))
+        fit_features(spec, table, no_progress, workers, tuple(files[:2]))
+
+
+def test_a_part_of_another_width_is_refused_whichever_pairs_have_it(monkeypatch):
+    for module in ("learning.features", "storage.portions"):
+        monkeypatch.setattr(f"labelguard.{module}.PORTION", 3)
+    widths = iter([2, 2, 1, 2])
+    provider = constant_provider(np.ones((3, 2)))
+    monkeypatch.setattr(
+        provider, "compute_part", lambda number, table: np.ones((len(table), next(widths)))
+    )
+    with pytest.raises(InvalidLabels, match="expected 2 columns, found 1"):
+        provider.fit(pairs())
+
+
+def test_more_text_than_one_array_holds_is_sampled(monkeypatch):
+    """An array of `string` holds 2 GiB; here a column has more, of one text."""
+    text = pa.array(["x" * 100_000])
+    chunk = pa.DictionaryArray.from_arrays([0] * 1280, text).cast(pa.string())
+    column = pa.chunked_array([chunk] * 20)
+    monkeypatch.setattr("labelguard.learning.providers.FITTED_PAIRS", 5)
+    sampled = sample_pairs(pa.table({"first": column, "number": range(len(column))}))
+    assert sampled["number"].to_pylist() == [0, 5120, 10240, 15360, 20480]

@@ -104,6 +104,21 @@ def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(uni
     assert again.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("before", [0, 1, 333, 1500])
+def test_the_sum_of_a_labeler_is_the_same_to_the_last_bit_whoever_else_is_there(before):
+    rng = np.random.default_rng(before)
+    z, count = rng.standard_normal((40, 7)).astype(np.float32), 2700
+    pair, half = rng.integers(0, 40, before + count), rng.choice([-0.5, 0, 0.5], before + count)
+    unit = np.repeat([0, 1], [before, count])
+    sums = [
+        dict(zip(units.tolist(), parts, strict=True))
+        for rows in (slice(None), slice(before, None))
+        for units, parts in statistic.sum_by_labeler(z, Rows(pair[rows], unit[rows], 2), half[rows])
+        if 1 in units
+    ]
+    assert len(sums) == 2 and sums[0][1].tobytes() == sums[1][1].tobytes()
+
+
 def test_the_likelihood_is_an_even_part_less_a_linear_one():
     """−Σ w [y log σ(z) + (1−y) log σ(−z)] = Σ w log(2 cosh(z/2)) − θ·S, ties being y = ½."""
     rng = np.random.default_rng(2)

@@ -9,7 +9,7 @@ import resource
 import numpy as np
 import pytest
 from support.twice import Twice
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from labelguard.mechanisms import geometry
 from labelguard.storage import portions
@@ -33,7 +33,8 @@ def test_sums_and_coordinates_are_the_same_wherever_they_are_computed(cores, tmp
         assert results(Workers(Threads(3), tmp_path)) == expected
         engine = Twice()
         assert results(Workers(engine, tmp_path)) == expected
-        assert engine.works == ["work_on_one_core", "work_on_one_core"]
+        assert engine.works == ["write_array", "write_array"]
+    assert not list(tmp_path.glob("arrays-*"))
 
 
 def test_few_rows_and_workers_without_a_directory_are_not_bothered(tmp_path):
@@ -46,9 +47,11 @@ def test_few_rows_and_workers_without_a_directory_are_not_bothered(tmp_path):
 def test_a_large_array_is_in_a_file_that_workers_can_open(tmp_path, monkeypatch):
     workers = Workers(Twice(), tmp_path)
     x = allocate((5, 3), workers)
+    x[2] = 7
     shared = pickle.loads(pickle.dumps(SharedArray.of(x, workers)))
-    shared.open("r+")[2] = 7
-    assert x[2].tolist() == [7, 7, 7]
+    assert shared.open()[2].tolist() == [7, 7, 7]
+    with pytest.raises(ValueError, match="read-only"):
+        shared.open()[2] = 8
     part = SharedArray.of(x[2:4], workers)  # a part of a file is no file
     assert part.open().tolist() == x[2:4].tolist() and part.path != shared.path
     assert not isinstance(allocate((5, 3), Workers(Threads(1), tmp_path)), np.memmap)
@@ -65,3 +68,17 @@ def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert raised.value.errno == errno.EFBIG
+
+
+def test_the_limit_to_one_core_ends_with_the_last_who_wants_it():
+    def count():
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    before = count()
+    first, second = portions._limit_to_one_core(), portions._limit_to_one_core()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(count()) == {1}
+    second.__exit__(None, None, None)
+    assert count() == before

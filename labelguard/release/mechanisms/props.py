@@ -332,8 +332,10 @@ class HeadOfPairs:
         cls, options: PropsOptions, pairs: DistinctPairs, context: ReleaseContext
     ) -> HeadOfPairs:
         """Return the head of these options, with features fitted to the pairs."""
-        workers = pairs.assign_to(context.workers)
-        provider, x = fit_features(options.features, pairs.table, context.progress, workers)
+        workers = context.workers
+        provider, x = fit_features(
+            options.features, pairs.table, context.progress, workers, pairs.files
+        )
         shape = Shape(**asdict(_DEFAULT_SHAPE) | options.collect_shape_options())
         axes = choose_basis(compute_spectrum(x, None, workers), shape)
         return cls(options.features, provider, shape, axes, axes.coordinates(x, workers))

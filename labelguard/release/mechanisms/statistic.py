@@ -194,7 +194,7 @@ def calibrate_head_of_sum(
 
 @dataclass(frozen=True)
 class LabelNotes:
-    """A task for `record_used_labels`: staged and selected rows, their `buckets`, and the new map."""
+    """A task for `record_used_labels`: staged and selected rows, `buckets` of them, a new map."""
 
     staged: Path
     buckets: int

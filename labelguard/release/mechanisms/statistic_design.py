@@ -79,7 +79,7 @@ def add_head_and_labels(
 
     def predict_new(new: NDArray[np.intp]) -> NDArray[np.float64]:
         assert further is not None
-        return head.predict_probability(provider(further.pairs.table.take(pa.array(new))))
+        return head.predict_probability(provider(buckets.take_rows(further.pairs.table, new)))
 
     return add_further_labels(replace(finished, files=(file,)), context, labeled, predict_new)
 
@@ -279,11 +279,11 @@ def _compute_pairs_and_features(
     if featured is not None and featured.spec == spec and first is None:
         return featured.pairs, featured.provider, featured.x
     pairs = find_distinct_pairs(context.staged, context.executor)
-    workers = pairs.assign_to(context.workers)
     if first is None:
-        return pairs, *fit_features(spec, pairs.table, context.progress, workers)
-    provider = first.load_provider_to_join(context.progress, workers)
-    return pairs, provider, provider(pairs.table)
+        workers = context.workers
+        return pairs, *fit_features(spec, pairs.table, context.progress, workers, pairs.files)
+    provider = first.load_provider_to_join(context.progress, context.workers)
+    return pairs, provider, provider(pairs.table, pairs.files)
 
 
 def find_priced_noise(context: ReleaseContext) -> Noise:
