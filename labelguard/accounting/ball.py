@@ -100,13 +100,13 @@ def calibrate(epsilon: float, delta: float, components: int) -> float:
     # Of numpy's they may have less precision.
     epsilon, delta, components = float(epsilon), float(delta), int(components)
 
-    def private(whole: int) -> bool:
+    def is_private(whole: int) -> bool:
         return _delta(_ball(whole / _PER_ONE, components), epsilon) <= delta
 
     low = high = math.ceil(Fraction(_PER_ONE) / Fraction(epsilon))
-    while low and private(low):
+    while low and is_private(low):
         low, high = low // 2, low
-    return _search.smallest_whole(private, low, high) / _PER_ONE
+    return _search.smallest_whole(is_private, low, high) / _PER_ONE
 
 
 def deltas(epsilons: Floats, scale: float, components: int) -> Floats:
@@ -151,12 +151,12 @@ class _Ball:
             loss = 2 * self.most * np.sin((end + t) / 2) * np.sin((end - t) / 2)
             return np.log(-np.expm1(-loss))
 
-        def largest(epsilon: Floats, low: Floats, high: Floats, cosh: Floats) -> Floats:
+        def bound_largest_log(epsilon: Floats, low: Floats, high: Floats, cosh: Floats) -> Floats:
             # |1 − e^w| <= |w|·max(1, e^Re w), w = ε − 2a cos t.
             least = np.cos(high) * np.where(np.cos(high) < 0, cosh, 1.0)
             return np.log(self.most * (1 + cosh)) + np.maximum(0.0, epsilon - self.most * least)
 
-        logs = _log_integrals(self, ends, lowered, hockey_stick, largest) - self.log_total
+        logs = _log_integrals(self, ends, lowered, hockey_stick, bound_largest_log) - self.log_total
         operations = 64 + self.dimension + 2 * self.most + abs(self.log_total) + np.abs(logs)
         value = np.exp(logs) * (1 + 8 * ROUNDING * operations)
         return np.asarray(value + sys.float_info.min)
@@ -178,14 +178,14 @@ def _ball(scale: float, components: int) -> _Ball:
     def log_both_signs(t: Floats, _: Floats) -> Floats:
         return np.log1p(np.exp(-most * np.cos(t)))
 
-    def largest(_: Floats, low: Floats, high: Floats, cosh: Floats) -> Floats:
+    def bound_largest_log(_: Floats, low: Floats, high: Floats, cosh: Floats) -> Floats:
         # |e^(a cos t) + e^(−a cos t)| <= 2·e^(a |Re cos t|); `_log_integrals` bounds the first.
         back = np.maximum(0.0, -np.cos(high) - np.cos(np.maximum(low, 0.0)))
         return np.asarray(math.log(2) + most / 2 * back * cosh)
 
     end = np.array([math.pi / 2])
     # The upper bound less twice its allowance for the quadrature is a lower one.
-    upper = float(_log_integrals(noise, end, end, log_both_signs, largest)[0])
+    upper = float(_log_integrals(noise, end, end, log_both_signs, bound_largest_log)[0])
     return _Ball(most, dimension, ratio, upper - 4 * math.exp(_NEGLIGIBLE))
 
 

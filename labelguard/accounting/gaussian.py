@@ -92,19 +92,19 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     # Of numpy's they may have less precision.
     epsilon, delta, releases = float(epsilon), float(delta), int(releases)
 
-    def private(whole: int) -> bool:
+    def is_private(whole: int) -> bool:
         return _delta(_distance(whole / _PER_ONE, releases), epsilon) <= delta
 
     # ε = ρ + 2√(ρ ln(1/δ)) at ρ = R/(2σ²) is always enough (Bun and Steinke 2016, prop. 1.3).
     spread = math.sqrt(-math.log(delta))
     enough = (math.sqrt(epsilon - math.log(delta)) + spread) / epsilon * math.sqrt(releases / 2)
     high = math.ceil(enough * _PER_ONE)
-    while not private(high):  # by rounding only
+    while not is_private(high):  # by rounding only
         high *= 2
     low = high // 2
-    while low and private(low):
+    while low and is_private(low):
         low, high = low // 2, low
-    return _search.smallest_whole(private, low, high) / _PER_ONE
+    return _search.smallest_whole(is_private, low, high) / _PER_ONE
 
 
 # --- the exact formula ---------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def deltas(epsilons: Floats, distance: float) -> Floats:
     """
     from scipy.special import erfcx, ndtr
 
-    def mills(at: Floats) -> Floats:
+    def mills_ratio(at: Floats) -> Floats:
         return np.asarray(math.sqrt(math.pi / 2) * erfcx(at / math.sqrt(2)))
 
     near = np.clip(np.abs(epsilons) / distance - distance / 2, -_FARTHEST, _FARTHEST)
@@ -155,11 +155,11 @@ def deltas(epsilons: Floats, distance: float) -> Floats:
     density = np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
     if distance < _SMALL_DISTANCE:
         nodes = near[:, np.newaxis] + distance * (1 + _ROOTS) / 2
-        value = density * distance * ((1 - nodes * mills(nodes)) @ _WEIGHTS) / 2
+        value = density * distance * ((1 - nodes * mills_ratio(nodes)) @ _WEIGHTS) / 2
     else:
         # Left of −1 Mills' ratio grows without bound, and nothing cancels.
-        central = ndtr(-near) - density * mills(far)
-        tail = density * (mills(np.maximum(near, -1.0)) - mills(far))
+        central = ndtr(-near) - density * mills_ratio(far)
+        tail = density * (mills_ratio(np.maximum(near, -1.0)) - mills_ratio(far))
         value = np.where(near < -1, central, tail)
     # Mills' ratio errs by a few units, and the difference is at least M/(4·(|y|+2)), f at least
     # M/(|y|+2)²; the nodes err by 2 units of `far`, and ln δ changes by at most |y|+2 a unit of y.

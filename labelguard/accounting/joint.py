@@ -178,7 +178,7 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
         return (shares[0].calibrate(epsilon, delta, shares[0].count),)
     weights = [each.weight / math.fsum(share.weight for share in shares) for each in shares]
 
-    def at(step: int, split: bool) -> tuple[Component, ...]:
+    def components_of_step(step: int, split: bool) -> tuple[Component, ...]:
         factor = step / _FACTOR_ONE
         part = delta / len(shares) if split else min(factor, 1.0) * delta
         return tuple(
@@ -186,26 +186,26 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
             for share, weight in zip(shares, weights, strict=True)
         )
 
-    split = any(isinstance(each, Converted) for each in at(_FACTOR_ONE, False))
+    split = any(isinstance(each, Converted) for each in components_of_step(_FACTOR_ONE, False))
 
     def excess(step: int) -> float:
-        value = _delta(_merge_components(at(step, split)), epsilon)
+        value = _delta(_merge_components(components_of_step(step, split)), epsilon)
         return math.log(max(value, sys.float_info.min) / delta)
 
     if delta == 0:
-        return at(_FACTOR_ONE, split)
+        return components_of_step(_FACTOR_ONE, split)
     if excess(low := _FACTOR_ONE) <= 0:
         # Beyond this factor the heaviest share alone would cost more than epsilon, or all of it.
         high, most = (math.ceil(_FACTOR_ONE / each) + 1 for each in (max(weights), min(weights)))
         while excess(high) <= 0:
             if high == most:
-                return at(high, split)
+                return components_of_step(high, split)
             low, high = high, min(2 * high, most)
     else:
         low, high = _FACTOR_ONE // len(shares), low
         while excess(low) > 0:  # by rounding only
             low, high = low - low // 2**10 - 1, low
-    return at(_search.largest_whole(excess, low, high), split)
+    return components_of_step(_search.largest_whole(excess, low, high), split)
 
 
 def pure_epsilon(components: Sequence[Component]) -> float:

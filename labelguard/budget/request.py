@@ -131,7 +131,7 @@ class PolicyRequest:
     def check_fits_policy(self, policy: Policy) -> Policy:
         """Return the policy, if the request fits it; `PolicyError` where it contradicts it.
 
-        ε and δ are judged by what the whole project costs (`check_covers_price`).
+        ε and δ are judged by what the whole project costs (`check_covers_earlier_policies`).
         """
         allowance = policy.allowance(self.event)
         replace(
@@ -159,7 +159,7 @@ class PolicyRequest:
                 )
         return policy
 
-    def check_covers_price(self, epsilon: float, delta: float) -> None:
+    def check_covers_earlier_policies(self, epsilon: float, delta: float) -> None:
         """Refuse a request for less than what all policies of the project cost together."""
         most = math.inf if self.epsilon is None else self.epsilon
         most_delta = 1.0 if self.delta is None else self.delta

@@ -178,7 +178,7 @@ _UNSEEN = (
 
 
 def _print_journal(entries: Sequence[JournalEntry]) -> None:
-    def row(entry: JournalEntry) -> tuple[str, ...]:
+    def format_row(entry: JournalEntry) -> tuple[str, ...]:
         body = {k: v for k, v in entry.body.items() if k not in (*_UNSEEN, "release")}
         # What is charged are uses; entries have had the key `labels` for ever.
         words = {"labels": "uses"} if entry.kind in ("charged", "refunded") else {}
@@ -188,7 +188,7 @@ def _print_journal(entries: Sequence[JournalEntry]) -> None:
         return number, entry.at, entry.kind, release, details, digest
 
     names = ("no.", "at", "what", "release", "details", "digest")
-    print_table(names, map(row, entries), right=["no."])
+    print_table(names, map(format_row, entries), right=["no."])
 
 
 def _format_detail(value: object) -> str:

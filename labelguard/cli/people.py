@@ -71,13 +71,13 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
 
 
 def _print_sources(values: Sequence[SourceRecord]) -> None:
-    def row(one: SourceRecord) -> tuple[str, ...]:
+    def format_row(one: SourceRecord) -> tuple[str, ...]:
         named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
         same = [role for role, name in one.columns.items() if role == name]
         return one.name, one.people, one.at, ", ".join([*same, *named])
 
     names = ("source", "people", "since", "read as")
-    print_table(names, map(row, values), empty="No source yet: the first release makes one.")
+    print_table(names, map(format_row, values), empty="No source yet: the first release makes one.")
 
 
 @source.command("list", short_help="All sources, and how they are read.")

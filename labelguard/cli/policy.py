@@ -201,14 +201,14 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
 
 
 def _print_policies(values: Sequence[PolicyLine]) -> None:
-    def row(one: PolicyLine) -> tuple[str | None, ...]:
+    def format_row(one: PolicyLine) -> tuple[str | None, ...]:
         allowed = ", ".join(f"{event} {count:,}" for event, count in one.allowances.items())
         costs = None if one.costs is None else f"{one.costs:g}"
         return one.name, one.state, one.created_at, format_budget(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
     none = "No policy yet: labelguard policy new makes one, or the first privatize."
-    print_table(names, map(row, values), right=["costs ε"], empty=none)
+    print_table(names, map(format_row, values), right=["costs ε"], empty=none)
     drafts = [
         (f"{v.name} in force", _format_activation_cost(v.activation))
         for v in values

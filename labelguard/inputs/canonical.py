@@ -209,13 +209,13 @@ def plain_text_sql(expression: str, content: Content) -> str:
     if not content.chat:
         return f"coalesce({expression}, '')"
 
-    def join(items: str, name: str, words: str) -> str:
+    def join_list_sql(items: str, name: str, words: str) -> str:
         return f"coalesce(array_to_string(list_transform({items}, lambda {name}: {words}), ''), '')"
 
     words = "coalesce(m.content, '')"
     if content.parts:
-        words = join("m.content", "p", "coalesce(p.\"text\", '')")
-    return join(expression, "m", words)
+        words = join_list_sql("m.content", "p", "coalesce(p.\"text\", '')")
+    return join_list_sql(expression, "m", words)
 
 
 def item_digest_sql(encoded_prompt: str, sorted_responses: str) -> str:

@@ -149,11 +149,11 @@ def _find_columns_assumed_present(
     """Return columns that a sparse file may lack because of its labels: they count as there."""
     present = {column.lower() for column in types}
 
-    def lacking(*roles: str) -> list[str]:
+    def list_missing(*roles: str) -> list[str]:
         return [name for name in map(reading.get_column_name, roles) if name.lower() not in present]
 
-    pairs = not lacking("response_a", "response_b")
-    sides = lacking("chosen", "rejected")
+    pairs = not list_missing("response_a", "response_b")
+    sides = list_missing("chosen", "rejected")
     chosen = not pairs and len(sides) < 2
     absent = sides if chosen else []
     if chosen:
@@ -162,13 +162,13 @@ def _find_columns_assumed_present(
             missing = [column for column in both if column.lower() not in present]
             absent += missing if len(missing) < len(both) else []
     if reading.labelled and (pairs or chosen):
-        absent += lacking("tie")
-    if reading.labelled and pairs and (reading.skips == "tie" or not lacking("tie")):
-        absent += lacking("label")
+        absent += list_missing("tie")
+    if reading.labelled and pairs and (reading.skips == "tie" or not list_missing("tie")):
+        absent += list_missing("label")
     if reading.labelled and reading.skips == "tie" and not pairs and not chosen:
         role = "choice" if reading.format == "choices" or "choice" in reading.columns else "ranks"
-        is_list = not lacking("responses") and lacking("ranks") and lacking("choice")
-        absent += lacking(role) if is_list else []
+        is_list = not list_missing("responses") and list_missing("ranks") and list_missing("choice")
+        absent += list_missing(role) if is_list else []
     return tuple(dict.fromkeys(absent))
 
 

@@ -281,15 +281,15 @@ def _compute_submission_sort_keys(
     """
     _, of_row = np.unique(buckets.read_column(table, _SUBMISSION), return_inverse=True)
 
-    def sum_over_list(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    def sum_per_submission(values: NDArray[np.generic]) -> NDArray[np.generic]:
         total = np.zeros(of_row.max() + 1, np.uint64)
         np.add.at(total, of_row, values.astype(np.uint64))
         return total[of_row]
 
     pair = keys["pair"].astype(np.uint64) << np.uint64(8)
-    shared = {"label": sum_over_list(_mix_bits(pair + keys["label"].astype(np.uint64)))}
+    shared = {"label": sum_per_submission(_mix_bits(pair + keys["label"].astype(np.uint64)))}
     if "tiebreak" in keys:
-        shared["tiebreak"] = sum_over_list(keys["tiebreak"])
+        shared["tiebreak"] = sum_per_submission(keys["tiebreak"])
     return shared
 
 

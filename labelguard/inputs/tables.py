@@ -96,18 +96,18 @@ def _build_dataset_opener(dataset: Any, name: str) -> Opener:
     schema = rows[:1].schema
     check_column_names(schema.names, name)
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def read_batches() -> Iterator[pa.RecordBatch]:
         for table in rows.iter(_DATASET_ROWS):
             yield from table.combine_chunks().to_batches()
 
-    return _make_arrow_opener(lambda: _check_batches(schema, batches()))
+    return _make_arrow_opener(lambda: _check_batches(schema, read_batches()))
 
 
 def build_arrow_opener(path: Path, name: str) -> Opener:
     """Return what opens an Arrow file or stream, never a compressed one."""
 
     @cache
-    def check() -> None:
+    def refuse_compression() -> None:
         if _has_compression(path):
             raise InvalidLabels(
                 f"{name}: compressed Arrow data; write it uncompressed, or as Parquet"
@@ -115,7 +115,7 @@ def build_arrow_opener(path: Path, name: str) -> Opener:
         check_column_names(_read_arrow(path).schema.names, name)
 
     def open_arrow(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        check()
+        refuse_compression()
         return _make_arrow_opener(lambda: _read_arrow(path))(connection)
 
     return open_arrow
@@ -149,13 +149,13 @@ def _read_arrow(path: Path) -> pa.RecordBatchReader:
 
 
 def _check_batches(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
-    def check() -> Iterator[pa.RecordBatch]:
+    def yield_undamaged() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if problem := _find_damage(batch):
                 raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
             yield batch
 
-    return pa.RecordBatchReader.from_batches(schema, check())
+    return pa.RecordBatchReader.from_batches(schema, yield_undamaged())
 
 
 def _find_damage(batch: pa.RecordBatch) -> str | None:

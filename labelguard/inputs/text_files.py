@@ -63,14 +63,14 @@ def build_csv_opener(path: Path, name: str) -> Opener:
     """
 
     @cache
-    def check(delimiter: str) -> None:
+    def refuse_broken_csv(delimiter: str) -> None:
         if problem := _find_csv_problem(path, delimiter):
             raise InvalidLabels(f"{name}: {problem}")
 
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
     def open_csv(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         names, delimiter = _read_header(path, name)
-        check(delimiter)
+        refuse_broken_csv(delimiter)
         columns = ", ".join(f"{literal(column)}: 'VARCHAR'" for column in names)
         texts = ", ".join(map(literal, names))
         return connection.sql(
@@ -150,7 +150,7 @@ def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener
     """
 
     @cache
-    def options() -> str:
+    def read_options() -> str:
         return (
             f"{quote_file_name(path)}, format='{_find_json_format(path)}', "
             f"maximum_object_size={MAX_LINE}, {_PARTITIONS}"
@@ -160,8 +160,10 @@ def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener
 
     def open_json(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         if not types:
-            types.update(_choose_column_types(connection, options(), roles, name))
-        return connection.sql(f"FROM read_json({options()}, columns={_column_types_sql(types)})")
+            types.update(_choose_column_types(connection, read_options(), roles, name))
+        return connection.sql(
+            f"FROM read_json({read_options()}, columns={_column_types_sql(types)})"
+        )
 
     return open_json
 

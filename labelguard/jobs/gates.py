@@ -193,7 +193,7 @@ def _check_same_axes(directory: Path, model: Path, name: str) -> None:
         ) from None
 
 
-def make_evaluation(
+def find_or_make_evaluation(
     job: Job,
     home: Project,
     run: RunInProgress,
@@ -344,24 +344,24 @@ def _build_judgement(gate: GateSettings, measured: _Measurement) -> Judgement:
     """Apply the rule to estimates as they are; show of them what is possible."""
     least, most = _RANGE[measured.measure]
 
-    def possible(value: float) -> float:
+    def clamp(value: float) -> float:
         return min(max(value, least), most)
 
     error, candidate, current = measured.standard_error, measured.candidate, measured.current
-    low, high = (possible(candidate + sign * measured.half_width) for sign in (-1, 1))
+    low, high = (clamp(candidate + sign * measured.half_width) for sign in (-1, 1))
     difference = None if current is None else candidate - current
-    baselines = {name: possible(value) for name, value in measured.baselines.items()}
+    baselines = {name: clamp(value) for name, value in measured.baselines.items()}
     beside = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in baselines.items()]
     interval = f"({low:.3f} to {high:.3f}{''.join(beside)})"
-    value = f"{measured.measure} {possible(candidate):.3f} {interval}"
+    value = f"{measured.measure} {clamp(candidate):.3f} {interval}"
     promote, why = _decide_promotion(gate, measured, difference, value)
     return Judgement(
         by=gate.by,
         promote=promote,
         why=why + measured.note,
-        candidate=possible(candidate),
+        candidate=clamp(candidate),
         interval=(low, high) if math.isfinite(low) and math.isfinite(high) else None,
-        current=None if current is None else possible(current),
+        current=None if current is None else clamp(current),
         difference=difference,
         standard_error=error if math.isfinite(error) else None,
         measure=measured.measure,

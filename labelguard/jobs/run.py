@@ -280,7 +280,9 @@ class JobExecution:
         if self.settings.gate.by != "held-out":
             return {"release": None, "charged": 0}
         current = self.models.current
-        return gates.make_evaluation(self.job, self.home, run, candidate, current, self.progress)
+        return gates.find_or_make_evaluation(
+            self.job, self.home, run, candidate, current, self.progress
+        )
 
     def _judge(self, run: RunInProgress, release: str, candidate: Path) -> Facts:
         self.progress("judging", None)

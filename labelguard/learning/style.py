@@ -202,11 +202,11 @@ class StyleFeatures(FittedProvider):
 
 
 def _measure(responses: pl.DataFrame) -> NDArray[np.float64]:
-    def words(column: str) -> pl.Expr:
+    def extract_words(column: str) -> pl.Expr:
         return pl.col(column).str.to_lowercase().str.extract_all(_WORD)
 
     prepared = responses.with_columns(
-        words=words("response"), prompt_words=words("prompt").list.unique()
+        extract_words=extract_words("response"), prompt_words=extract_words("prompt").list.unique()
     )
     values = prepared.select(f.of.cast(pl.Float64).alias(f.name) for f in FUNCTIONS)
     return values.to_numpy()

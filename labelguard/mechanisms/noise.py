@@ -237,15 +237,15 @@ def bound_quantile(
     ends, weights = _gamma_sum_bins(tuple(sorted(parts)))
     spread = np.sqrt(normal + length**2 * ends)
 
-    def beyond(t: float) -> float:
+    def probability_beyond(t: float) -> float:
         return float(weights @ ndtr(-t / spread))
 
     low, high = 0.0, bell + length * math.sqrt(sum(each for each, _ in parts))
-    while beyond(high) > probability:
+    while probability_beyond(high) > probability:
         low, high = high, 2 * high
     while high - low > _PRECISION * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle) > probability else (low, middle)
+        low, high = (middle, high) if probability_beyond(middle) > probability else (low, middle)
     return high
 
 

@@ -183,14 +183,16 @@ def fit_scale(
 def _best_scale(labels: Floats, margins: Floats, flips: Floats) -> float:
     """Return the penalised maximum likelihood scale: a grid, then a search around its best."""
 
-    def cost(scale: float) -> float:
+    def penalized_loss(scale: float) -> float:
         return float(forward_loss(scale * margins, labels, flips).sum()) + scale
 
-    best = int(np.argmin([cost(float(scale)) for scale in _SCALES]))
+    best = int(np.argmin([penalized_loss(float(scale)) for scale in _SCALES]))
     bounds = _SCALES[max(0, best - 1)], _SCALES[min(len(_SCALES) - 1, best + 1)]
-    nearby = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-4})
+    nearby = minimize_scalar(
+        penalized_loss, bounds=bounds, method="bounded", options={"xatol": 1e-4}
+    )
     # The search never reaches the ends of its interval, and 0 is one that matters.
-    return min((0.0, float(nearby.x)), key=cost)
+    return min((0.0, float(nearby.x)), key=penalized_loss)
 
 
 def _check_columns(

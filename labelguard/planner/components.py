@@ -134,14 +134,14 @@ def make_noise_chooser(epsilon: float, delta: float, releases: int = 1) -> Noise
     """
     gaussians = Noise("gaussian", gaussian.calibrate(epsilon, delta, releases))
 
-    def of(components: int) -> Noise:
+    def choose_noise(components: int) -> Noise:
         if releases > 1:
             return gaussians
         balls = Noise("ball", ball.calibrate(epsilon, delta, components), components)
         ball_wins = balls.deviation(components) < gaussians.deviation(components)
         return balls if ball_wins else gaussians
 
-    return of
+    return choose_noise
 
 
 def has_room_for_sources(source_directions: int, components: int) -> bool:

@@ -137,7 +137,7 @@ def plan(
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 
-    def command(chosen: Forecast) -> str:
+    def build_command(chosen: Forecast) -> str:
         words = ["labelguard", "privatize", *format_command_arguments(source)]
         words += ["--mechanism", chosen.mechanism]
         words += ["--epsilon", f"{chosen.epsilon:g}", "--delta", f"{delta:g}"]
@@ -158,7 +158,7 @@ def plan(
             forecasts[0] if provider else None,
             units,
             unit,
-            command,
+            build_command,
         )
         for epsilon, forecast in good.items()
     )

@@ -218,11 +218,11 @@ def _find_id_or_pseudonym(labeler_id: str, opened: OpenProject) -> _Leaver:
     """
     groups = UnitGroups(*opened.ledger.people.members())
 
-    def leaver(key: Blocks) -> _Leaver:
+    def make_leaver(key: Blocks) -> _Leaver:
         units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
         return _Leaver(opened, key, units)
 
-    by_id = leaver(linking.parse_labeler_ids([labeler_id], opened)[0])
+    by_id = make_leaver(linking.parse_labeler_ids([labeler_id], opened)[0])
     if not linking.PSEUDONYM.fullmatch(labeler_id) or _is_known(by_id):
         return by_id
     pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
@@ -230,7 +230,7 @@ def _find_id_or_pseudonym(labeler_id: str, opened: OpenProject) -> _Leaver:
         raise LedgerError(
             f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
         )
-    by_name = leaver(pseudonym)
+    by_name = make_leaver(pseudonym)
     return by_name if _is_known(by_name) else by_id
 
 

@@ -218,7 +218,7 @@ def _prepare_restored_project(
     for record in ledger.releases.all():
         if record.map:  # one without new labels has no file, and a backup has files alone
             (partial / "released" / record.id).mkdir(mode=0o700, exist_ok=True)
-    closed, abandoned = _close_and_abandon(ledger, nothing_since)
+    closed, abandoned = _close_policy_and_give_up_releases(ledger, nothing_since)
     for release in abandoned:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)
     committed = ledger.releases.list_committed()
@@ -322,7 +322,7 @@ def _check_history(
         )
 
 
-def _close_and_abandon(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
+def _close_policy_and_give_up_releases(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
     """Close the policy under which more may have been charged, and give up what cannot be resumed.
 
     Returns the policies closed, and the releases given up.

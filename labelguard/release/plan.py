@@ -132,7 +132,7 @@ def check_price(request: PolicyRequest, total: Total) -> list[str]:
 
     Raise `PolicyError` if that is more than what was asked for.
     """
-    request.check_covers_price(total.epsilon, total.delta)
+    request.check_covers_earlier_policies(total.epsilon, total.delta)
     price = {"epsilon": total.epsilon, "delta": total.delta}
     limits = {name: getattr(request, name) for name in price if getattr(request, name) is not None}
     if limits.items() <= price.items():

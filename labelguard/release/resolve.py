@@ -289,7 +289,9 @@ def resolve_from_input(
     if resolved.makes_first_policy:
         # Of one statistic release the noise may be of a ball.
         if resolved.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
-            allowed["ball"] = _find_fewest_ball_components(featured(), resolved.policy, options)
+            allowed["ball"] = _find_fewest_ball_noise_components(
+                featured(), resolved.policy, options
+            )
         resolved = _add_first_policy(resolved, ledger, staged, allowed)
     elif resolved.mechanism:
         resolved = resolved.fit_to_policy(resolved.mechanism)
@@ -419,7 +421,7 @@ def _forecast_judges(
     )
 
 
-def _find_fewest_ball_components(
+def _find_fewest_ball_noise_components(
     featured: Featured, policy: Policy, options: FeatureOptions
 ) -> int | None:
     """Return the fewest components that ball noise is for; None where Gaussian noise is less.

@@ -25,6 +25,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import UnitGroups
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
+from labelguard.release.mechanisms import statistic as drawing
 from labelguard.report import overview
 from labelguard.storage import blocks
 
@@ -260,15 +261,18 @@ def test_nothing_but_released_labels_depends_on_raw_labels_of_groups(layout, tmp
 
 
 def summed(home):
-    """Coordinates, rows, labels, bounds and step of a statistic release of these groups."""
+    """Coordinates, rows, bounds and step of a statistic release of these groups."""
     with pytest.MonkeyPatch.context() as patch:
-        sums = world.note_calls(patch, statistic, "clip_and_sum_labels")
-        assert release(home, pairs(ASKED, RANKS), **STATISTIC)["charged"] == sums[0][1].units
-    return sums[0]
+        planned = world.note_calls(patch, drawing, "_plan_sum")
+        charged = release(home, pairs(ASKED, RANKS), **STATISTIC)["charged"]
+    [(_, design, bounds, step, _)] = planned
+    assert charged == design.rows.units
+    return design.z, design.rows, bounds, step
 
 
 def test_a_statistic_is_clipped_and_bounded_by_group(home, tmp_path):
-    z, rows, labels, bounds, step = summed(home)
+    z, rows, bounds, step = summed(home)
+    labels = (np.arange(len(rows)) % 3).astype(np.uint8)
     assert rows.units == 5 and sorted(np.bincount(rows.unit)) == [12, 12, 12, 24, 24]
     ones = np.ones(len(rows), np.uint8)
     for unit in np.flatnonzero(np.bincount(rows.unit) == 24):  # both members change every label
@@ -282,6 +286,6 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home, tmp_path):
             assert np.linalg.norm((sums[0] - sums[1]) * step) <= bounds.sensitivity * (1 + 1e-6)
     assert np.linalg.norm(parts(z, rows, ones, bounds), axis=1).max() <= bounds.clip * (1 + 1e-9)
     # Control: clipped one by one, two members together exceed what a group may add.
-    z, rows, _, alone, _ = summed(home_of(tmp_path / "apart", ALONE))
+    z, rows, alone, _ = summed(home_of(tmp_path / "apart", ALONE))
     each = np.linalg.norm(parts(z, rows, np.ones(len(rows), np.uint8), alone), axis=1)
     assert rows.units == 7 and np.sort(each)[-2:].sum() > alone.clip

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from labelguard_connectors.clusters.processes import Processes
-from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
+from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed_task, seal_task
 from labelguard_trainer.features import encoder
 from labelguard_trainer.features.encoder import EncodingTask, FrozenEncoder, encode_portion
 from support import world
@@ -25,6 +25,9 @@ from labelguard.storage.executor import Executor, Threads, Workers
 
 PORTION = 16
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
+
+# What an engine does before texts are encoded.
+READING = ("stage_file", "sort_bucket", "write_distinct_pairs")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +145,7 @@ def test_a_release_and_its_scores_have_texts_encoded_by_the_engine(model, tmp_pa
         monkeypatch.setattr(f"labelguard.{module}.open_executor", open_twice)
     release_and_score(tmp_path, f"length+hf:{model}", monkeypatch)
     assert [engine.works.count("encode_portion") for engine in engines] == [1, 1]
-    assert engines[1].works == ["stage_file", "sort_bucket", "encode_portion"]
+    assert engines[1].works == [*READING, "encode_portion"]
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "by default"])
@@ -154,7 +157,7 @@ def test_a_plan_has_its_files_read_and_its_texts_encoded_by_the_engine(
     monkeypatch.setattr("labelguard.planner.forecast.default_features", lambda: spec)
     pq.write_table(TABLE, tmp_path / "labels.parquet")
     lg.plan(tmp_path / "labels.parquet", epsilons=3, features=spec if named else None)
-    assert engine.works == ["stage_file", "sort_bucket", "encode_portion"]
+    assert engine.works == [*READING, "encode_portion"]
 
 
 class Interrupted(Twice):
@@ -211,7 +214,7 @@ def make_task(directory, model, identity=None):
 def run_in_worker(task, number):
     """The result of a task as a cluster runs it."""
     key = new_key()
-    return open_result(key, run_sealed(seal_task(key, encode_portion, task), key, number))
+    return open_result(key, run_sealed_task(seal_task(key, encode_portion, task), key, number))
 
 
 def test_a_worker_with_another_encoder_encodes_nothing(model, tmp_path):

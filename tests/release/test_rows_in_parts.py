@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 import polars as pl
 import pytest
-from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
+from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed_task, seal_task
 from labelguard_trainer.alignment.contents import read_prompts
 from labelguard_trainer.training import fitting
 from labelguard_trainer.training.request import open_release, read_noise_and_sides
@@ -247,7 +247,7 @@ def test_a_worker_that_is_late_changes_nothing(tmp_path, monkeypatch):
     )  # its input is gone too
     key = new_key()
     with pytest.raises(LabelguardError, match=rf"does not find .*{task.directory.parent.name}"):
-        open_result(key, run_sealed(seal_task(key, work, task), key, 0))
+        open_result(key, run_sealed_task(seal_task(key, work, task), key, 0))
     assert files(project.state) == before
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.storage.executor import Result, Task
-from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
+from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed_task, seal_task
 
 # How many seconds calls that were cancelled may take to end.
 _PATIENCE = 60
@@ -46,7 +46,7 @@ class Ray:
         """`work(task, bucket)` of every bucket, in the order of these."""
         ray, key = self._ray, new_key()
         sealed = ray.put(seal_task(key, work, task))
-        remote = ray.remote(max_retries=3)(run_sealed)
+        remote = ray.remote(max_retries=3)(run_sealed_task)
         most = 2 * max(int(ray.cluster_resources().get("CPU", 1)), 1)
         waiting: deque[Any] = deque()
         try:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.storage.executor import Result, Task
-from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
+from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed_task, seal_task
 
 _ENCRYPTION = "spark.io.encryption.enabled"
 _RESULTS = pa.schema([("position", pa.int64()), ("result", pa.binary())])
@@ -68,7 +68,7 @@ class Spark:
                 ) -> Iterator[pa.RecordBatch]:
                     for batch in batches:
                         for position in batch["id"].to_pylist():
-                            result = run_sealed(sealed.value, key, wave[position])
+                            result = run_sealed_task(sealed.value, key, wave[position])
                             row = [pa.array([position]), pa.array([result], pa.binary())]
                             yield pa.RecordBatch.from_arrays(row, schema=_RESULTS)
 

@@ -60,7 +60,7 @@ def _versions() -> str:
     return f"labelguard {__version__}, pyarrow {pyarrow.__version__}"
 
 
-def run_sealed(sealed: bytes, key: bytes, bucket: int) -> bytes:
+def run_sealed_task(sealed: bytes, key: bytes, bucket: int) -> bytes:
     """Run a sealed task on one bucket, in a worker; return its result, or its error, sealed."""
     versions, work, task = unseal(key, sealed)
     host = socket.gethostname()

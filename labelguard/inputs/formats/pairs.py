@@ -107,23 +107,23 @@ def _split_texts_sql(columns: str, one: str, other: str) -> str:
     Lists of turns and words are columns: within a lambda each would be split once an element.
     """
 
-    def join(pieces: str, separator: str) -> str:
+    def join_list_sql(pieces: str, separator: str) -> str:
         return f"array_to_string({pieces}, {separator})"
 
-    def rest_of(turns: str, words: str) -> str:
+    def drop_common_words_sql(turns: str, words: str) -> str:
         """Return SQL of a side without what is common; the blank before its first word stays."""
         blank = f"CASE WHEN {SHARED} > 0 THEN ' ' ELSE '' END"
         return (
-            f"CASE WHEN {_COUNT} > 0 THEN {join(f'{turns}[{_COUNT} + 1:]', _TURN)} "
-            f"ELSE {blank} || {join(f'{words}[{SHARED} + 1:]', literal(' '))} END"
+            f"CASE WHEN {_COUNT} > 0 THEN {join_list_sql(f'{turns}[{_COUNT} + 1:]', _TURN)} "
+            f"ELSE {blank} || {join_list_sql(f'{words}[{SHARED} + 1:]', literal(' '))} END"
         )
 
     return f"""
         SELECT {columns}
-            CASE WHEN {_COUNT} > 0 THEN {join(f"{_TURNS[0]}[:{_COUNT}]", _TURN)} || {_TURN}
-                ELSE {join(f"{_WORDS[0]}[:{SHARED}]", literal(" "))} END AS prompt,
-            {rest_of(_TURNS[0], _WORDS[0])} AS chosen,
-            {rest_of(_TURNS[1], _WORDS[1])} AS rejected
+            CASE WHEN {_COUNT} > 0 THEN {join_list_sql(f"{_TURNS[0]}[:{_COUNT}]", _TURN)} || {_TURN}
+                ELSE {join_list_sql(f"{_WORDS[0]}[:{SHARED}]", literal(" "))} END AS prompt,
+            {drop_common_words_sql(_TURNS[0], _WORDS[0])} AS chosen,
+            {drop_common_words_sql(_TURNS[1], _WORDS[1])} AS rejected
         FROM (SELECT *, {common_prefix_length_sql(*_WORDS)} AS {SHARED}
             FROM (SELECT *,
                     CASE WHEN {_COUNT} = 0 THEN string_split({one}, ' ') END AS {_WORDS[0]},

@@ -191,15 +191,15 @@ def _measure_best_of(n: int, rewards: Floats, distances: Floats | None, lengths:
     best = rewards[:, :n].argmax(axis=1)[:, None]
     highest = np.take_along_axis(rewards, best, axis=1)
 
-    def mean(values: Floats) -> float:
+    def mean_of_best(values: Floats) -> float:
         return float(np.take_along_axis(values, best, axis=1).mean())
 
     return BestOfN(
         n,
         math.log(n) - (n - 1) / n,
         float(highest.mean()),
-        None if distances is None else mean(distances),
-        mean(lengths),
+        None if distances is None else mean_of_best(distances),
+        mean_of_best(lengths),
         float((0.5 + 0.5 * np.sign(highest - rewards[:, :1])).mean()),
     )
 

@@ -170,7 +170,7 @@ def prepare_language_run(
     prepared = PreparedLanguage.of(kind, pa.concat_tables(texts), options)
     most = int(np.median(np.bincount(rows.unit)[np.unique(rows.unit)]))
 
-    def records(limit: int) -> Records:
+    def make_records(limit: int) -> Records:
         return Records(rows.pair, rows.unit, rows.units, limit, weighting)
 
     if recorded:
@@ -182,18 +182,18 @@ def prepare_language_run(
         coins = rng.integers(0, 2, len(rows)).astype(np.float64)
 
         @cache
-        def norm(limit: int) -> float:
-            norms = prepared.open(records(limit)).bound_gradient_norms(some, coins)
+        def find_usual_norm(limit: int) -> float:
+            norms = prepared.open(make_records(limit)).bound_gradient_norms(some, coins)
             norms = norms[np.isfinite(norms)]
             return float(np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
 
         limit = choose_label_limit(
-            lambda g: norm(g) / g ** (weighting == "root") ** 0.5, cohort, most
+            lambda g: find_usual_norm(g) / g ** (weighting == "root") ** 0.5, cohort, most
         )
-        clip = prepared.clip or norm(limit)
+        clip = prepared.clip or find_usual_norm(limit)
     if not clip > 0:
         raise InvalidLabels("no label can move the model: both sides of every pair score the same")
-    return LanguageRun(prepared, records(limit), clip, len(pairs))
+    return LanguageRun(prepared, make_records(limit), clip, len(pairs))
 
 
 _TEXTS = ["prompt", "first", "second"]

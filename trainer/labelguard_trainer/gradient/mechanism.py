@@ -210,16 +210,16 @@ class GradientMechanism(Mechanism[GradientRun]):
         problem, run = prepared.learner.problem(), prepared.run
         outcome: dict[str, NDArray[Any]] = {}
 
-        def watch(share: float) -> None:
+        def report_training(share: float) -> None:
             context.progress("training", share)
 
         if isinstance(run, AupRun):
-            outcome["steps done"] = np.array(aup.train(problem, labels, run, watch))
+            outcome["steps done"] = np.array(aup.train(problem, labels, run, report_training))
         else:
             directory = context.opened.project.stages / grant.release.id
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _make_seal(context, grant, run))
-            loop.train(problem, labels, run, checkpoints, watch)
+            loop.train(problem, labels, run, checkpoints, report_training)
         (map_path / FILE).write_bytes(arrays.pack_arrays({**problem.state(), **outcome}))
 
     def finish(self, context: ReleaseContext, prepared: GradientRun, grant: Grant) -> Finished:

@@ -85,14 +85,14 @@ def add_normals(total: Tensor, deviation: float, seed: bytes) -> Tensor:
         raise ValueError(f"a seed has 32 bytes, found {len(seed)}")
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
 
-    def words(count: int) -> Words:
+    def draw_words(count: int) -> Words:
         return np.frombuffer(stream.update(bytes(count * _WORD)), np.dtype("<u8"))
 
     noisy = torch.empty(len(total), dtype=torch.float32, device=total.device)
     chunks = (torch.split(each, _NORMALS) for each in (total, noisy))
     for summed, part in zip(*chunks, strict=True):
         pairs = (len(part) + 1) // 2
-        uniform = torch.from_numpy(uniforms(words(2 * pairs), words)).to(total.device)
+        uniform = torch.from_numpy(uniforms(draw_words(2 * pairs), draw_words)).to(total.device)
         radius = (-2 * uniform[:pairs].log()).sqrt() * deviation
         angle = uniform[pairs:] * (2 * math.pi)
         part.copy_(summed + torch.cat([radius * angle.cos(), radius * angle.sin()])[: len(part)])

@@ -104,10 +104,12 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         Before the first step they are those of a reference that is the model itself.
         """
 
-        def policy(inputs: dict[str, Any]) -> Tensor:
+        def compute_policy_log_probs(inputs: dict[str, Any]) -> Tensor:
             return torch.stack(self._log_probs(self.model, inputs)[0].chunk(2), dim=1)
 
-        return score_rows(self, self._tokenize_all(dataset), self.data_collator.texts, policy)
+        return score_rows(
+            self, self._tokenize_all(dataset), self.data_collator.texts, compute_policy_log_probs
+        )
 
     def compute_ref_log_probs(self, model: Any, inputs: dict[str, Any]) -> Any:
         """Return the reference's log-probabilities of a batch's sides: two tensors of shape

@@ -196,14 +196,14 @@ def _estimate_true_accuracy(
 def _compare_with_teacher(
     z: Floats, target: Floats, votes: Mapping[str, Floats]
 ) -> TeacherAgreement:
-    def agreement(values: Floats) -> float:
+    def compute_agreement(values: Floats) -> float:
         return float(1 - np.abs(values - vote(target - 0.5)).mean())
 
     log_loss = target * np.logaddexp(0, -z) + (1 - target) * np.logaddexp(0, z)
     least = entr(target) + entr(1 - target)
-    others = {name: agreement(values) for name, values in votes.items() if name != TEACHER}
+    others = {name: compute_agreement(values) for name, values in votes.items() if name != TEACHER}
     return TeacherAgreement(
-        len(z), float(log_loss.mean()), float(least.mean()), agreement(vote(z)), others
+        len(z), float(log_loss.mean()), float(least.mean()), compute_agreement(vote(z)), others
     )
 
 

@@ -270,11 +270,11 @@ def drop_equal_sides(dataset: Any, args: Any, rows: int, name: str) -> Any:
     """
     limit = args.max_length
 
-    def differ(row: dict[str, Any]) -> bool:
+    def sides_differ(row: dict[str, Any]) -> bool:
         room = None if limit is None else max(limit - len(row.get("prompt_ids", ())), 0)
         return bool(row["chosen_ids"][:room] != row["rejected_ids"][:room])
 
-    distinct = dataset.filter(differ, desc=f"Comparing the sides of the {name} data")
+    distinct = dataset.filter(sides_differ, desc=f"Comparing the sides of the {name} data")
     if not len(distinct):
         raise LabelguardError(
             f"no row of the {name} data is left: both sides are equal within max_length={limit}"
