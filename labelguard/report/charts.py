@@ -91,11 +91,11 @@ def draw_svg_or_png(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -
 
 def recolor_dark(picture: str) -> str:
     """Return the same picture for dark pages: each color of one theme becomes that of the other."""
-    colors = dict(zip(_colors(LIGHT), _colors(DARK), strict=True))
+    colors = dict(zip(_list_theme_colors(LIGHT), _list_theme_colors(DARK), strict=True))
     return re.sub("|".join(colors), lambda color: colors[color[0]], picture)
 
 
-def _colors(theme: Theme) -> tuple[str, ...]:
+def _list_theme_colors(theme: Theme) -> tuple[str, ...]:
     return (theme.background, theme.text, theme.grid, *theme.series)
 
 
