@@ -4,7 +4,7 @@ A package adds a provider by an entry point in the group `labelguard.features`: 
 (options, state) → `FeatureProvider`, where `options` is the text after the colon and `state` what
 an earlier provider's `state()` returned, or None. A provider whose numbers have names says them in
 a method `names()`. One whose numbers are of sources says in `has_known_sources(pairs)` of which
-pairs it knows both, and in `parts()` the stratum and the name of each column. Neither `+` nor `,`
+pairs it knows both, and in `list_strata_and_names()` those of each column. Neither `+` nor `,`
 can be part of an option.
 """
 

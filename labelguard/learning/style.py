@@ -206,7 +206,7 @@ def _measure(responses: pl.DataFrame) -> NDArray[np.float64]:
         return pl.col(column).str.to_lowercase().str.extract_all(_WORD)
 
     prepared = responses.with_columns(
-        extract_words=extract_words("response"), prompt_words=extract_words("prompt").list.unique()
+        words=extract_words("response"), prompt_words=extract_words("prompt").list.unique()
     )
     values = prepared.select(f.of.cast(pl.Float64).alias(f.name) for f in FUNCTIONS)
     return values.to_numpy()
