@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from labelguard_connectors.clusters.processes import Processes
@@ -22,7 +21,7 @@ from labelguard_connectors.clusters.sealing import (
     unseal,
 )
 from support import world
-from support.preferences import STATISTIC, TABLE, files
+from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
 from support.twice import Twice
 
 import labelguard as lg
@@ -74,27 +73,9 @@ def test_processes_release_the_bytes_of_threads(options, workers, shards, tmp_pa
 
 @pytest.mark.slow
 def test_processes_compute_features_coordinates_and_sums_of_many_pairs(tmp_path, monkeypatch):
-    count = PORTION + 2000
-    rng = np.random.default_rng(4)
-    table = pl.DataFrame(
-        {
-            "labeler_id": rng.integers(0, 90, count).astype(str),
-            "prompt": np.arange(count).astype(str),
-            "response_a": ["x" * size for size in rng.integers(1, 30, count).tolist()],
-            "response_b": "y",
-            "judge_a": rng.standard_normal(count),
-            "judge_b": 0.0,
-            "label": rng.choice([0.0, 0.5, 1.0], count),
-        }
-    )
-    table.write_parquet(tmp_path / "labels.parquet")
-    options = {
-        "mechanism": "statistic",
-        "features": "length+columns:judge",
-        "public_columns": ["judge"],
-    }
+    source = write_many_pairs(tmp_path / "labels.parquet", PORTION + 2000)
     here, there = (
-        release(tmp_path / name, str(tmp_path / "labels.parquet"), monkeypatch, **options, **engine)
+        release(tmp_path / name, source, monkeypatch, **OF_MANY, **engine)
         for name, engine in (("here", {}), ("there", {"engine": "processes", "workers": 2}))
     )
     assert here == there and "head.npz" in here[0]

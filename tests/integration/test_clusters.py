@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 from support import world
 from support.cluster_work import die_once, miss, refuse
-from support.preferences import STATISTIC, TABLE, files
+from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
 from support.s3 import serve_bucket
 
 import labelguard as lg
@@ -26,6 +26,7 @@ from labelguard.errors import LabelguardError
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 from labelguard.storage.executor import open_executor, run_over_buckets
+from labelguard.storage.portions import PORTION
 
 # Workers find the work of these tests.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
@@ -77,6 +78,18 @@ def test_a_cluster_releases_the_bytes_of_threads(
         "labelguard.release.privatize.open_executor", lambda *place: executors[engine]
     )
     assert release(tmp_path / "there", shards, monkeypatch, **options) == here
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cluster_computes_features_coordinates_and_sums_of_many_pairs(
+    engine, executors, tmp_path, monkeypatch
+):
+    source = write_many_pairs(tmp_path / "labels.parquet", PORTION + 2000)
+    here = release(tmp_path / "here", source, monkeypatch, **OF_MANY)
+    monkeypatch.setattr(
+        "labelguard.release.privatize.open_executor", lambda *place: executors[engine]
+    )
+    assert release(tmp_path / "there", source, monkeypatch, **OF_MANY) == here
 
 
 def release_and_score(where: Path, source: str, patch: pytest.MonkeyPatch) -> Any:

@@ -5,6 +5,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -216,3 +217,26 @@ def notes(release):
     usual = ("released labels will differ", "left out: held out", "left out: not held out")
     usual += ("pays for this release alone", "says what would help")
     return [note for note in release.notes if not any(text in note for text in usual)]
+
+
+# How `write_many_pairs` are released.
+OF_MANY: dict[str, Any] = {"mechanism": "statistic", "features": "length+columns:judge"}
+OF_MANY |= {"public_columns": ["judge"]}
+
+
+def write_many_pairs(path: Path, count: int) -> str:
+    """Write so many comparisons of as many short pairs, and return the path."""
+    rng = np.random.default_rng(4)
+    table = pa.table(
+        {
+            "labeler_id": rng.integers(0, 90, count).astype(str),
+            "prompt": np.arange(count).astype(str),
+            "response_a": ["x" * size for size in rng.integers(1, 30, count).tolist()],
+            "response_b": ["y"] * count,
+            "judge_a": rng.standard_normal(count),
+            "judge_b": np.zeros(count),
+            "label": rng.choice([0.0, 0.5, 1.0], count),
+        }
+    )
+    pq.write_table(table, path)
+    return str(path)
