@@ -325,9 +325,10 @@ class PairFeatures:
         columns = [slice(start, end) for start, end in zip(ends - widths, ends, strict=True)]
         x = allocate((rows, int(widths.sum())), workers)
         np.concatenate(first, axis=1, out=x[:PORTION])
-        theirs = list[int]()
-        if files and not workers.executor.shares_memory:  # encoders have workers of their own
-            theirs = [n for n in every if not hasattr(self._parts[n], "workers")]
+        shared = files and not workers.executor.shares_memory
+        # Encoders have workers of their own.
+        theirs = [n for n in every if shared and not hasattr(self._parts[n], "workers")]
+        if theirs:
             self._fill_by_workers(x, {n: columns[n] for n in theirs}, files, workers)
         for portion in map(rows_of_portion, portions[1:]):
             table = pairs.slice(portion.start, PORTION)

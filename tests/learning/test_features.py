@@ -534,8 +534,19 @@ def test_default_features_are_the_best_that_is_installed(monkeypatch):
     assert default_features() == "length+style+text"
 
 
-def test_workers_compute_features_of_files_some_pairs_at_a_time(tmp_path, monkeypatch):
-    spec, table = "length+text+style", pairs()
+@pytest.mark.parametrize(
+    ("spec", "works"),
+    [
+        ("length+text+style", ["write_array"]),
+        ("length+hf:BERT", ["write_array"]),
+        ("hf:BERT", []),
+    ],
+)
+def test_workers_compute_features_of_files_some_pairs_at_a_time(
+    spec, works, bert, tmp_path, monkeypatch
+):
+    """But an encoder's, which asks the engine by itself where texts are more than a portion."""
+    spec, table = spec.replace("BERT", f"{bert},dtype=float32"), pairs()
     expected = fit_features(spec, table, no_progress)[1]
     files = []
     for start, stop in ((0, 7), (7, 8), (8, len(table))):
@@ -546,13 +557,14 @@ def test_workers_compute_features_of_files_some_pairs_at_a_time(tmp_path, monkey
     engine = Twice()
     workers = Workers(engine, tmp_path)
     fitted, x = fit_features(spec, table, no_progress, workers, tuple(files))
-    assert engine.works == ["write_array"] and isinstance(x, np.memmap)
+    assert engine.works == works and isinstance(x, np.memmap)
     np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
     assert np.array_equal(fitted(table, tuple(files)), x)
     # Without files it is computed here: other pairs have none.
-    assert np.array_equal(fitted(swap_sides(table)), -x) and len(engine.works) == 2
-    with pytest.raises(LabelguardError, match="8 of 12 pairs are there"):
-        fit_features(spec, table, no_progress, workers, tuple(files[:2]))
+    assert np.array_equal(fitted(swap_sides(table)), -x) and engine.works == 2 * works
+    if works:
+        with pytest.raises(LabelguardError, match="8 of 12 pairs are there"):
+            fit_features(spec, table, no_progress, workers, tuple(files[:2]))
 
 
 def test_a_part_of_another_width_is_refused_whichever_pairs_have_it(monkeypatch):
