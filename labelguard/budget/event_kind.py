@@ -104,11 +104,6 @@ class EventKind(ABC):
     # What it protects as a whole, one of these.
     units: ClassVar[tuple[str, ...]] = ("labeler", "item", "group")
 
-    @property
-    def key(self) -> str:
-        """Its uses, as a key of JSON."""
-        return self.noun.replace(" ", "_") + "s"
-
     @abstractmethod
     def component(self, price: Price, count: int) -> Component:
         """Return what the accountants price: so many uses at a price."""

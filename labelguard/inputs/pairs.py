@@ -136,26 +136,30 @@ def find_distinct_pairs(
             files.append(buckets.bucket_path(task.pairs, bucket))
             tables.append(buckets.read_table(files[-1], mapped=mapped))
             count += len(tables[-1])
-    table = pa.concat_tables(tables)
-    items, numbers = buckets.read_blocks(table, "item"), buckets.read_column(table, "number")
-    contents = buckets.read_blocks(table, "content") if staged.given_ids else items
-    carried = [n for n in table.column_names if n in TEXTS or is_feature_column(n)]
-    refuse_conflicting_features(table.select(carried), contents, numbers.astype(np.int64))
+    columns = pa.concat_tables(tables)
+    items, given = buckets.read_blocks(columns, "item"), staged.given_ids
+    contents = buckets.read_blocks(columns, "content") if given else items
+    numbers = buckets.read_column(columns, "number").astype(np.int64)
+    names = [name for name in columns.column_names if name in TEXTS or is_feature_column(name)]
+    table = columns.select(names)
+    refuse_conflicting_features(table, contents, numbers)
+    ids = columns["item_id"] if given else pa.chunked_array([_format_ids(one) for one in tables])
     return DistinctPairs(
-        table.select(carried),
-        table["item_id"]
-        if staged.given_ids
-        else pa.chunked_array(
-            [blocks.format_hexadecimal(buckets.read_blocks(one, "item")) for one in tables]
-        ),
+        table,
+        ids,
         items,
         contents,
-        numbers.astype(np.int64),
-        buckets.read_column(table, "row").astype(np.intp),
+        numbers,
+        buckets.read_column(columns, "row").astype(np.intp),
         of_row,
-        table["question"] if staged.questions else None,
+        columns["question"] if staged.questions else None,
         tuple(files),
     )
+
+
+def _format_ids(pairs: pa.Table) -> pa.Array:
+    """Return the ids of pairs that have none but the digest of their content."""
+    return blocks.format_hexadecimal(buckets.read_blocks(pairs, "item"))
 
 
 @dataclass(frozen=True)
