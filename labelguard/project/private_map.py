@@ -306,7 +306,7 @@ def write_bucket(
     order = block128.sort_order(keys)
     none = np.zeros(len(keys), np.uint8)
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
-    arrays = [_to_binary_array(keys[order]), _to_binary_array(labelers[order]), *numbers]
+    arrays = [_to_binary_array(each.take(order, axis=0)) for each in (keys, labelers)] + numbers
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
     with replace_when_done(directory / _name_bucket_file(bucket, count), directory.parent) as path:
         _write_table(table, path)
@@ -328,7 +328,7 @@ def _read_table(path: Path) -> pa.Table:
 
 
 def _to_binary_array(blocks: Blocks) -> pa.Array:
-    data = pa.py_buffer(block128.to_bytes(blocks))
+    data = pa.py_buffer(np.ascontiguousarray(blocks, ">u8"))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(blocks), [None, data])
 
 

@@ -165,7 +165,7 @@ def find_latest_rows(row_keys: Blocks) -> NDArray[np.intp]:
     Equal row keys stand together there, in the order of their times.
     """
     last = np.ones(len(row_keys), dtype=bool)
-    last[:-1] = (row_keys[1:] != row_keys[:-1]).any(axis=1)
+    last[:-1] = blocks.differ(row_keys[1:], row_keys[:-1])
     return np.flatnonzero(last)
 
 

@@ -105,7 +105,9 @@ class SelectedRows:
         """Return some of the rows, by mask or index."""
         if rows.dtype == bool and rows.all():
             return self
-        return SelectedRows(*(getattr(self, field.name)[rows] for field in fields(self)))
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        columns = (getattr(self, field.name) for field in fields(self))
+        return SelectedRows(*(column.take(rows, axis=0) for column in columns))
 
     def to_arrow(self) -> pa.Table:
         """Return a table; `from_arrow` is the inverse."""
@@ -246,11 +248,12 @@ class _Labels:
         of_part = task.parts.is_in(whose, task.part)
         latest = latest if task.choices else find_latest_rows(key)
         index = latest[of_part[latest]]
-        units, unit = blocks.unique(whose[index])
-        author, item, identity = author[index], item[index], identity[index]
+        units, unit = blocks.unique(whose.take(index, axis=0))
+        columns = (author, item, identity, key)
+        author, item, identity, key = (column.take(index, axis=0) for column in columns)
         group = item
         if "group_hi" in table.column_names:
-            group = buckets.read_blocks(table, "group")[index]
+            group = buckets.read_blocks(table, "group").take(index, axis=0)
             identity = task.keys.identify(author, group)
         released = private_map.read_bucket(task.released, bucket, task.buckets, task.earlier)
         return cls(
@@ -261,11 +264,11 @@ class _Labels:
             item,
             group,
             identity,
-            key[index],
+            key,
             pair[index],
             _read_column_or_zeros(table, "content")[index].astype(np.uint64),
             released,
-            blocks.find_positions(released.keys, key[index]),
+            blocks.find_positions(released.keys, key),
             duplicates=int(submissions[of_part].sum()) - len(index),
             other_units=len(blocks.unique(whose[~of_part])[0]),
             other_labels=len(latest) - len(index),
@@ -278,8 +281,8 @@ class _Labels:
 
     def count_repeat_answer_pairs(self, rows: NDArray[np.bool_]) -> int:
         """Count pairs among some rows that are answers of one unit to the same pair of an item."""
-        if (self.author == self.units[self.unit]).all():  # each has one label of a pair at most
-            return 0
+        if not blocks.differ(self.author, self.units.take(self.unit, axis=0)).any():
+            return 0  # each has one label of a pair at most
         item = blocks.unique(self.item[rows])[1]
         same = np.lexsort((self.pair[rows], item, self.unit[rows]))
         columns = np.stack([self.unit[rows], item, self.pair[rows]], axis=1)[same]

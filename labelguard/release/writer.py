@@ -37,6 +37,7 @@ from labelguard.storage.buckets import check_seen
 from labelguard.storage.files import (
     PART,
     SUMS,
+    HashedFile,
     begin_directory,
     check_output_directory,
     find_changed_file,
@@ -172,6 +173,7 @@ class ReleaseWriter:
         self.final = releases / grant.release.id
         self.directory = begin_directory(self.final, mode=0o755)
         self._writer: pq.ParquetWriter | None = None
+        self._file: HashedFile | None = None
         self._parts: dict[str, str] = {}
         self.rows = 0
         self.hashes: dict[str, str] = {}
@@ -179,8 +181,8 @@ class ReleaseWriter:
     def write(self, table: pa.Table) -> None:
         """Append rows; each call becomes row groups of its own."""
         if self._writer is None:
-            path = self.directory / ROWS
-            self._writer = pq.ParquetWriter(path, table.schema, **PARQUET)
+            self._file = HashedFile(self.directory / ROWS)
+            self._writer = pq.ParquetWriter(self._file, table.schema, **PARQUET)
         self._writer.write_table(table)
         self.rows += table.num_rows
 
@@ -217,8 +219,10 @@ class ReleaseWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._writer is not None:
+        if self._writer is not None and self._file is not None:
             self._writer.close()
+            self._file.close()
+            self._parts[ROWS] = self._file.digest
         if error is None:
             # Where a listing is behind, parts are those that were counted.
             self.hashes = self._parts | hash_files(self.directory, self._parts)

@@ -1,7 +1,9 @@
 """Columns of 16-byte values (keys, digests, coins) as numpy arrays of shape (n, 2).
 
 The two columns are the big-endian halves as native `uint64`, so that comparing numbers compares
-bytes, and DuckDB, Polars and numpy can sort and join them without touching strings.
+bytes, and DuckDB, Polars and numpy can sort and join them without touching strings. Rows are picked
+by `take` and compared by `differ`: numpy takes ten times as long for an index in brackets, and for
+`any` of two columns.
 """
 
 from __future__ import annotations
@@ -52,6 +54,12 @@ def format_hexadecimal(blocks: Blocks) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(blocks), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
+def differ(one: Blocks, other: Blocks) -> NDArray[np.bool_]:
+    """Return which rows of two arrays of one length differ, (n,)."""
+    mask: NDArray[np.bool_] = (one[:, 0] != other[:, 0]) | (one[:, 1] != other[:, 1])
+    return mask
+
+
 def sort_order(blocks: Blocks) -> NDArray[np.intp]:
     """Return a permutation that sorts rows by their bytes."""
     # Sorting by the high half alone decides nearly always, and is several times as fast.
@@ -80,17 +88,16 @@ def unique(blocks: Blocks) -> tuple[Blocks, NDArray[np.intp]]:
     if not len(blocks):
         return blocks, np.zeros(0, dtype=np.intp)
     permutation = np.argsort(np.ascontiguousarray(blocks[:, 0]))
-    ordered = blocks[permutation]
-    changes = ordered[1:] != ordered[:-1]
-    if (changes[:, 1] & ~changes[:, 0]).any():  # one high half, several low halves
-        permutation = np.lexsort((blocks[:, 1], blocks[:, 0]))
-        ordered = blocks[permutation]
-        changes = ordered[1:] != ordered[:-1]
+    ordered = blocks.take(permutation, axis=0)
     starts = np.ones(len(blocks), dtype=bool)
-    starts[1:] = changes.any(axis=1)
+    starts[1:] = differ(ordered[1:], ordered[:-1])
+    if (starts[1:] & (ordered[1:, 0] == ordered[:-1, 0])).any():  # one high half, two low halves
+        permutation = np.lexsort((blocks[:, 1], blocks[:, 0]))
+        ordered = blocks.take(permutation, axis=0)
+        starts[1:] = differ(ordered[1:], ordered[:-1])
     inverse = np.empty(len(blocks), dtype=np.intp)
     inverse[permutation] = np.cumsum(starts) - 1
-    return ordered[starts], inverse
+    return ordered.compress(starts, axis=0), inverse
 
 
 def find_first_rows(number: NDArray[np.intp], count: int) -> NDArray[np.intp]:
@@ -131,4 +138,4 @@ def find_positions(table: Blocks, values: Blocks) -> NDArray[np.intp]:
         where[inverse[: len(table)]] = np.arange(len(table))
         return where[inverse[len(table) :]]
     nearest = np.minimum(np.searchsorted(high, values[:, 0]), len(table) - 1)
-    return np.where((table[nearest] == values).all(axis=1), nearest, -1)
+    return np.where(differ(table.take(nearest, axis=0), values), -1, nearest)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import io
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
 from labelguard.spelling import suggest
@@ -166,6 +168,24 @@ def hash_file(path: Path) -> str:
     """Return the digest of a file, of which a piece at a time is in memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class HashedFile(io.BufferedWriter):
+    """A new file, written from start to end; its digest needs no second reading."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "xb"))
+        self._sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        self._sha256.update(data)
+        return super().write(data)
+
+    @property
+    def digest(self) -> str:
+        """Return what `hash_file` would of all that was written."""
+        return self._sha256.hexdigest()
 
 
 def hash_files(directory: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:

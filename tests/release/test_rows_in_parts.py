@@ -21,6 +21,7 @@ from support.twice import Twice
 import labelguard as lg
 from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError, ProjectError
+from labelguard.inputs import stager
 from labelguard.release import drawn
 from labelguard.release.pairs_file import compute_item_keys, read_preference_pairs
 from labelguard.release.rows import ROWS, find_rows_path, list_files
@@ -267,3 +268,28 @@ def test_a_worker_that_stops_in_the_middle_leaves_no_part(tmp_path, monkeypatch)
     made = lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
     assert made.id == begun.name.partition(".")[0] and not begun.exists()
     assert overview.verify(project.state).ok
+
+
+def test_a_bucket_of_many_texts_is_put_in_order_a_part_of_it_at_a_time(
+    releases, tmp_path, monkeypatch
+):
+    joined = []
+
+    def join(sources, schema, join=drawn._join_sources):
+        joined.append(sources)
+        return join(sources, schema)
+
+    monkeypatch.setattr(drawn, "_join_sources", join)
+    monkeypatch.setattr(drawn, "_MOST_TEXTS", 100)
+    path = release(tmp_path / "p", monkeypatch, **RR).path
+    assert len(joined) > 64
+    here, there = (pl.read_parquet((where / ROWS).read_bytes()) for where in (path, releases[1]))
+    assert here.equals(there)
+
+
+def test_labelers_beyond_those_that_arrow_looks_up_are_numbered_alike(
+    releases, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(stager, "_FIRST_LABELERS", 2)
+    path = release(tmp_path / "p", monkeypatch, **RR, buckets=64).path
+    assert files(path) == files(releases[1])

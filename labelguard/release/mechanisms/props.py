@@ -116,7 +116,7 @@ class Relabelling(Mechanism[PreparedStages]):
         self, context: ReleaseContext, prepared: PreparedStages, grant: Grant, map_path: Path | None
     ) -> None:
         """Draw as `rr` does."""
-        draw_labels(context, prepared, grant, map_path)
+        draw_labels(context, prepared, grant, map_path, with_units=True)
 
     def learn(self, inputs: TrainingInputs, prepared: PreparedStages) -> PreparedStages:
         """Relabel the released rows, stage by stage."""

@@ -76,7 +76,7 @@ class Randomizing:
     go to `outcomes`, the map to `map_path`. Without it (the release was drawn before, and is being
     finished) the plan holds no new label, and the label column is not read. `coins` are of this
     release alone and end with it; `threshold` is the price of a block. `labelers`: rows say whose
-    they are; `choices`: they are pairs of choices.
+    they are; `choices`: they are pairs of choices; `with_units`: released rows say it, too.
     """
 
     staged: Path
@@ -88,12 +88,21 @@ class Randomizing:
     coins: Coins
     labelers: bool
     choices: bool
+    with_units: bool
 
 
 def draw_labels(
-    context: ReleaseContext, prepared: Prepared, grant: Grant, map_path: Path | None
+    context: ReleaseContext,
+    prepared: Prepared,
+    grant: Grant,
+    map_path: Path | None,
+    *,
+    with_units: bool = False,
 ) -> None:
-    """Draw every new label of the plan, once, into the private map begun at `map_path`."""
+    """Draw every new label of the plan, once, into the private map begun at `map_path`.
+
+    `with_units`: released rows say, in scratch space, which unit each is of.
+    """
     [price] = grant.prices.values()
     task = Randomizing(
         context.staged.rows_directory,
@@ -105,6 +114,7 @@ def draw_labels(
         Coins.fresh(),
         context.staged.labelers,
         context.staged.choices,
+        with_units,
     )
     written = sum(context.over_buckets("randomizing", randomize_bucket, task))
     buckets.check_seen(written, buckets.count_part_rows(context.outcomes))
@@ -132,16 +142,15 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     if choices is not None:
         index, label_of, value = choices.pair_released_responses(rows.index, value)
     law = (drawn[name][label_of] for name in _DRAWN[1:])
-    units = buckets.read_blocks(table, "unit")[index]
     columns = {
         "row": buckets.read_column(table, "row")[index],
         "key_hi": rows.key[label_of, 0],
         "key_lo": rows.key[label_of, 1],
-        "unit_hi": units[:, 0],
-        "unit_lo": units[:, 1],
         "value": value,
         **dict(zip(_DRAWN[1:], law, strict=True)),
     }
+    if task.with_units:
+        columns |= {name: buckets.read_column(table, name)[index] for name in _UNIT}
     law = (columns[name].astype(np.int64) for name in _DRAWN[2:])
     columns["flip_probability"] = flip_probabilities(columns["threshold"], *law)
     items = buckets.read_blocks(table, "item")[index]
@@ -150,6 +159,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     return len(items)
 
 
+_UNIT = ("unit_hi", "unit_lo")
 # Columns of the private map that a draw decides: the value, and the law that it was drawn by.
 _DRAWN = ("value", "threshold", "block_labels", "block_letters")
 
