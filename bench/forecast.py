@@ -20,7 +20,7 @@ import numpy as np
 from _measure import measure, report
 from numpy.typing import NDArray
 
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.learning.features import fit_features
 from labelguard.planner import tuning
 from labelguard.simulation import simulate
@@ -46,7 +46,7 @@ def first_choice(
     table = simulate(**config)
     laps = [clock()]
     named = "length" if spec == "random" else spec
-    pairs = read_pairs(table, features=named)
+    pairs = read_public_pairs(table, features=named)
     laps.append(clock())
     count = pairs.table.num_rows
     if spec == "random":

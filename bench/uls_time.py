@@ -105,7 +105,7 @@ def mean_gradient(problem: Any, labels: Any) -> None:
     for at in range(0, len(labels), BATCH):
         rows = np.arange(at, min(at + BATCH, len(labels)))
         target = problem._tensor(labels[rows])
-        margins = problem._margins(problem._records.pairs[rows])
+        margins = problem._first_side_margins(problem._records.pairs[rows])
         loss = soft(margins, target, torch.zeros_like(target)).sum() / len(labels)
         loss.backward()
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
 from labelguard.inputs.columns import add_labeler_column
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
 from labelguard.mechanisms.agreement import AgreementEstimate, estimate_with_gold
@@ -180,7 +180,7 @@ def score(
             f"found {provider.identity()}"
         )
     with contextlib.closing(open_executor(engine, workers, address)) as executor:
-        pairs = read_pairs(
+        pairs = read_public_pairs(
             source,
             columns=add_labeler_column(columns, labeler_column),
             features=head.features,

@@ -93,7 +93,7 @@ class Survey:
             }
         )
 
-    def list_better_answers(self) -> pl.DataFrame:
+    def list_preferred_answers(self) -> pl.DataFrame:
         """Return the answer that everyone but the canary prefers to each prompt."""
         rows = self.make_labels(WORLDS[0])
         columns = {"prompt": rows["prompt"], "better": rows["chosen"]}
@@ -260,7 +260,7 @@ class ReleaseAudit:
 def _count_better(survey: Survey, views: list[ReleaseView]) -> pl.Series:
     """Count the released labels of each labeler and run that name the better answer."""
     rows = pl.concat([view.rows.with_columns(run=run) for run, view in enumerate(views)])
-    rows = rows.join(survey.list_better_answers(), on="prompt")
+    rows = rows.join(survey.list_preferred_answers(), on="prompt")
     counts = rows.group_by("run", "labeler").agg((pl.col("chosen") == pl.col("better")).sum())
     return counts["chosen"]
 

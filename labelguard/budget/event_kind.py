@@ -150,7 +150,7 @@ class EventKind(ABC):
         """Raise `PolicyError` for terms under which no policy pays for such events."""
 
     @abstractmethod
-    def reuses_labels(self, state: str) -> bool:
+    def allows_reuse_of_labels(self, state: str) -> bool:
         """Return True if labels that a release in this state drew were released, for later such
         events.
         """

@@ -81,7 +81,7 @@ class RandomizedLabels(EventKind):
         if ties == "zero":
             raise PolicyError("--ties zero is for policies of statistics alone")
 
-    def reuses_labels(self, state: str) -> bool:
+    def allows_reuse_of_labels(self, state: str) -> bool:
         """Return True: what was drawn keeps its value, even in a release that was given up."""
         return True
 
@@ -134,7 +134,7 @@ class StatisticReleases(ClippedSums):
         """Return that of one draw."""
         return delta_of_finite_bits(epsilon)
 
-    def reuses_labels(self, state: str) -> bool:
+    def allows_reuse_of_labels(self, state: str) -> bool:
         """Return False for a release that was given up, whose labels are in no sum."""
         return state != "abandoned"
 
@@ -226,7 +226,7 @@ class TrainingRuns(ClippedSums):
         beyond = gaussian.delta_of_truncation(gaussian.MOST_COORDINATES * steps, epsilon)
         return updates * (steps * delta_of_finite_bits(epsilon) + beyond)
 
-    def reuses_labels(self, state: str) -> bool:
+    def allows_reuse_of_labels(self, state: str) -> bool:
         """Nothing: a run begins with the base model, and learns from all labels."""
         return False
 

@@ -215,7 +215,7 @@ def complete_releases(
     return []
 
 
-def complete_releases_or_files(
+def complete_releases_else_files(
     context: click.Context, option: click.Parameter, typed: str
 ) -> list[CompletionItem]:
     """Releases, else files: where a directory with a copy of one may be named."""

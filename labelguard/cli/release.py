@@ -12,7 +12,7 @@ from labelguard.cli.budget import print_verification
 from labelguard.cli.options import (
     HELP,
     complete_releases,
-    complete_releases_or_files,
+    complete_releases_else_files,
     declared_options,
     destination_options,
     file_option,
@@ -127,7 +127,7 @@ def _print_head(value: Coefficients) -> None:
 
 @release.command("show")
 @click.argument(
-    "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_or_files
+    "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_else_files
 )
 @click.option(
     "--head",
@@ -190,7 +190,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 
 @release.command("verify", short_help="Check that files are as committed.")
 @click.argument(
-    "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_or_files
+    "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_else_files
 )
 @prints(print_verification, code=choose_verification_exit_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerification:
@@ -244,7 +244,7 @@ def _print_scored(value: Scored) -> None:
 
 
 @click.command(short_help="Label new pairs by a release's head.")
-@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
+@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @inputs_argument()
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
 @reading_options("columns", "format", "split", "question")
@@ -282,7 +282,7 @@ def _print_leaderboard(value: Leaderboard) -> None:
 
 
 @click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")
-@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
+@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
 @file_option("board.html", help="Also write it to FILE: .html, .md, .json, .png or .svg.")
 @prints(_print_leaderboard, project=True)
@@ -332,7 +332,7 @@ def _print_agreement(value: Agreement) -> None:
 
 
 @click.command(short_help="How labelers agree, from released labels.")
-@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
+@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @click.option(
     "--gold",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -10,7 +10,7 @@ import click
 
 from labelguard.cli.options import (
     HELP,
-    complete_releases_or_files,
+    complete_releases_else_files,
     directory_option,
 )
 from labelguard.cli.terminal import (
@@ -285,7 +285,7 @@ def _print_exported(value: ExportResult) -> None:
 
 
 @click.command("export", short_help="Write a release for another trainer.")
-@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
+@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @click.option(
     "--to",
     type=_Trainer(get_args(FrameworkName)),

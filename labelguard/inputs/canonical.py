@@ -135,7 +135,7 @@ def keep_chat_members(structure: object) -> object:
 def merge_content_types(contents: Iterable[Content]) -> Content:
     """Return the content that holds every value of all of them, text if there is none."""
     types = list(contents)
-    return reduce(_merge_two_contents, types) if types else TEXT
+    return reduce(_merge_alike_contents, types) if types else TEXT
 
 
 def content_type_sql(content: Content) -> str:
@@ -301,7 +301,7 @@ def _parse_content_and_members(
     return content, frozenset(known) - frozenset(required)
 
 
-def _merge_two_contents(first: Content, second: Content) -> Content:
+def _merge_alike_contents(first: Content, second: Content) -> Content:
     parts = {first.parts, second.parts} - {None}
     if first.chat != second.chat or len(parts) > 1:
         raise NotContent

@@ -226,7 +226,7 @@ def _find_distinct_in_bucket(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray
     return line, of_row
 
 
-def read_pairs(
+def read_public_pairs(
     source: Input,
     *,
     columns: Mapping[str, str] | None = None,

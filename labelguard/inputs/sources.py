@@ -281,7 +281,7 @@ def _list_directory_files(directory: Path, split: str | None) -> tuple[list[Path
         and _find_file_type(path)
         and not path.name.startswith((".", "_"))
         and path.name not in _METADATA
-        and not (path.suffix == ".arrow" and _is_cache(path))
+        and not (path.suffix == ".arrow" and _is_leftover_arrow_file(path))
     )
     # Beside data of another type, .json holds what is said of the data.
     files = [path for path in files if ".json" not in path.suffixes] or files
@@ -294,7 +294,7 @@ def _list_directory_files(directory: Path, split: str | None) -> tuple[list[Path
     return files, bool(splits)
 
 
-def _is_cache(path: Path) -> bool:
+def _is_leftover_arrow_file(path: Path) -> bool:
     """Return whether an Arrow file is a leftover of `datasets`, not data of its directory."""
     try:
         listed = json.loads(path.with_name("state.json").read_bytes())["_data_files"]

@@ -68,7 +68,7 @@ class WordFeatures(FittedProvider):
             raise InvalidLabels("features text: no response holds a word of two letters or more")
         idf = np.log((1 + len(responses)) / (1 + documents[columns])) + 1
         self._state = {"columns": columns, "idf": idf.astype(np.float32)}
-        self._state["components"] = _components(self._weigh(_evenly_spaced(counts)))
+        self._state["components"] = _right_singular_vectors(self._weigh(_evenly_spaced(counts)))
 
     def __call__(self, pairs: pa.Table) -> Features:
         """Return the difference of the two responses' components, shape (n, d), float32.
@@ -125,7 +125,7 @@ def _evenly_spaced(counts: csr_matrix) -> csr_matrix:
     return counts[np.arange(FACTORISED_TEXTS) * texts // FACTORISED_TEXTS]
 
 
-def _components(weighted: csr_matrix) -> Features:
+def _right_singular_vectors(weighted: csr_matrix) -> Features:
     """Return the leading right singular vectors (d, c), float32; d <= 128 is at most the rank."""
     from sklearn.utils.extmath import randomized_svd
 

@@ -185,7 +185,7 @@ class Ledger:
             entries = journal.read_entries(connection)
             self._refuse_fault(
                 verification.find_terms_fault(connection, entries)
-                or verification.find_uses_fault(connection, entries, active.id, charge.event)
+                or verification.find_total_uses_fault(connection, entries, active.id, charge.event)
             )
             allowance = active.allowance_ids[charge.event]
             prices = policies.store_prices(connection, allowance, charge.prices)

@@ -53,7 +53,7 @@ def find_terms_fault(connection: sa.Connection, entries: Sequence[journal.Entry]
     return broken or _find_policy_fault(connection, read) or _find_price_fault(connection, read)
 
 
-def find_uses_fault(
+def find_total_uses_fault(
     connection: sa.Connection, entries: Sequence[journal.Entry], policy: int, event: str
 ) -> str | None:
     """Return what does not hold of all uses of an event together under a policy, or None.

@@ -83,7 +83,7 @@ def estimate_between_labelers(
     noisy = p * rows.noise
     both = (np.bincount(where, noisy) ** 2 - np.bincount(where, noisy**2)) / 2
     variance = float(noisy @ (one[where] - p) ** 2 + both.sum())
-    return _interval_of_mean(
+    return _agreement_interval_of_mean_sign(
         float(summed.sum()) / information,
         math.sqrt(max(0.0, variance)) / information,
         _largest_block_shift(a, others, rows.size) / information,
@@ -115,7 +115,7 @@ def estimate_with_items_as_units(
     sums = np.where(pairs > 0, (np.bincount(where, np.asarray(x, np.float64)) ** 2 - labels) / 2, 0)
     variance = float((second * pairs) ** 2 @ (1 - second**2))
     move = np.abs(second) * pairs * (1 + np.abs(second))
-    return _interval_of_mean(
+    return _agreement_interval_of_mean_sign(
         float(second @ sums) / information,
         math.sqrt(variance) / information,
         float(move[second < 1].max(initial=0.0)) / information,
@@ -143,7 +143,7 @@ def estimate_with_gold(
     information = float(a @ a)
     if information <= 0:
         return None
-    return _interval_of_mean(
+    return _agreement_interval_of_mean_sign(
         float(a @ (x * g)) / information,
         math.sqrt(float(a**2 @ rows.noise)) / information,
         _largest_block_shift(a, np.ones(len(a)), rows.size) / information,
@@ -160,7 +160,7 @@ def _largest_block_shift(a: Floats, weight: Floats, size: NDArray[np.int64]) -> 
     return float((together * a * (1 + a) * weight)[a < 1].max(initial=0.0))
 
 
-def _interval_of_mean(
+def _agreement_interval_of_mean_sign(
     mean: float, error: float, step: float, *, comparisons: int, items: int
 ) -> AgreementEstimate:
     """Return the estimate from a mean of ±1 with its standard error, and the most that one coin can

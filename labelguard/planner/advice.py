@@ -115,7 +115,7 @@ def describe_recommendation(
     `automatic` is what `--mechanism auto` takes, `plain` a head without privacy, or None where no
     head can learn, `units` how many of `unit` are protected, `command` what releases labels so.
     """
-    refusal = explain_refusal(forecast if plain else None, units, unit)
+    refusal = explain_no_recommendation(forecast if plain else None, units, unit)
     good = refusal is None
     words = refusal or _describe_expectation(forecast, plain, unit)
     return Recommendation(
@@ -175,7 +175,7 @@ def _describe_expectation(forecast: Forecast, plain: Forecast | None, unit: str)
     return words
 
 
-def explain_refusal(forecast: Forecast | None, units: int, unit: str) -> str | None:
+def explain_no_recommendation(forecast: Forecast | None, units: int, unit: str) -> str | None:
     """Say why nothing is recommended, if so; without a forecast by the number of units alone."""
     if units < FEWEST:
         return f"nothing is recommended for {pluralize(units, NOUNS[unit])}"
@@ -394,7 +394,7 @@ def draw_accuracy(plan: PlanResult) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     chosen = [one.mechanism or one.automatic for one in plan.recommended]
-    for line, color in _best_forecasts(plan):
+    for line, color in _best_forecasts_with_colors(plan):
         best = line[0].mechanism == max(chosen, key=chosen.count)
         epsilons = [f.epsilon or 0.0 for f in line]
         means = [f.accuracy.mean for f in line]
@@ -423,7 +423,7 @@ def draw_accuracy(plan: PlanResult) -> bytes:
     return buffer.getvalue()
 
 
-def _best_forecasts(plan: PlanResult) -> Iterator[tuple[list[Forecast], str]]:
+def _best_forecasts_with_colors(plan: PlanResult) -> Iterator[tuple[list[Forecast], str]]:
     """Yield the forecasts of each mechanism, with a color; randomized response under its best
     bounds.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, choose_usual_delta
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs.columns import add_labeler_column
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.learning.features import (
     PairFeatures,
@@ -97,7 +97,7 @@ def plan(
     _check_options(unit, max_labels_per_labeler, bad_rows, periods)
     named, prior, features = bool(features), Prior(agreement), features or default_features()
     with contextlib.closing(open_executor(engine, workers, address)) as executor:
-        pairs = read_pairs(
+        pairs = read_public_pairs(
             source,
             columns=columns,
             question=question,

@@ -247,7 +247,7 @@ class Trial:
         shrunk = 1 / (information + ridge)
         return self._single_head(total * shrunk, variance * shrunk**2)
 
-    def user_wise_head(self, shape: Shape, noise: Noise) -> Heads:
+    def approximate_user_wise_head(self, shape: Shape, noise: Noise) -> Heads:
         """Return the head of a run of user-wise DP-SGD with root weighting, one of one head.
 
         To first order in its coefficients a run is a ridge fit of the mean of its steps' noisy
@@ -435,5 +435,5 @@ class Worlds:
 
     def user_wise(self, epsilon: float, noise: Noise, shape: Shape) -> Forecast:
         """Return a run of user-wise DP-SGD, the mean of whose steps has this noise."""
-        scores = self.score_head(lambda trial: trial.user_wise_head(shape, noise), 0)
+        scores = self.score_head(lambda trial: trial.approximate_user_wise_head(shape, noise), 0)
         return Forecast("uls", epsilon, *scores, shape, noise)

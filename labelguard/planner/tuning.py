@@ -202,7 +202,10 @@ class _ForecastTerms:
         return _Comparison(epsilon, shape, noise, accuracies[:, 0], tried)
 
     def user_wise(self, worlds: Worlds, epsilon: float) -> Forecast:
-        """Return a run of `uls` in each of the periods (`Trial.user_wise_head` has its noise)."""
+        """Return a run of `uls` in each of the periods.
+
+        `Trial.approximate_user_wise_head` has its noise.
+        """
         noise = Noise("gaussian", gaussian.calibrate(epsilon, self.delta, self.periods))
         return worlds.user_wise(
             epsilon, noise, worlds.public.directions.choose_shape(lambda _: noise)

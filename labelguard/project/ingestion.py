@@ -265,7 +265,7 @@ class _Ingestion:
         """
         is_due = self.opened.ledger.read(sources.has_unpruned_deletions)
         is_over = retention.parse_retention_period(self.opened.project.ingest) is not None
-        count = retention.forget_answers(self.opened, self._epoch) if is_due or is_over else 0
+        count = retention.forget_due_answers(self.opened, self._epoch) if is_due or is_over else 0
         # Always: a job that ended right here may have left what it took out.
         self.opened.synchronize(self._epoch)
         return replace(result, forgotten=result.forgotten + count)

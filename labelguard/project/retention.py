@@ -46,7 +46,7 @@ def parse_retention_period(settings: Mapping[str, object]) -> timedelta | None:
     return None if keep is None else timedelta(days=int(keep[:-1]))
 
 
-def forget_answers(opened: OpenProject, epoch: int) -> int:
+def forget_due_answers(opened: OpenProject, epoch: int) -> int:
     """Take out of segments what is to be forgotten; return the number of released answers."""
     keep, files = parse_retention_period(opened.project.ingest), opened.answers.files
     # What is not later is old enough, as `clock.now` tells times; nothing is, if "".

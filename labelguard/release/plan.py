@@ -374,7 +374,7 @@ def _explain_discouragement(resolved: ResolvedRequest, units: int) -> str | None
     bound = resolved.request.max_labels_per_labeler
     open_bound = bound is None or resolved.request.mechanism == AUTO
     forecast = resolved.forecast if open_bound else None
-    return advice.explain_refusal(forecast, units, resolved.policy.unit)
+    return advice.explain_no_recommendation(forecast, units, resolved.policy.unit)
 
 
 def _list_warnings(

@@ -70,9 +70,9 @@ from labelguard.release.request import (
     ReleaseRequest,
     check_option_names,
     describe_input,
+    quarantine_bad_rows,
     request_release,
     resolve_source,
-    set_aside_bad_rows,
 )
 from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
 from labelguard.release.writer import Release, check_output, check_output_is_empty
@@ -228,7 +228,7 @@ class Run:
         learned = find_releases_of_settings(self.mechanism.settings())
         grant = self.charge(source, plan, prepared, epoch)
         grant = self.draw(prepared, grant, epoch)
-        self.notes += set_aside_bad_rows(self.project, self.context.staged, grant.release.id)
+        self.notes += quarantine_bad_rows(self.project, self.context.staged, grant.release.id)
         facts = capture_card_facts(self.context, plan.rows, grant)
         if learned:
             facts["learned_from"] = [asdict(one) for one in learned]
@@ -297,11 +297,11 @@ class Run:
         policy, staged = self.resolved.policy, self.context.staged
         begun = record if record and record.state != "committed" else None
         drawn = begun if begun and begun.state == "drawn" else None
-        reuses_labels = events.find_event_kind(event).reuses_labels
+        allows_reuse_of_labels = events.find_event_kind(event).allows_reuse_of_labels
         earlier = [  # kinds of events do not know each other's labels
             released
             for released in self.ledger.releases.all()
-            if released.map and released.event == event and reuses_labels(released.state)
+            if released.map and released.event == event and allows_reuse_of_labels(released.state)
         ]
         rows = selection.plan_rows(
             staged,

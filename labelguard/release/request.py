@@ -236,7 +236,7 @@ def describe_input(staged: Staged) -> Iterator[str]:
         yield f"{pluralize(staged.refused_rows, 'row')} of {who} left out"
 
 
-def set_aside_bad_rows(project: Project, staged: Staged, release_id: str) -> Iterator[str]:
+def quarantine_bad_rows(project: Project, staged: Staged, release_id: str) -> Iterator[str]:
     """Write rows that cannot be used into the project's quarantine; yield a note on them."""
     if any(formatted.file.answers for formatted in staged.formatted):
         quarantine.write_answers_outside_domain(project.outside, staged, project.work / "outside")

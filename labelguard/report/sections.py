@@ -81,7 +81,9 @@ def describe_release_card(facts: ReportFacts, verification: Verification) -> Sec
     if card is None:
         return fill_words("altered", "release", id=facts.chosen.id)
     privacy = card["privacy"]
-    training = _strip_markdown_marks(cards.fill_block("training", train_with=card["train_with"]))
+    training = _strip_bold_and_code_marks(
+        cards.fill_block("training", train_with=card["train_with"])
+    )
     part = fill_words(
         "release",
         verification=verification,
@@ -107,13 +109,13 @@ def describe_guarantee(facts: ReportFacts, verification: Verification) -> Sectio
         facts=facts,
         verification=verification,
         promised=any(record.state != "draft" for record in facts.policies),
-        conditions=" ".join(map(_strip_markdown_marks, conditions)),
+        conditions=" ".join(map(_strip_bold_and_code_marks, conditions)),
         factor=format_odds_factor(cost.epsilon),
         right=format_best_guess_accuracy(cost.epsilon, cost.delta),
     )
 
 
-def _strip_markdown_marks(markdown: str) -> str:
+def _strip_bold_and_code_marks(markdown: str) -> str:
     """Return a sentence of a card without its marks."""
     return markdown.replace("**", "").replace("`", "")
 

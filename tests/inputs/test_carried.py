@@ -21,7 +21,7 @@ DECLARED = ("model", "language", "chosen", "topic", "score", "label")
 
 def read_pairs(source, **options):
     """Pairs of a table whose columns were declared public, unless others are."""
-    return pairs.read_pairs(source, **{"public_columns": DECLARED} | options)
+    return pairs.read_public_pairs(source, **{"public_columns": DECLARED} | options)
 
 
 def feature_rows(read):

@@ -22,7 +22,7 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.formats import FORMATS
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.text import FORMAT_NAMES
@@ -115,13 +115,13 @@ BEGINNINGS = {
 def test_the_prompt_of_dialogues_is_their_common_beginning(case):
     prompt, one, other = BEGINNINGS[case]
     for first, second in ((one, other), (other, one)):
-        table = read_pairs(as_table(dialogues(prompt + first, prompt + second))).table
+        table = read_public_pairs(as_table(dialogues(prompt + first, prompt + second))).table
         assert table["prompt"].to_pylist() == [prompt]
         assert {table["first"][0].as_py(), table["second"][0].as_py()} == {one, other}
 
 
 def staged_table(rows, **options):
-    return read_pairs(as_table(rows), **options).table
+    return read_public_pairs(as_table(rows), **options).table
 
 
 def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says():
@@ -151,7 +151,7 @@ def test_an_empty_text_is_a_response_and_a_prompt(tmp_path):
     assert staged_table([row]).select(["prompt", "first", "second"]).to_pylist() == expected
     path = tmp_path / "x.csv"
     path.write_text('labeler_id,prompt,response_a,response_b,label\nw,,"",b,1\nw,,,b,\n')
-    assert read_pairs(path).table.equals(staged_table([row]))
+    assert read_public_pairs(path).table.equals(staged_table([row]))
     ranked = {"labeler_id": "w", "prompt": "", "responses": ["", "b"], "ranks": [1, 2]}
     assert staged_table([ranked]).select(["prompt", "first", "second"]).to_pylist() == expected
 
@@ -230,12 +230,14 @@ def test_columns_of_labels_can_be_nothing_else(shape):
     columns = reading(shape).columns
     message = f"reads column {name} for labels, which are private: it cannot be"
     with pytest.raises(InvalidLabels, match=f"{message} item_id"):
-        read_pairs(source, columns={**columns, "item_id": name})
+        read_public_pairs(source, columns={**columns, "item_id": name})
     if name.startswith("score"):
         with pytest.raises(InvalidLabels, match=f"{message} a feature"):
-            read_pairs(source, columns=columns, features="columns:score", public_columns=["score"])
+            read_public_pairs(
+                source, columns=columns, features="columns:score", public_columns=["score"]
+            )
         named = {"columns": columns, "features": "columns:score", "public_columns": ["score"]}
-        found = read_pairs(source, format="pairs", **named)
+        found = read_public_pairs(source, format="pairs", **named)
         assert "feature_score" in found.table.column_names
 
 
@@ -244,22 +246,22 @@ def test_conversations_in_csv_are_json_and_no_other_text_is_one(tmp_path):
     names = ("conversation_a", "conversation_b")
     written = [row | {name: json.dumps(row[name]) for name in names} for row in battles]
     (tmp_path / "battles.csv").write_text(pl.DataFrame(written).write_csv())
-    found = read_pairs(tmp_path / "battles.csv")
-    assert found.table.to_pylist() == read_pairs(as_table(battles)).table.to_pylist()
+    found = read_public_pairs(tmp_path / "battles.csv")
+    assert found.table.to_pylist() == read_public_pairs(as_table(battles)).table.to_pylist()
     for text in ("", "hi", "[]", "{}", '["hi"]', '[{"role": "user"}]', written[0][names[0]][:-1]):
         wrong = pl.DataFrame([{**written[0], names[0]: text}, *written[1:]])
         wrong.write_csv(tmp_path / "wrong.csv")
         with pytest.raises(InvalidLabels, match=r"row 1: column conversation_a.*: not JSON"):
-            read_pairs(tmp_path / "wrong.csv")
+            read_public_pairs(tmp_path / "wrong.csv")
     pl.DataFrame([row | {names[0]: "[{'role': 1}]"} for row in written]).write_csv(
         tmp_path / "wrong.csv"
     )
     with pytest.raises(InvalidLabels, match=r"\(2 more bad rows\); mend the input$"):
-        read_pairs(tmp_path / "wrong.csv")
+        read_public_pairs(tmp_path / "wrong.csv")
     numbers = json.dumps([{"role": "user", "content": 5}] * 2)
     pl.DataFrame([{**written[0], names[0]: numbers}]).write_csv(tmp_path / "wrong.csv")
     with pytest.raises(InvalidLabels):
-        read_pairs(tmp_path / "wrong.csv")
+        read_public_pairs(tmp_path / "wrong.csv")
 
 
 def test_a_winner_of_another_name_is_named(tmp_path):
@@ -267,8 +269,8 @@ def test_a_winner_of_another_name_is_named(tmp_path):
     renamed = [{("best" if k == "winner" else k): v for k, v in r.items()} for r in battles]
     columns = {"winner": "best"}
     for source in (as_table(renamed), as_jsonl(renamed, tmp_path / "battles.jsonl")):
-        found = read_pairs(source, columns=columns).table
-        assert found.to_pylist() == read_pairs(as_table(battles)).table.to_pylist()
+        found = read_public_pairs(source, columns=columns).table
+        assert found.to_pylist() == read_public_pairs(as_table(battles)).table.to_pylist()
     roles = lg.inspect(as_table(renamed), columns=columns).roles
     assert [role.column for role in roles if role.role == "label"] == ["best"]
     told = ({"winner": "bets"}, r"no column 'bets' \(given for winner\) \(did you mean 'best'\?\)")
@@ -276,9 +278,9 @@ def test_a_winner_of_another_name_is_named(tmp_path):
     there = ({"winner": "language"}, "column winner is there beside language")
     for (given, message), source in ((told, renamed), (both, renamed), (there, battles)):
         with pytest.raises(InvalidLabels, match=message):
-            read_pairs(as_table(source), columns=given)
+            read_public_pairs(as_table(source), columns=given)
     with pytest.raises(InvalidLabels, match="or name it: --columns winner=best"):
-        read_pairs(as_table(renamed), columns={"label": "best"})
+        read_public_pairs(as_table(renamed), columns={"label": "best"})
 
 
 def test_who_labeled_is_asked_for_by_the_files_own_columns():
@@ -289,7 +291,7 @@ def test_who_labeled_is_asked_for_by_the_files_own_columns():
             for row in rows("arena", ["a", "b"])
         ]
         with pytest.raises(InvalidLabels) as refused:
-            read_pairs(as_table(battles))
+            read_public_pairs(as_table(battles))
         assert f"no column labeler_id{near};" in str(refused.value)
         assert f"found: {shown.replace('anno', name)}" in str(refused.value)
 
@@ -297,10 +299,10 @@ def test_who_labeled_is_asked_for_by_the_files_own_columns():
 def test_what_a_format_makes_cannot_be_named():
     source = as_table(rows("arena", ["a", "b"]))
     with pytest.raises(InvalidLabels, match="format arena makes response_a of conversation_a"):
-        read_pairs(source, columns={"response_a": "conversation_b"})
+        read_public_pairs(source, columns={"response_a": "conversation_b"})
     with pytest.raises(InvalidLabels, match="format hh-rlhf makes prompt of chosen or rejected"):
         columns = {"prompt": "labeler_id"}
-        read_pairs(as_table(dialogues("a", "b")), columns=columns, format="hh-rlhf")
+        read_public_pairs(as_table(dialogues("a", "b")), columns=columns, format="hh-rlhf")
 
 
 def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first():
@@ -310,29 +312,29 @@ def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first():
         for row in dialogues
     ]
     columns = {"chosen": "won", "rejected": "lost", "labeler_id": "worker"}
-    found = read_pairs(as_table(renamed), columns=columns)
-    assert found.table.equals(read_pairs(as_table(dialogues)).table)
+    found = read_public_pairs(as_table(renamed), columns=columns)
+    assert found.table.equals(read_public_pairs(as_table(dialogues)).table)
     battles = [
         row | {"judge": "the same", "worker": row["judge"]} for row in rows("arena", ["a"] * 3)
     ]
-    assert read_pairs(as_table(battles)).rows.units == 1
-    assert read_pairs(as_table(battles), columns={"labeler_id": "worker"}).rows.units == 3
+    assert read_public_pairs(as_table(battles)).rows.units == 1
+    assert read_public_pairs(as_table(battles), columns={"labeler_id": "worker"}).rows.units == 3
 
 
 def test_conversations_of_other_names_are_read_as_arena():
     battles = rows("arena", ["a", "b"])
     sides = {"conversation_a": "conversation a", "conversation_b": "conversation b"}
     renamed = [{sides.get(name, name): row[name] for name in row} for row in battles]
-    found = read_pairs(as_table(renamed), columns=sides)
-    assert found.table.equals(read_pairs(as_table(battles)).table)
+    found = read_public_pairs(as_table(renamed), columns=sides)
+    assert found.table.equals(read_public_pairs(as_table(battles)).table)
     with pytest.raises(InvalidLabels, match="no column 'conversation c'"):
-        read_pairs(as_table(renamed), columns={**sides, "conversation_b": "conversation c"})
+        read_public_pairs(as_table(renamed), columns={**sides, "conversation_b": "conversation c"})
 
 
 def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are():
     def refusal(source):
         with pytest.raises(InvalidLabels) as refused:
-            read_pairs(source, columns={"labeler_id": "worker"})
+            read_public_pairs(source, columns={"labeler_id": "worker"})
         return str(refused.value)
 
     columns = "question_id, model_a, model_b, winner, judge, conversation_a, conversation_b, turn, "
@@ -351,12 +353,12 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
     labeler = SHAPES[shape].labeler
     nameless = [{k: v for k, v in row.items() if k != labeler} for row in rows(shape, ["a"])]
     with pytest.raises(InvalidLabels) as caught:
-        read_pairs(as_table(nameless))
+        read_public_pairs(as_table(nameless))
     message = str(caught.value)
     assert "--labeler-column NAME" in message and "\n" not in message
     assert FORMATS[shape].labelers in message
     assert "--unit item protects each pair that was compared instead of each person" in message
-    assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
+    assert read_public_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 
 def test_an_instruction_is_the_prompt_and_its_input_is_below_it(tmp_path):
@@ -364,29 +366,29 @@ def test_an_instruction_is_the_prompt_and_its_input_is_below_it(tmp_path):
     for given, prompt in ((None, "Add up."), ("", "Add up."), ("2 + 3", "Add up.\n2 + 3")):
         row = {"labeler_id": "w", **texts, "input": given}
         for columns in ({}, {"prompt": "instruction"}):
-            table = read_pairs(as_jsonl([row], tmp_path / "a.jsonl"), columns=columns).table
+            table = read_public_pairs(as_jsonl([row], tmp_path / "a.jsonl"), columns=columns).table
             assert table["prompt"].to_pylist() == [prompt]
             assert table["first"].to_pylist() == ["It is 5."]
     with pytest.raises(InvalidLabels, match="column input: expected text"):
-        read_pairs(as_table([{"labeler_id": "w", **texts, "input": 5}]))
+        read_public_pairs(as_table([{"labeler_id": "w", **texts, "input": 5}]))
 
 
 @pytest.mark.parametrize("name", ["question", "Query", "context", "input", "conversations"])
 def test_sides_are_no_whole_dialogues_where_another_column_is_evidently_the_prompt(name):
     found = as_table(dialogues("It is 5.", "It is 6.", **{name: "2 + 3?"}))
     with pytest.raises(InvalidLabels, match=f"column {name} may be the prompt: .* prompt={name}"):
-        read_pairs(found)
-    named = read_pairs(found, columns={"prompt": name}).table
+        read_public_pairs(found)
+    named = read_public_pairs(found, columns={"prompt": name}).table
     assert named["prompt"].to_pylist() == ["2 + 3?"]
-    assert read_pairs(found, format="hh-rlhf").table["prompt"].to_pylist() == ["It is"]
+    assert read_public_pairs(found, format="hh-rlhf").table["prompt"].to_pylist() == ["It is"]
 
 
 def test_a_format_that_is_named_must_fit(tmp_path):
     source = as_table(rows("pairs", ["a"]))
     with pytest.raises(InvalidLabels, match="table: not of format helpsteer"):
-        read_pairs(source, format="helpsteer")
+        read_public_pairs(source, format="helpsteer")
     with pytest.raises(InvalidLabels, match=r"unknown format 'arenas' \(did you mean 'arena'\?\)"):
-        read_pairs(source, format="arenas")
+        read_public_pairs(source, format="arenas")
     bare = [{k: v for k, v in row.items() if k != "winner"} for row in rows("arena", ["a"])]
     options = StagingOptions(Reading({}), "files")
     with pytest.raises(InvalidLabels, match="arena reads labels from column winner, which is not"):

@@ -76,13 +76,13 @@ def test_rows_of_an_object_that_changed_are_not_set_aside(s3, tmp_path, monkeypa
     frame = pl.DataFrame(ROWS)
     put(s3, "a/0", frame)
     put(s3, "a/1", frame[:2].with_columns(labeler_id=pl.lit("")))
-    whole = privatize.set_aside_bad_rows
+    whole = privatize.quarantine_bad_rows
 
     def change(*inputs):
         put(s3, "a/1", frame[:7])
         return whole(*inputs)
 
-    monkeypatch.setattr(privatize, "set_aside_bad_rows", change)
+    monkeypatch.setattr(privatize, "quarantine_bad_rows", change)
     project = lg.init(tmp_path)
     with pytest.raises(InvalidLabels, match=r"a/1.parquet: it was written anew meanwhile"):
         lg.privatize("s3://labels-here/a", project=project, bad_rows="quarantine", **BUDGET)

@@ -18,7 +18,7 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import sources
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import buckets as segments
@@ -183,7 +183,7 @@ def test_single_labels_are_named_whether_or_not_a_label_is_there(texts, tmp_path
         for act, path in (
             (lg.inspect, "x.parquet"),
             (lg.inspect, "x.jsonl"),
-            (read_pairs, "x.jsonl"),
+            (read_public_pairs, "x.jsonl"),
         ):
             with pytest.raises(InvalidLabels, match=r"thumbs up or down\) are not") as error:
                 act(tmp_path / path)

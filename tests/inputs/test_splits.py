@@ -14,7 +14,7 @@ import pytest
 from support.published import arena, as_jsonl, as_table, pairs
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import resolve_input
 
 TRAIN, TEST = as_table(pairs(["a", "b", "a"])), as_table(pairs(["b", "a"] * 4))
@@ -67,26 +67,26 @@ def test_one_of_several_splits_must_be_named(case, tmp_path):
     source = make(tmp_path / "set")
     message = f"splits (train[a-z_]*, {other}|{other}, train[a-z_]*); choose one, as in --split"
     with pytest.raises(InvalidLabels, match=message):
-        read_pairs(source)
+        read_public_pairs(source)
     with pytest.raises(InvalidLabels, match="'dev'"):
-        read_pairs(source, split="dev")
-    assert len(read_pairs(source, split=other).rows) == TEST.num_rows
+        read_public_pairs(source, split="dev")
+    assert len(read_public_pairs(source, split=other).rows) == TEST.num_rows
 
 
 def test_one_split_alone_need_not_be_named(tmp_path):
     pq.write_table(TRAIN, tmp_path / "train-00000-of-00001.parquet")
-    assert len(read_pairs(tmp_path).rows) == TRAIN.num_rows
-    assert len(read_pairs(tmp_path, split="train").rows) == TRAIN.num_rows
-    assert len(read_pairs({"train": TRAIN}).rows) == TRAIN.num_rows
+    assert len(read_public_pairs(tmp_path).rows) == TRAIN.num_rows
+    assert len(read_public_pairs(tmp_path, split="train").rows) == TRAIN.num_rows
+    assert len(read_public_pairs({"train": TRAIN}).rows) == TRAIN.num_rows
 
 
 def test_files_that_do_not_all_look_like_splits_are_one_dataset(tmp_path):
     source = files(tmp_path, "monday.jsonl", "test.jsonl")
     assert len(resolve_input(source)) == 2
     with pytest.raises(InvalidLabels, match="--split test: the input has no splits; leave it out"):
-        read_pairs(source, split="test")
+        read_public_pairs(source, split="test")
     with pytest.raises(InvalidLabels, match="has no splits"):
-        read_pairs(TRAIN, split="train")
+        read_public_pairs(TRAIN, split="train")
 
 
 def test_what_is_said_of_a_dataset_is_no_data(tmp_path):
@@ -100,23 +100,29 @@ def test_a_dataset_is_read_in_its_own_order_and_selection():
     datasets = pytest.importorskip("datasets")
     rows = pairs(["a", "b", "a", "b"])
     dataset = datasets.Dataset.from_list(rows)
-    assert read_pairs(dataset).table.equals(read_pairs(as_table(rows)).table)
+    assert read_public_pairs(dataset).table.equals(read_public_pairs(as_table(rows)).table)
     half = dataset.select([3, 1]).with_format("numpy", columns=["prompt"])
-    assert sorted(read_pairs(half).table["prompt"].to_pylist()) == ["What of 1?", "What of 3?"]
+    assert sorted(read_public_pairs(half).table["prompt"].to_pylist()) == [
+        "What of 1?",
+        "What of 3?",
+    ]
     both = datasets.DatasetDict({"train": dataset, "test": half})
     with pytest.raises(InvalidLabels, match="splits train, test; choose one, as in --split"):
-        read_pairs(both)
-    assert read_pairs(both, split="train").table.equals(read_pairs(dataset).table)
+        read_public_pairs(both)
+    assert read_public_pairs(both, split="train").table.equals(read_public_pairs(dataset).table)
     with pytest.raises(InvalidLabels, match="load it without streaming=True"):
-        read_pairs(dataset.to_iterable_dataset())
+        read_public_pairs(dataset.to_iterable_dataset())
 
 
 def run_with_input(content, code):
-    program = f"from labelguard.inputs.pairs import read_pairs\n{code}"
+    program = f"from labelguard.inputs.pairs import read_public_pairs\n{code}"
     return subprocess.run([sys.executable, "-c", program], input=content, capture_output=True)
 
 
-TWICE = "print(len(read_pairs('-').rows), read_pairs('-').table.equals(read_pairs('-').table))"
+TWICE = (
+    "print(len(read_public_pairs('-').rows),"
+    " read_public_pairs('-').table.equals(read_public_pairs('-').table))"
+)
 
 
 @pytest.mark.slow
@@ -137,6 +143,6 @@ def test_standard_input_leaves_nothing_behind_and_has_a_name_in_messages(tmp_pat
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     broken = arena(["a"])
     del broken[0]["judge"]
-    found = run_with_input(json.dumps(broken).encode(), "read_pairs('-')")
+    found = run_with_input(json.dumps(broken).encode(), "read_public_pairs('-')")
     assert b"InvalidLabels: standard input: no column labeler_id" in found.stderr
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 from support.tiny_models import gpt2, tokenizer
 
 from labelguard.errors import LabelguardError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.learning.features import fit_features
 from labelguard.text import no_progress
 
@@ -87,8 +87,8 @@ def test_a_column_of_verdicts_needs_a_declaration_of_its_own():
         {"prompt": "p", "response_a": "x", "response_b": "y", "judge": 0.5, "labeler_id": "u"}
     )
     with pytest.raises(LabelguardError, match="declared public: --public-column judge"):
-        read_pairs(table, features="verdict:judge")
-    read = read_pairs(table, features="verdict:judge", public_columns=["judge"])
+        read_public_pairs(table, features="verdict:judge")
+    read = read_public_pairs(table, features="verdict:judge", public_columns=["judge"])
     assert verdicts("verdict:judge", read.table).tolist() == [0.5]
 
 

@@ -203,7 +203,7 @@ def test_what_was_deleted_goes_also_where_a_crash_came_between(tool, monkeypatch
         raise _Crash
 
     with monkeypatch.context() as patch, pytest.raises(_Crash):
-        patch.setattr(retention, "forget_answers", crash)
+        patch.setattr(retention, "forget_due_answers", crash)
         ingestion.ingest(project)
     assert labelers(project) == ["maria", "otto"]
     ingestion.ingest(project)

@@ -24,7 +24,7 @@ from support.worlds import differences
 import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.pairs import find_distinct_pairs, read_pairs
+from labelguard.inputs.pairs import find_distinct_pairs, read_public_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 
@@ -188,11 +188,14 @@ def test_names_of_items_cannot_be_confused(tmp_path):
 
 def test_pairs_are_told_apart_by_question_and_look_alike():
     table = pairs(ASKED, RANKS)
-    read, plain = read_pairs(ask_both(table), columns=NAMED), read_pairs(table)
+    read, plain = (
+        read_public_pairs(ask_both(table), columns=NAMED),
+        read_public_pairs(table),
+    )
     assert len(read.table) == 2 * len(plain.table) and len(read.rows) == 2 * len(plain.rows)
     assert read.table.column_names == plain.table.column_names
     assert read.questions is not None and plain.questions is None
-    assert read_pairs(table, question=SAFE).questions is not None
+    assert read_public_pairs(table, question=SAFE).questions is not None
 
 
 def test_further_pairs_say_their_question_too(project):

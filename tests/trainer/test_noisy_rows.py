@@ -12,7 +12,7 @@ from labelguard_trainer.training.rows import (
     COLUMNS,
     NoisyRows,
     RawLabels,
-    add_noise_columns,
+    add_loss_columns,
     read_noise_columns,
 )
 from numpy.typing import NDArray
@@ -95,7 +95,7 @@ def test_rows_that_a_loss_cannot_be_given_are_refused(dataset, loss, message):
 def test_noise_follows_its_rows_through_shuffling_and_selection():
     whole = release(flip=[k / 100 for k in range(40)])
     part = whole.shuffle(seed=3).select(range(5, 25))
-    prepared = add_noise_columns(part)
+    prepared = add_loss_columns(part)
     wanted = [int(item) / 100 for item in part["item_id"]]
     assert prepared["flip_probability"][:] == pytest.approx(wanted)
     assert prepared["item_id"][:] == part["item_id"][:]
@@ -103,14 +103,14 @@ def test_noise_follows_its_rows_through_shuffling_and_selection():
 
 def test_weights_are_over_the_rows_that_are_trained_on():
     part = release(flip=[0.0, 0.1, 0.4, 0.45]).select([1, 2])
-    assert np.mean(add_noise_columns(part, "robust")["row_weight"]) == pytest.approx(1)
+    assert np.mean(add_loss_columns(part, "robust")["row_weight"]) == pytest.approx(1)
 
 
 def test_a_prepared_data_set_is_taken_as_it_is_and_flips_are_zero_unless_it_says_them():
     table = {"target_probability": [0.25], "row_weight": [2.0], "flip_probability": [0.1]}
-    assert add_noise_columns(datasets.Dataset.from_dict(table), "robust").to_dict() == table
+    assert add_loss_columns(datasets.Dataset.from_dict(table), "robust").to_dict() == table
     del table["flip_probability"]
-    prepared = add_noise_columns(datasets.Dataset.from_dict(table))
+    prepared = add_loss_columns(datasets.Dataset.from_dict(table))
     assert [prepared[name][0] for name in COLUMNS] == [0.25, 0.0, 2.0]
 
 

@@ -16,7 +16,7 @@ from support.preferences import STATISTIC, compared
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.release.head import Head
 from labelguard.release.privatize import plan
 
@@ -202,11 +202,11 @@ def test_who_labelled_what_and_when_is_no_feature(role, renamed):
     ]
     for features, named in asked:
         with pytest.raises(InvalidLabels, match=f"column {column} is {role}: a column with a role"):
-            read_pairs(
+            read_public_pairs(
                 compare(renamed),
                 columns={**columns, **named},
                 features=features,
                 public_columns=["model", "height", column],
             )
     named = {"columns": columns, "features": "source:model", "public_columns": "model"}
-    assert read_pairs(compare(renamed), **named).table.num_rows
+    assert read_public_pairs(compare(renamed), **named).table.num_rows

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 
 Row = dict[str, Any]
 WORLDS = ((False, False, False), (False, True, False), (True, False, False), (True, True, True))
@@ -29,7 +29,7 @@ def outcome(source, **options):
     """What a reading tells: its pairs with their features, or how it ends."""
     options.setdefault("skip_bad", True)
     try:
-        read = read_pairs(source, **options)
+        read = read_public_pairs(source, **options)
     except LabelguardError as error:
         return error.exit_code, str(error)
     return read.table.to_pylist(), read.ids.to_pylist(), read.skipped
@@ -138,7 +138,7 @@ def test_a_message_does_not_say_which_type_stands_where(kinds):
 def test_a_narrow_number_in_an_array_is_no_feature_of_a_side():
     row = pair(0, "a", "b", m_chosen=0.1, m_rejected=np.array(0.1, np.float32))
     with pytest.raises(InvalidLabels, match="numbers of 64 bits"):
-        read_pairs([row], features="columns:m", public_columns=["m"])
+        read_public_pairs([row], features="columns:m", public_columns=["m"])
 
 
 def test_a_side_of_missing_numbers_is_a_side_of_nothing():
@@ -219,7 +219,7 @@ def test_directories_are_not_named_by_what_tells_a_side(directories, key, tmp_pa
             rows = [{"labeler_id": "x", "prompt": None, **sides, "label": 1}]
         lines(tmp_path / "input" / directory / "labels.jsonl", rows)
     with pytest.raises(InvalidLabels, match=f"named by {key}"):
-        read_pairs(tmp_path / "input")
+        read_public_pairs(tmp_path / "input")
 
 
 @pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])

@@ -25,7 +25,7 @@ from support.rounds import MORE_ROUNDS
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 
 PAIRS = 59
 ZONED = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -138,7 +138,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 def outcome(source, **options):
     """What the reading of an input tells: its contents in canonical order, or its message."""
     try:
-        read = read_pairs(source, skip_bad=True, **options)
+        read = read_public_pairs(source, skip_bad=True, **options)
     except LabelguardError as error:
         return error.exit_code, str(error)
     return str(read.table.schema), repr(read.table.to_pylist()), read.ids.to_pylist(), read.skipped
@@ -304,7 +304,7 @@ def test_the_type_of_a_feature_does_not_tell_its_side(kinds, swap):
         value = "0.25" if pa.types.is_string(kind) else value
         table = table.append_column(name, pa.array([value], kind))
     with pytest.raises(InvalidLabels) as refused:
-        read_pairs(table, features="columns:a", public_columns=["a"])
+        read_public_pairs(table, features="columns:a", public_columns=["a"])
     assert "a_chosen and a_rejected" in str(refused.value)
 
 
@@ -345,7 +345,7 @@ def test_whole_numbers_beside_numbers_of_64_bits_are_one_feature(kinds):
         for name, kind, value in zip(("a_chosen", "a_rejected"), kinds, values, strict=True):
             table = table.append_column(name, pa.array([value], kind))
         found.append(
-            read_pairs(table, features="columns:a", public_columns=["a"]).table.to_pylist()
+            read_public_pairs(table, features="columns:a", public_columns=["a"]).table.to_pylist()
         )
     assert found[0] == found[1]
 
@@ -355,7 +355,7 @@ def test_a_narrow_number_in_memory_is_no_feature_of_a_side(number):
     for name in ("a_chosen", "a_rejected"):
         row = dict(rows_of(("yes", "no"), (False,))[0], a_chosen=0.1, a_rejected=0.2)
         with pytest.raises(InvalidLabels, match="numbers of 64 bits"):
-            read_pairs([row | {name: number}], features="columns:a", public_columns=["a"])
+            read_public_pairs([row | {name: number}], features="columns:a", public_columns=["a"])
 
 
 def test_ids_of_parts_and_signed_addresses_make_no_new_units(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 import labelguard
 from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.project import policies
 from labelguard.report import overview
 
@@ -213,7 +213,7 @@ def test_plans_look_at_no_label(project):
     policies.new("p", **PRICE, allow=["rr:uses=1"], label_values="a=x,b=y", project=project)
     policies.activate("p", project)
     for labels in (["x", "y", "x"], [None, "z", "1"]):
-        assert len(read_pairs(pairs(labels)).table) == 3
+        assert len(read_public_pairs(pairs(labels)).table) == 3
 
 
 def test_later_policies_keep_the_rule_of_skips_and_the_condition(project):

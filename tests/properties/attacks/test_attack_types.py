@@ -17,7 +17,7 @@ import pytest
 
 import labelguard
 from labelguard.errors import LabelguardError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 
 MEMBERS: dict[str, Any] = {
     "nothing": None,
@@ -77,7 +77,7 @@ def rows_of(sides, swapped):
 def outcome(path, source, **options):
     """What the reading of an input tells: its contents in canonical order, or its message."""
     try:
-        read = read_pairs(source, **options)
+        read = read_public_pairs(source, **options)
     except LabelguardError as error:
         return str(error).replace(str(path), "")
     return str(read.table.schema), read.table.to_pylist(), read.ids.to_pylist(), read.skipped

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 
 TEXTS = (("a", "b"), ("c", "d"), ("e", "f"))
 NAN = float("nan")
@@ -36,7 +36,7 @@ def write(values, turned, kind):
 def outcome(table):
     try:
         options = {"features": "verdict:judge", "public_columns": ["judge"], "skip_bad": True}
-        read = read_pairs(table, **options)
+        read = read_public_pairs(table, **options)
     except LabelguardError as error:
         return error.exit_code, str(error)
     values = read.table["feature_judge"].to_numpy()
@@ -65,7 +65,7 @@ def test_a_signed_verdict_does_not_tell_where_the_sides_stood(values, kind):
 
 def test_the_sign_is_that_of_the_first_side():
     table = write((0.5, -2.0, 1.0), (0, 1, 0), pl.Float64)
-    read = read_pairs(table, features="verdict:judge", public_columns=["judge"]).table
+    read = read_public_pairs(table, features="verdict:judge", public_columns=["judge"]).table
     values = {row["prompt"]: row["feature_judge"] for row in read.to_pylist()}
     assert values == {"p0": 0.5, "p1": -2.0, "p2": 1.0}
 
@@ -74,7 +74,7 @@ def test_the_sign_is_that_of_the_first_side():
 def test_a_signed_verdict_is_a_number(kind):
     table = write((1, 1, 1), (0, 0, 0), pl.Int8).with_columns(pl.col("judge").cast(kind))
     with pytest.raises(InvalidLabels, match="expected numbers"):
-        read_pairs(table, features="verdict:judge", public_columns=["judge"])
+        read_public_pairs(table, features="verdict:judge", public_columns=["judge"])
 
 
 def test_a_signed_verdict_does_not_stand_beside_the_chosen_side():
@@ -82,7 +82,7 @@ def test_a_signed_verdict_does_not_stand_beside_the_chosen_side():
     table = write((0.5, -2.0, 1.0), (0, 0, 0), pl.Float64)
     table = table.rename({"response_a": "chosen", "response_b": "rejected"})
     with pytest.raises(InvalidLabels, match="no column judge_chosen and judge_rejected"):
-        read_pairs(table, features="verdict:judge", public_columns=["judge"])
+        read_public_pairs(table, features="verdict:judge", public_columns=["judge"])
 
 
 @pytest.mark.parametrize("ends", [("_a", "_b"), ("_chosen", "_rejected")])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard import extras
-from labelguard.cli.options import HELP, complete_releases_or_files, file_option
+from labelguard.cli.options import HELP, complete_releases_else_files, file_option
 from labelguard.cli.terminal import echo, format_relative_path, prints, show_progress
 from labelguard.text import pluralize
 
@@ -49,7 +49,7 @@ def _make_path_absolute(spec: str) -> str:
 
 
 release_argument = click.argument(
-    "release", metavar="RELEASE", shell_complete=complete_releases_or_files
+    "release", metavar="RELEASE", shell_complete=complete_releases_else_files
 )
 mix_option = click.option(
     "--mix",

@@ -25,7 +25,7 @@ from labelguard._version import __version__
 from labelguard.analysis.reward import Content, ReleaseReward, reward
 from labelguard.clock import format_time
 from labelguard.errors import LabelguardError
-from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import card as cards
@@ -200,7 +200,7 @@ def _label_pairs(source: ReleaseReward, pairs: pa.Table, pairing: Pairing) -> pa
     """Return the rows of a release, sorted by item, each with the side that the reward prefers."""
     if not pairs.num_rows:
         raise LabelguardError("all responses to each prompt are equal: raise the temperature")
-    distinct = read_pairs(pairs, unit="none")
+    distinct = read_public_pairs(pairs, unit="none")
     prompts = distinct.table["prompt"].to_pylist()
     first, second = (
         source.score(prompts, distinct.table[s].to_pylist()) for s in ("first", "second")

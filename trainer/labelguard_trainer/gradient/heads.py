@@ -238,7 +238,7 @@ class HeadRun:
         """Log-odds that the first side is preferred, for every pair, (pairs,)."""
         return self.scale * problem.margins()
 
-    def finish_release(
+    def add_model_and_further_labels(
         self,
         context: ReleaseContext,
         problem: HeadProblem,

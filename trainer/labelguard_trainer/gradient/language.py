@@ -38,16 +38,16 @@ class LanguageProblem(ModelProblem):
         margins = np.zeros(len(self._sides.token_counts))
         with torch.no_grad():
             for pairs in self._batch_by_length():
-                margins[pairs] = self._margins(pairs).double().cpu().numpy()
+                margins[pairs] = self._first_side_margins(pairs).double().cpu().numpy()
         return margins
 
     def _loss(self, step: StepRecords, part: slice, labels: Floats) -> Tensor:
         records = step.rows[part]
         target, weight = self._tensor(labels[records]), self._tensor(step.weights[part])
-        margins = self._margins(self._records.pairs[records])
+        margins = self._first_side_margins(self._records.pairs[records])
         return (weight * soft(margins, target, torch.zeros_like(target))).sum()
 
-    def _margins(self, pairs: Indices) -> Tensor:
+    def _first_side_margins(self, pairs: Indices) -> Tensor:
         """z of k pairs, shape (k,)."""
         sides = self._score_sides(pairs)
         if self._reference is not None:

@@ -132,7 +132,7 @@ class LanguageRun:
         """Of the model, as it is."""
         return problem.margins()[: self.pairs]
 
-    def finish_release(
+    def add_model_and_further_labels(
         self,
         context: ReleaseContext,
         problem: LanguageProblem,

@@ -69,7 +69,7 @@ class LearnerRun(Protocol):
     def predict_log_odds(self, problem: Any) -> NDArray[np.float64]:
         """Log-odds that the first side is preferred, for every pair that it labels."""
 
-    def finish_release(
+    def add_model_and_further_labels(
         self, context: ReleaseContext, problem: Any, pairs: DistinctPairs, finished: Finished
     ) -> Finished:
         """Add the model that `problem` has become, and the labels that it gives further pairs."""
@@ -233,7 +233,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         write_pair_labels(context, prepared.plan, prepared.pairs, probability)
         facts = card(context, self.options, prepared.run, steps, learner.card_facts)
         finished = Finished(facts, ((context.staged, context.outcomes),))
-        return learner.finish_release(context, problem, prepared.pairs, finished)
+        return learner.add_model_and_further_labels(context, problem, prepared.pairs, finished)
 
 
 def _make_seal(context: ReleaseContext, grant: Grant, run: NoisyRun) -> Callable[[bytes], bytes]:

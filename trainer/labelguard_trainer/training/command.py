@@ -11,7 +11,7 @@ import click
 
 from labelguard.cli.options import (
     HELP,
-    complete_releases_or_files,
+    complete_releases_else_files,
     destination_options,
     directory_option,
     project_option,
@@ -46,7 +46,7 @@ def train_group() -> None:
 def _add_training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what both kinds of model take."""
     options = (
-        click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files),
+        click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files),
         click.option(
             "--model",
             required=True,

@@ -24,7 +24,7 @@ from labelguard_trainer import losses
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.dpo import is_in_memory_only
 from labelguard_trainer.training.noisy import BatchNoise, NoisyConfig, NoisyTraining
-from labelguard_trainer.training.rows import add_noise_columns
+from labelguard_trainer.training.rows import add_loss_columns
 
 
 @dataclass
@@ -77,7 +77,7 @@ class KTOTrainer(NoisyTraining, trl.KTOTrainer):
         guard.check_rows(dataset, args)
         guard.check_chat_template(dataset, processing_class)
         answers = 2 * len(dataset)
-        dataset = add_noise_columns(dataset, args.preference_loss, non_private=args.non_private)
+        dataset = add_loss_columns(dataset, args.preference_loss, non_private=args.non_private)
         dataset = unpair_preference_dataset(dataset).shuffle(seed=args.seed)
         dataset = trl.KTOTrainer._prepare_dataset(self, dataset, processing_class, args, name)
         if name == "train":

@@ -29,7 +29,7 @@ from labelguard_trainer.training.rows import (
     TARGET,
     WEIGHT,
     PreferenceLoss,
-    add_noise_columns,
+    add_loss_columns,
 )
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
@@ -226,7 +226,7 @@ class NoisyTraining(_BaseTrainer):
         dataset = guard.drop_equal_sides(dataset, args, rows, name)
         if name == "train":
             self.left_out = rows - len(dataset)
-        return add_noise_columns(dataset, args.preference_loss, non_private=args.non_private)
+        return add_loss_columns(dataset, args.preference_loss, non_private=args.non_private)
 
     def _tokenize_all(self, dataset: Any) -> Any:
         """Return all rows of a data set that is to be scored; what is too long is cut in its

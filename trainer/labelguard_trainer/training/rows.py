@@ -93,7 +93,7 @@ def read_noise_columns(dataset: Any) -> dict[str, Any]:
     return {name: table[name] if name in present else absent for name in NOISE_COLUMNS}
 
 
-def add_noise_columns(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
+def add_loss_columns(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
     """Return a `datasets.Dataset` with `COLUMNS`, by `NoisyRows.from_columns`, weights over the
     whole of it.
 
