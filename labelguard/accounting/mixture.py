@@ -92,9 +92,9 @@ def check(noise_multiplier: float, sampling_probability: float, steps: int, reco
     _validate.within(1, MOST_RECORDS, records=records)
 
 
-def _to_replace_labels(zero_out: float, epsilon: float) -> float:
-    """(1 + e^(ε/2))·δ, rounded up."""
-    return min(1.0, (1 + math.exp(min(epsilon / 2, 700.0))) * zero_out * (1 + 2.0**-48))
+def _to_replace_labels(zero_out_at_half: float, epsilon: float) -> float:
+    """Return δ at ε from that of `zero_out` at ε/2, δ': (1 + e^(ε/2))·δ', rounded up."""
+    return min(1.0, (1 + math.exp(min(epsilon / 2, 700.0))) * zero_out_at_half * (1 + 2.0**-48))
 
 
 # --- the pair ------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Canary:
     labels: int
     runs: int
 
-    def find_threshold(self, uses: int) -> int:
+    def find_price_threshold(self, uses: int) -> int:
         """Return the price of a block where the budget is for so many."""
         policy = Policy(self.epsilon, self.delta, (Allowance(RANDOMIZED_LABELS.name, uses),))
         [price] = pricing.compute_prices(policy, RANDOMIZED_LABELS.name).values()
@@ -178,7 +178,7 @@ class Canary:
 
 def _check_block(canary: Canary, alpha: float) -> Check:
     """Count answers that say yes; as many as a block likes best prove its whole price."""
-    k, threshold = canary.labels, canary.find_threshold(1)
+    k, threshold = canary.labels, canary.find_price_threshold(1)
     yes, no = (
         np.concatenate(
             [
@@ -202,7 +202,7 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
     Both together cost at most what two uses cost. One coin for both prices would never give
     "yes" at the lower flip probability and "no" at the higher to a label that is no.
     """
-    thresholds = canary.find_threshold(2), canary.find_threshold(4)
+    thresholds = canary.find_price_threshold(2), canary.find_price_threshold(4)
 
     def is_lost(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         clear, noisy = answers
@@ -221,7 +221,9 @@ def _check_coin_sharing(canary: Canary, alpha: float) -> Check:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
     worlds = _opposite_labels(canary.labels)[0], alternating
-    bound = _epsilon_of_event(canary, worlds, first_two_agree, [canary.find_threshold(1)], alpha)
+    bound = _epsilon_of_event(
+        canary, worlds, first_two_agree, [canary.find_price_threshold(1)], alpha
+    )
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
 
 

@@ -128,7 +128,7 @@ class AnswerStore:
         settings = sorted(connectors.read_all_settings(self.tables).items())
         return {n: one.source for n, one in settings if known and one.source not in known}
 
-    def complete_segments(self) -> None:
+    def recover_segments(self) -> None:
         """Complete or undo what a crash left of segments. Only for who holds the project."""
         self.files.complete_rewrites(self.list_segments())
 
@@ -156,7 +156,7 @@ class AnswerStore:
     ) -> RawRows:
         """Remove their answers from segments, whichever state of them counts."""
         if epoch is not None:
-            self.complete_segments()
+            self.recover_segments()
         held = buckets.assign_buckets(departed.labelers, buckets.BUCKETS)
         places, count, rewritten = set(held.tolist()), 0, {}
         for segment in self.list_segments():

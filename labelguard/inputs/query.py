@@ -117,7 +117,7 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
     for feature in layout.features:
         values |= _ordered_feature_sql(feature, *_alias_sides(layout, feature))
     digest = canonical.item_digest_sql("ep", "least(ea, eb), greatest(ea, eb)")
-    digest = _add_question_to_digest(digest, layout)
+    digest = _digest_under_question_sql(digest, layout)
     return f"""
         encoded AS (
             SELECT *,
@@ -167,7 +167,7 @@ def _build_ranking_query(layout: Layout, content: Content) -> str:
             FROM named),
         ordered AS (
             SELECT *, list_grade_up({sorted_by}) AS o,
-                {_add_question_to_digest(digest, layout)} AS content,
+                {_digest_under_question_sql(digest, layout)} AS content,
                 (CASE {" ".join(_list_ranking_fault_cases(layout))} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
@@ -303,7 +303,7 @@ def _select_features(layout: Layout, values: Mapping[str, str]) -> str:
     return "".join(listed)
 
 
-def _add_question_to_digest(digest: str, layout: Layout) -> str:
+def _digest_under_question_sql(digest: str, layout: Layout) -> str:
     """Return SQL of an item's digest, under the question that the row answers if it tells one."""
     return canonical.question_digest_sql("question", digest) if layout.has_questions else digest
 
@@ -328,7 +328,7 @@ def _select_common_columns(layout: Layout) -> str:
     if "labeler_id" in kinds:
         pieces.append("labeler_id AS labeler")
     if "item_id" in kinds:
-        digest = _add_question_to_digest(
+        digest = _digest_under_question_sql(
             canonical.id_digest_sql(canonical.ID_TAG, "item_id"), layout
         )
         name = canonical.id_under_question_sql("item_id", "question")

@@ -259,7 +259,7 @@ def _write_backup(opened: OpenProject, target: Path) -> Backup:
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
     remove_leftovers(opened, records)
     opened.private_map.finish_rewriting(opened.map_digests)
-    opened.answers.complete_segments()
+    opened.answers.recover_segments()
     home.work.mkdir(mode=0o700, parents=True)
     anchor = _copy_ledger(ledger, home.work / LEDGER)
     members = {CONFIG: home.state / CONFIG}

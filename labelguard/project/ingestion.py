@@ -111,7 +111,7 @@ class _Ingestion:
     def __init__(self, opened: OpenProject, progress: Progress) -> None:
         self.opened, self._progress = opened, progress
         self._epoch = opened.ledger.begin_job()
-        opened.answers.complete_segments()
+        opened.answers.recover_segments()
         self._segments = opened.answers.list_segments()
         self._standing: dict[str, AnswerStates] = {}
         record = opened.ledger.policies.active()

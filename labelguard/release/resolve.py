@@ -284,7 +284,7 @@ def resolve_from_input(
     else:
         allowed |= _compute_required_allowance(named, staged, resolved, periods)
     if any(part.startswith(JUDGES) for part in options.features.split("+")):
-        alone = _forecast_judges(featured(), resolved.policy, options, periods)
+        alone = _forecast_accuracy_of_judges_alone(featured(), resolved.policy, options, periods)
         resolved = replace(resolved, judges=alone)
     if resolved.makes_first_policy:
         # Of one statistic release the noise may be of a ball.
@@ -406,7 +406,7 @@ def _choose_mechanism_and_size(
     return forecast
 
 
-def _forecast_judges(
+def _forecast_accuracy_of_judges_alone(
     featured: Featured, policy: Policy, options: FeatureOptions, periods: int
 ) -> Interval:
     """Return the accuracy to expect of what public judges say, alone.

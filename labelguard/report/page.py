@@ -125,7 +125,7 @@ def _build_sections(
         yield fill_words("fault", verification=verification)
     yield sections.describe_release_card(facts, verification)
     if facts.chosen:
-        yield from _describe_mechanisms(facts)
+        yield from _list_mechanism_sections(facts)
     yield sections.describe_to_do(facts, verification)
     yield sections.describe_guarantee(facts, verification)
     yield sections.describe_not_protected(facts)
@@ -136,7 +136,7 @@ def _build_sections(
     yield sections.describe_departures_and_links(facts)
     yield from figures.describe_noise(facts)
     if not facts.chosen:
-        yield from _describe_mechanisms(facts)
+        yield from _list_mechanism_sections(facts)
     yield sections.describe_forecasts(facts)
     yield sections.describe_releases(facts)
     yield from figures.describe_jobs(facts.opened.project)
@@ -144,7 +144,7 @@ def _build_sections(
     yield sections.describe_verification(facts, verification, anchor)
 
 
-def _describe_mechanisms(facts: ReportFacts) -> Iterator[Section]:
+def _list_mechanism_sections(facts: ReportFacts) -> Iterator[Section]:
     """Yield what mechanisms say of the releases that the report is about."""
     for card in facts.read_cards_per_mechanism():
         for part in load_card_sections(card):

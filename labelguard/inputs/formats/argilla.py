@@ -150,7 +150,7 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
         f"FROM ({records})"
     )
     values = f"SELECT response->'values' AS answers FROM ({answers})"
-    task = Task.from_members(schema, records, "fields").with_metadata(schema, "metadata")
+    task = Task.from_members(schema, records, "fields").with_features_from(schema, "metadata")
     if _asks_for_ratings(schema):
         value = _ranking_from_ratings_sql(
             schema, values, find_fields(schema, task.fields).responses

@@ -68,7 +68,7 @@ class Task:
         sql = {name: _member_sql(column, name, kind) for name, kind in members.items()}
         return cls(sql, members)
 
-    def with_metadata(self, schema: TableSchema, column: str) -> Task:
+    def with_features_from(self, schema: TableSchema, column: str) -> Task:
         """Add what features read of a JSON object beside the fields."""
         names = [n for n in schema.reading.list_feature_columns() if n not in self.fields]
         return replace(
