@@ -189,7 +189,7 @@ def write_distinct_pairs(
         names = [*TEXTS, *names]
     names += [*task.columns, "row", "item_hi", "item_lo"]
     names += ["content_hi", "content_lo"] if "item_id" in task.columns else []
-    pairs = staged.select(names).take(pa.array(firsts))
+    pairs = buckets.take_rows(staged.select(names), firsts)
     number = np.zeros(len(firsts), np.int64)
     if "pair" in staged.column_names:
         number = buckets.read_column(staged, "pair")[firsts].astype(np.int64)

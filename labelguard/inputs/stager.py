@@ -333,7 +333,7 @@ class Stager:
         """Return the pseudonym of every row's labeler."""
         if "labeler" not in batch.schema.names:
             return np.zeros((batch.num_rows, 2), np.uint64)
-        known = pc.index_in(batch["labeler"], value_set=self._first_labelers)
+        known = self._find_first_labelers(batch["labeler"])
         number = known.fill_null(-1).to_numpy()
         if known.null_count:
             encoded = batch["labeler"].filter(known.is_null()).dictionary_encode()
@@ -344,6 +344,15 @@ class Stager:
         keys: Blocks = self._labeler_keys.take(number, axis=0)
         return keys
 
+    def _find_first_labelers(self, ids: pa.Array) -> pa.Int32Array:
+        """Return the numbers of ids, null where an id is not among the first labelers, (n,)."""
+        count = min(len(self._labelers), _FIRST_LABELERS)
+        if count > 8 * len(ids):  # the table would cost more than it saves
+            return pa.nulls(len(ids), pa.int32())
+        if count > len(self._first_labelers):
+            self._first_labelers = pa.array(islice(self._labelers, count), pa.string())
+        return pc.index_in(ids, value_set=self._first_labelers)
+
     def _number_labelers(self, ids: list[str]) -> NDArray[np.intp]:
         """Return the numbers of distinct ids, (n,); each is hashed once."""
         new = [labeler for labeler in ids if labeler not in self._labelers]
@@ -353,9 +362,6 @@ class Stager:
             fresh = self._keys.hash_labelers(self.options.namespace, new)
             self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
             self._answered = np.concatenate([self._answered, np.zeros(len(new), bool)])
-            if len(self._first_labelers) < _FIRST_LABELERS:
-                first = list(islice(self._labelers, _FIRST_LABELERS))
-                self._first_labelers = pa.array(first, pa.string())
         return np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
 
     def collect_identities(self) -> Identities:

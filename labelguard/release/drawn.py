@@ -19,7 +19,7 @@ and public columns alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,6 @@ from labelguard.storage.files import (
     replace_when_done,
 )
 
-# Bytes of texts that are put in order at once: the responses of a bucket may be more than the 2 GiB
-# of one array.
-_MOST_TEXTS = 1 << 28
-
 
 @dataclass(frozen=True)
 class Outcomes:
@@ -109,39 +105,13 @@ def build_published_rows(task: Outcomes, bucket: int) -> pa.Table | None:
         outcomes = None if texts is None else buckets.read_parts(directory, bucket)
         if texts is not None and outcomes is not None:
             sources.append((texts, outcomes))
-    size = sum(texts.nbytes for texts, _ in sources)
-    count = task.count << (size // _MOST_TEXTS).bit_length()
-    portions = zip(*(_split_by_item(*source, task.count, count) for source in sources), strict=True)
-    tables = [_join_sources(portion, task.schema) for portion in portions]
-    tables = [table for table in tables if table is not None]
-    return pa.concat_tables(tables) if tables else None
-
-
-def _split_by_item(
-    texts: pa.Table, outcomes: pa.Table, count: int, finer: int
-) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Yield texts and released rows of one of `count` buckets as they are in `finer` ones."""
-    if finer == count:
-        yield texts, outcomes
-        return
-    each = finer // count
-    of_texts = buckets.assign_buckets(buckets.read_blocks(texts, "item"), finer) % each
-    of_rows = of_texts[_find_rows(texts, outcomes)]
-    for number in range(each):
-        shown, released = (pa.array(which == number) for which in (of_texts, of_rows))
-        yield texts.filter(shown), outcomes.filter(released)
-
-
-def _join_sources(
-    sources: Sequence[tuple[pa.Table, pa.Table]], schema: pa.Schema
-) -> pa.Table | None:
-    """Return the released rows of all sources, in their order; None without any."""
-    parts = [_ReleasedRows.join(*source, schema) for source in sources if source[1].num_rows]
+    parts = [_ReleasedRows.join(*source, task.schema) for source in sources]
     if len(parts) < 2:
         return parts[0].table if parts else None
     items = np.concatenate([part.items for part in parts])
     keys = np.concatenate([part.keys for part in parts])
-    return pa.concat_tables([part.table for part in parts]).take(pa.array(_sort_rows(items, keys)))
+    rows = pa.concat_tables([part.table for part in parts])
+    return buckets.take_rows(rows, _sort_rows(items, keys))
 
 
 @dataclass(frozen=True)
@@ -164,8 +134,7 @@ class _ReleasedRows:
 
         has_ids = "item_id" in texts.column_names
         columns = [
-            texts["prompt"].combine_chunks().take(pa.array(row)),
-            *split_by_preference(texts, row, value != 0),
+            *_take_texts(texts, row, value != 0).columns,
             texts["item_id"].take(pa.array(row)) if has_ids else blocks.format_hexadecimal(items),
             *_read_probabilities(outcomes, order),
         ]
@@ -179,6 +148,17 @@ class _ReleasedRows:
         return cls(
             table if content == schema else table.cast(schema), items, keys.take(order, axis=0)
         )
+
+
+def _take_texts(texts: pa.Table, rows: NDArray[np.intp], first: NDArray[np.bool_]) -> pa.Table:
+    """Return prompts of some rows, and chosen and rejected responses: the `first` is, or not."""
+    parts, start = [], 0
+    for part, places in buckets.split_rows(texts, rows):
+        prompts = part["prompt"].combine_chunks().take(pa.array(places))
+        sides = split_by_preference(part, places, first[start : start + len(places)])
+        parts.append(pa.table([prompts, *sides], names=["prompt", "chosen", "rejected"]))
+        start += len(places)
+    return pa.concat_tables(parts)
 
 
 def _find_rows(texts: pa.Table, outcomes: pa.Table) -> NDArray[np.intp]:
@@ -243,7 +223,7 @@ def snapshot_for_training(
         here = np.full(len(old), bucket, np.uint16)
         # Rows of texts are numbered in ascending order.
         place = np.searchsorted(buckets.read_column(texts, "row"), old)
-        texts = _renumber_rows(texts.take(pa.array(place)), new)
+        texts = _renumber_rows(buckets.take_rows(texts, place), new)
         buckets.write_bucket(snapshot.texts_directory, bucket, texts)
         buckets.write_part(drawn_rows, bucket, _renumber_rows(drawn, new), here, staged.buckets)
         rows.append(old.astype(np.intp))

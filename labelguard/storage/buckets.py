@@ -8,6 +8,7 @@ one coarser one: what was written in one number of them can be read in any other
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ BUCKETS, MOST_BUCKETS = 16, 4096
 FEW = 64
 # Bytes of rows that wait to become a part.
 _MOST_WAITING = 256 << 20
-_TAKEN = 1 << 12  # rows
+_MOST_AT_ONCE = 1 << 28  # bytes
+_PAGE_ROWS = 1024
 # Where each bucket ends in a part, as metadata of its schema.
 _ENDS = b"ends"
 
@@ -140,17 +142,30 @@ def read_table(path: Path, *, mapped: bool = True) -> pa.Table:
         return reader.read_all()
 
 
-def take_rows(table: pa.Table, rows: NDArray[np.integer[Any]]) -> pa.Table:
-    """Return some rows of a table, in ascending order: a few at a time, since all texts of a column
-    may be more than the 2 GiB of one array.
+def take_rows(table: pa.Table, rows: NDArray[np.intp]) -> pa.Table:
+    """Return some rows of a table, in the order that they are given in."""
+    return pa.concat_tables(
+        [part.take(pa.array(places)) for part, places in split_rows(table, rows)]
+    )
+
+
+def split_rows(
+    table: pa.Table, rows: NDArray[np.intp]
+) -> Iterator[tuple[pa.Table, NDArray[np.intp]]]:
+    """Yield some rows of a table in portions: a table that has them, and the place of each in it.
+
+    All texts of a column may be more than the 2 GiB of one array. Portions are multiples of the
+    rows by which Parquet cuts pages, which are then the same whatever the portions are.
     """
-    starts = range(0, max(len(table), 1), _TAKEN)
-    edges = np.searchsorted(rows, [*starts, len(table)])
-    parts = [
-        table.slice(start, _TAKEN).take(pa.array(rows[edges[n] : edges[n + 1]] - start))
-        for n, start in enumerate(starts)
-    ]
-    return pa.concat_tables(parts)
+    if table.nbytes <= _MOST_AT_ONCE:
+        yield table, rows
+        return
+    step = max(_MOST_AT_ONCE * len(table) // table.nbytes // _PAGE_ROWS, 1) * _PAGE_ROWS
+    for start in range(0, max(len(rows), 1), step):
+        needed, places = np.unique(rows[start : start + step], return_inverse=True)
+        mask = np.zeros(len(table), bool)
+        mask[needed] = True
+        yield table.filter(pa.array(mask)), places
 
 
 def write_part(

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed_task, seal_task
 from labelguard_trainer.alignment.contents import read_prompts
@@ -25,8 +28,9 @@ from labelguard.inputs import stager
 from labelguard.release import drawn
 from labelguard.release.pairs_file import compute_item_keys, read_preference_pairs
 from labelguard.release.rows import ROWS, find_rows_path, list_files
-from labelguard.release.writer import verify_release_directory
+from labelguard.release.writer import PARQUET, build_output_schema, verify_release_directory
 from labelguard.report import overview
+from labelguard.storage import buckets
 from labelguard.storage.files import SUMS, format_sums, fsync_path, hash_files
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
@@ -270,26 +274,52 @@ def test_a_worker_that_stops_in_the_middle_leaves_no_part(tmp_path, monkeypatch)
     assert overview.verify(project.state).ok
 
 
-def test_a_bucket_of_many_texts_is_put_in_order_a_part_of_it_at_a_time(
-    releases, tmp_path, monkeypatch
-):
-    joined = []
+def test_a_bucket_of_many_texts_is_put_in_order_a_portion_at_a_time(tmp_path, monkeypatch):
+    rng, count = np.random.default_rng(0), 5000
+    number = np.arange(count, dtype=np.uint64)
+    item = {"item_hi": rng.integers(2**60, size=count).astype(np.uint64), "item_lo": number}
+    texts = {name: [f"{name} {n}" for n in range(count)] for name in ("prompt", "first", "second")}
+    table = pa.table({"row": number, **item, **texts})
+    (tmp_path / "texts").mkdir()
+    buckets.write_bucket(tmp_path / "texts", 0, pa.concat_tables([table[:700], table[700:]]))
+    drawn_rows = {"row": number, "key_hi": number, "key_lo": number, "value": number % 2}
+    outcomes = pa.table(drawn_rows | {"flip_probability": np.full(count, 0.25)})
+    chosen, whole = rng.permutation(count)[:4500], np.zeros(4500, np.uint16)
+    buckets.write_part(tmp_path / "drawn", 0, outcomes.take(pa.array(chosen)), whole, 16)
+    sources = ((tmp_path / "texts", tmp_path / "drawn"),)
+    task = drawn.Outcomes(sources, build_output_schema(pa.string()), tmp_path, 16)
 
-    def join(sources, schema, join=drawn._join_sources):
-        joined.append(sources)
-        return join(sources, schema)
+    def publish():
+        table = drawn.build_published_rows(task, 0)
+        pq.write_table(table, tmp_path / "rows.parquet", **PARQUET)
+        return table, (tmp_path / "rows.parquet").read_bytes()
 
-    monkeypatch.setattr(drawn, "_join_sources", join)
-    monkeypatch.setattr(drawn, "_MOST_TEXTS", 100)
-    path = release(tmp_path / "p", monkeypatch, **RR).path
-    assert len(joined) > 64
-    here, there = (pl.read_parquet((where / ROWS).read_bytes()) for where in (path, releases[1]))
-    assert here.equals(there)
+    (one, file), (portions, same) = publish(), _with_small_portions(monkeypatch, publish)
+    assert one["chosen"].num_chunks == 1 and portions["chosen"].num_chunks == 5
+    assert one.equals(portions) and file == same
+    chosen, rejected = (portions[name].to_pylist() for name in ("chosen", "rejected"))
+    assert all(c.split()[1] == r.split()[1] for c, r in zip(chosen, rejected, strict=True))
+    assert {c.split()[0] for c in chosen[::2]} == {"first", "second"}
 
 
+def _with_small_portions(monkeypatch, work):
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets, "_MOST_AT_ONCE", 1)
+        return work()
+
+
+@pytest.mark.parametrize("rows", [[], [3], [2, 0, 2, 1, 3, 3]])
+def test_rows_are_taken_in_their_order_whatever_the_portions(rows, monkeypatch):
+    table, rows = pa.table({"a": ["x", "yy", None, "z"], "b": range(4)}), np.array(rows, np.intp)
+    monkeypatch.setattr(buckets, "_PAGE_ROWS", 2)
+    taken = _with_small_portions(monkeypatch, lambda: buckets.take_rows(table, rows))
+    assert taken.equals(table.take(pa.array(rows)))
+
+
+@pytest.mark.parametrize("limit", [0, 2])
 def test_labelers_beyond_those_that_arrow_looks_up_are_numbered_alike(
-    releases, tmp_path, monkeypatch
+    limit, releases, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(stager, "_FIRST_LABELERS", 2)
+    monkeypatch.setattr(stager, "_FIRST_LABELERS", limit)
     path = release(tmp_path / "p", monkeypatch, **RR, buckets=64).path
     assert files(path) == files(releases[1])
