@@ -56,6 +56,7 @@ from labelguard.release.writer import (
     find_unchanged_release,
     read_card,
     split_by_preference,
+    write_rows,
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -91,7 +92,7 @@ def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
     with replace_when_done(final, task.directory.parent) as path:
         with HashedFile(path) as file, pq.ParquetWriter(file, task.schema, **PARQUET) as writer:
             if table is not None and (rows := table.num_rows):
-                writer.write_table(table)  # `datasets` fails on a row group without rows
+                write_rows(writer, table)  # `datasets` fails on a row group without rows
         fsync_path(path)  # here: of another machine's cache the command knows nothing
         return RowsPart(final.name, rows, path.stat().st_size, file.digest)
 
@@ -129,35 +130,37 @@ class _ReleasedRows:
         items = buckets.read_blocks(texts, "item").take(row, axis=0)
         keys = buckets.read_blocks(outcomes, "key")
         order = _sort_rows(items, keys)
-        row, items = row[order], items.take(order, axis=0)
+        row, items, keys = row[order], items.take(order, axis=0), keys.take(order, axis=0)
         value = buckets.read_column(outcomes, "value")[order]
-
-        has_ids = "item_id" in texts.column_names
-        columns = [
-            *_take_texts(texts, row, value != 0).columns,
-            texts["item_id"].take(pa.array(row)) if has_ids else blocks.format_hexadecimal(items),
-            *_read_probabilities(outcomes, order),
-        ]
+        shown = _take_texts(texts, row, items, value != 0)
+        for name, values in zip(PROBABILITIES, _read_probabilities(outcomes, order), strict=True):
+            shown = shown.append_column(name, values)
         questions = "question" in schema.names
-        if questions:
-            has_questions = "question" in texts.column_names
-            nothing = pa.nulls(len(row), pa.string())
-            columns.append(texts["question"].take(pa.array(row)) if has_questions else nothing)
+        if questions and "question" not in shown.column_names:
+            shown = shown.append_column("question", pa.nulls(len(row), pa.string()))
         content = build_output_schema(texts.schema.field("prompt").type, questions=questions)
-        table = pa.table(columns, schema=content)
-        return cls(
-            table if content == schema else table.cast(schema), items, keys.take(order, axis=0)
-        )
+        table = pa.table(shown.select(content.names).columns, schema=content)
+        return cls(table if content == schema else table.cast(schema), items, keys)
 
 
-def _take_texts(texts: pa.Table, rows: NDArray[np.intp], first: NDArray[np.bool_]) -> pa.Table:
-    """Return prompts of some rows, and chosen and rejected responses: the `first` is, or not."""
+def _take_texts(
+    texts: pa.Table, rows: NDArray[np.intp], items: Blocks, first: NDArray[np.bool_]
+) -> pa.Table:
+    """Return texts of rows as published, a portion at a time; the `first` side is chosen, or not.
+
+    `items` are those of the rows: their ids where the input gives none.
+    """
     parts, start = [], 0
     for part, places in buckets.split_rows(texts, rows):
-        prompts = part["prompt"].combine_chunks().take(pa.array(places))
-        sides = split_by_preference(part, places, first[start : start + len(places)])
-        parts.append(pa.table([prompts, *sides], names=["prompt", "chosen", "rejected"]))
-        start += len(places)
+        here = slice(start, start := start + len(places))
+        chosen, rejected = split_by_preference(part, places, first[here])
+        columns = {"chosen": chosen, "rejected": rejected}
+        for name in ("prompt", "item_id", "question"):
+            if name in part.column_names:
+                columns[name] = part[name].combine_chunks().take(pa.array(places))
+            elif name == "item_id":
+                columns[name] = blocks.format_hexadecimal(items[here])
+        parts.append(pa.table(columns))
     return pa.concat_tables(parts)
 
 

@@ -64,6 +64,9 @@ PARQUET: Mapping[str, Any] = {
 }
 
 
+_PIECE = 1 << 14  # rows
+
+
 @dataclass(frozen=True)
 class Release:
     """A committed release: where it is and what its card says.
@@ -149,6 +152,17 @@ def split_by_preference(
     return sides.take(pa.array(chosen)), sides.take(pa.array(rejected))
 
 
+def write_rows(writer: pq.ParquetWriter, table: pa.Table) -> None:
+    """Write rows as a row group.
+
+    Arrow cuts pages by the pieces that a table is in, and these may follow from how the input came:
+    so the pieces are always of one length.
+    """
+    starts = range(0, max(len(table), 1), _PIECE)
+    pieces = [table.slice(start, _PIECE).combine_chunks() for start in starts]
+    writer.write_table(pa.concat_tables(pieces))
+
+
 @dataclass(frozen=True)
 class RowsPart:
     """A part of a release's rows as the worker that wrote it describes it."""
@@ -183,7 +197,7 @@ class ReleaseWriter:
         if self._writer is None:
             self._file = HashedFile(self.directory / ROWS)
             self._writer = pq.ParquetWriter(self._file, table.schema, **PARQUET)
-        self._writer.write_table(table)
+        write_rows(self._writer, table)
         self.rows += table.num_rows
 
     def add_part(self, part: RowsPart) -> None:

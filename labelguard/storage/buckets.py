@@ -28,7 +28,6 @@ FEW = 64
 # Bytes of rows that wait to become a part.
 _MOST_WAITING = 256 << 20
 _MOST_AT_ONCE = 1 << 28  # bytes
-_PAGE_ROWS = 1024
 # Where each bucket ends in a part, as metadata of its schema.
 _ENDS = b"ends"
 
@@ -154,13 +153,12 @@ def split_rows(
 ) -> Iterator[tuple[pa.Table, NDArray[np.intp]]]:
     """Yield some rows of a table in portions: a table that has them, and the place of each in it.
 
-    All texts of a column may be more than the 2 GiB of one array. Portions are multiples of the
-    rows by which Parquet cuts pages, which are then the same whatever the portions are.
+    All texts of a column may be more than the 2 GiB of one array.
     """
     if table.nbytes <= _MOST_AT_ONCE:
         yield table, rows
         return
-    step = max(_MOST_AT_ONCE * len(table) // table.nbytes // _PAGE_ROWS, 1) * _PAGE_ROWS
+    step = max(_MOST_AT_ONCE * len(table) // table.nbytes, 1)
     for start in range(0, max(len(rows), 1), step):
         needed, places = np.unique(rows[start : start + step], return_inverse=True)
         mask = np.zeros(len(table), bool)

@@ -28,10 +28,10 @@ from labelguard.inputs import stager
 from labelguard.release import drawn
 from labelguard.release.pairs_file import compute_item_keys, read_preference_pairs
 from labelguard.release.rows import ROWS, find_rows_path, list_files
-from labelguard.release.writer import PARQUET, build_output_schema, verify_release_directory
+from labelguard.release.writer import build_output_schema, verify_release_directory
 from labelguard.report import overview
 from labelguard.storage import buckets
-from labelguard.storage.files import SUMS, format_sums, fsync_path, hash_files
+from labelguard.storage.files import SUMS, format_sums, fresh_directory, fsync_path, hash_files
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
 RR = BUDGET | {"mechanism": "rr"}
@@ -274,45 +274,58 @@ def test_a_worker_that_stops_in_the_middle_leaves_no_part(tmp_path, monkeypatch)
     assert overview.verify(project.state).ok
 
 
-def test_a_bucket_of_many_texts_is_put_in_order_a_portion_at_a_time(tmp_path, monkeypatch):
-    rng, count = np.random.default_rng(0), 5000
+CHATS = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
+
+
+@pytest.mark.parametrize("content", [pa.string(), CHATS], ids=["texts", "chats"])
+def test_bytes_do_not_depend_on_portions_nor_on_the_pieces_of_an_input(
+    content, tmp_path, monkeypatch
+):
+    rng, count = np.random.default_rng(0), 40_000
     number = np.arange(count, dtype=np.uint64)
     item = {"item_hi": rng.integers(2**60, size=count).astype(np.uint64), "item_lo": number}
-    texts = {name: [f"{name} {n}" for n in range(count)] for name in ("prompt", "first", "second")}
+
+    def compose(side):
+        texts = [f"{side} {n}" + "," * (n * 7919 % 89) for n in range(count)]
+        if content == pa.string():
+            return pa.array(texts)
+        return pa.array(
+            [[{"role": "user", "content": t}] * (1 + len(t) % 3) for t in texts], content
+        )
+
+    texts = {name: compose(name) for name in ("prompt", "first", "second")}
     table = pa.table({"row": number, **item, **texts})
-    (tmp_path / "texts").mkdir()
-    buckets.write_bucket(tmp_path / "texts", 0, pa.concat_tables([table[:700], table[700:]]))
     drawn_rows = {"row": number, "key_hi": number, "key_lo": number, "value": number % 2}
-    outcomes = pa.table(drawn_rows | {"flip_probability": np.full(count, 0.25)})
-    chosen, whole = rng.permutation(count)[:4500], np.zeros(4500, np.uint16)
-    buckets.write_part(tmp_path / "drawn", 0, outcomes.take(pa.array(chosen)), whole, 16)
-    sources = ((tmp_path / "texts", tmp_path / "drawn"),)
-    task = drawn.Outcomes(sources, build_output_schema(pa.string()), tmp_path, 16)
+    drawn_rows["flip_probability"] = rng.random(count)
+    chosen = rng.permutation(count)[:38_000]
+    outcomes = pa.table(drawn_rows).take(pa.array(chosen))
+    buckets.write_part(tmp_path / "drawn", 0, outcomes, np.zeros(len(chosen), np.uint16), 16)
+    schema = build_output_schema(content)
 
-    def publish():
-        table = drawn.build_published_rows(task, 0)
-        pq.write_table(table, tmp_path / "rows.parquet", **PARQUET)
-        return table, (tmp_path / "rows.parquet").read_bytes()
+    def publish(name, *edges):
+        bounds = zip((0, *edges), (*edges, count), strict=True)
+        pieces = pa.concat_tables([table[start:end] for start, end in bounds])
+        buckets.write_bucket(fresh_directory(tmp_path / name), 0, pieces)
+        (tmp_path / f"{name}-rows").mkdir()
+        sources = ((tmp_path / name, tmp_path / "drawn"),)
+        task = drawn.Outcomes(sources, schema, tmp_path / f"{name}-rows", 16)
+        part = drawn.publish_bucket(task, 0)
+        return (task.directory / part.name).read_bytes(), drawn.build_published_rows(task, 0)
 
-    (one, file), (portions, same) = publish(), _with_small_portions(monkeypatch, publish)
-    assert one["chosen"].num_chunks == 1 and portions["chosen"].num_chunks == 5
-    assert one.equals(portions) and file == same
-    chosen, rejected = (portions[name].to_pylist() for name in ("chosen", "rejected"))
-    assert all(c.split()[1] == r.split()[1] for c, r in zip(chosen, rejected, strict=True))
-    assert {c.split()[0] for c in chosen[::2]} == {"first", "second"}
-
-
-def _with_small_portions(monkeypatch, work):
-    with monkeypatch.context() as patch:
-        patch.setattr(buckets, "_MOST_AT_ONCE", 1)
-        return work()
+    one, rows = publish("one")
+    monkeypatch.setattr(buckets, "_MOST_AT_ONCE", table.nbytes // 9)
+    portions, same = publish("portions", 1234, 30_001)
+    assert rows["chosen"].num_chunks == 1 and same["chosen"].num_chunks > 5
+    assert rows.equals(same) and one == portions
+    monkeypatch.setattr(drawn, "write_rows", pq.ParquetWriter.write_table)
+    assert publish("as-they-are", 1234, 30_001)[0] != one
 
 
 @pytest.mark.parametrize("rows", [[], [3], [2, 0, 2, 1, 3, 3]])
 def test_rows_are_taken_in_their_order_whatever_the_portions(rows, monkeypatch):
     table, rows = pa.table({"a": ["x", "yy", None, "z"], "b": range(4)}), np.array(rows, np.intp)
-    monkeypatch.setattr(buckets, "_PAGE_ROWS", 2)
-    taken = _with_small_portions(monkeypatch, lambda: buckets.take_rows(table, rows))
+    monkeypatch.setattr(buckets, "_MOST_AT_ONCE", 2 * table.nbytes // 4)
+    taken = buckets.take_rows(table, rows)
     assert taken.equals(table.take(pa.array(rows)))
 
 
