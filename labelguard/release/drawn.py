@@ -99,14 +99,13 @@ def publish_bucket(task: Outcomes, bucket: int) -> RowsPart:
 
 def build_published_rows(task: Outcomes, bucket: int) -> pa.Table | None:
     """Return the rows of one bucket of items as published, in their order; None without any."""
-    sources = []
+    parts = []
     for texts_directory, directory in task.sources:
         texts = buckets.read_bucket(texts_directory, bucket)
         # Parts are one file for every bucket of units: without texts none has to be looked at.
         outcomes = None if texts is None else buckets.read_parts(directory, bucket)
         if texts is not None and outcomes is not None:
-            sources.append((texts, outcomes))
-    parts = [_ReleasedRows.join(*source, task.schema) for source in sources]
+            parts.append(_ReleasedRows.join(texts, outcomes, task.schema))
     if len(parts) < 2:
         return parts[0].table if parts else None
     items = np.concatenate([part.items for part in parts])
@@ -224,9 +223,8 @@ def snapshot_for_training(
         old = buckets.read_column(drawn, "row")
         new = sum(map(len, rows)) + np.arange(len(old), dtype=old.dtype)
         here = np.full(len(old), bucket, np.uint16)
-        # Rows of texts are numbered in ascending order.
-        place = np.searchsorted(buckets.read_column(texts, "row"), old)
-        texts = _renumber_rows(buckets.take_rows(texts, place), new)
+        shown = buckets.take_rows(texts, _find_rows(texts, drawn))
+        texts = _renumber_rows(shown, new)
         buckets.write_bucket(snapshot.texts_directory, bucket, texts)
         buckets.write_part(drawn_rows, bucket, _renumber_rows(drawn, new), here, staged.buckets)
         rows.append(old.astype(np.intp))

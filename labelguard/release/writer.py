@@ -62,8 +62,6 @@ PARQUET: Mapping[str, Any] = {
     "write_statistics": ["item_id"],
     "store_schema": False,
 }
-
-
 _PIECE = 1 << 14  # rows
 
 
@@ -186,18 +184,17 @@ class ReleaseWriter:
             raise LabelguardError("a release writer is opened by a grant: charge before release")
         self.final = releases / grant.release.id
         self.directory = begin_directory(self.final, mode=0o755)
-        self._writer: pq.ParquetWriter | None = None
-        self._file: HashedFile | None = None
+        self._opened: tuple[HashedFile, pq.ParquetWriter] | None = None
         self._parts: dict[str, str] = {}
         self.rows = 0
         self.hashes: dict[str, str] = {}
 
     def write(self, table: pa.Table) -> None:
         """Append rows; each call becomes row groups of its own."""
-        if self._writer is None:
-            self._file = HashedFile(self.directory / ROWS)
-            self._writer = pq.ParquetWriter(self._file, table.schema, **PARQUET)
-        write_rows(self._writer, table)
+        if self._opened is None:
+            file = HashedFile(self.directory / ROWS)
+            self._opened = file, pq.ParquetWriter(file, table.schema, **PARQUET)
+        write_rows(self._opened[1], table)
         self.rows += table.num_rows
 
     def add_part(self, part: RowsPart) -> None:
@@ -233,10 +230,11 @@ class ReleaseWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._writer is not None and self._file is not None:
-            self._writer.close()
-            self._file.close()
-            self._parts[ROWS] = self._file.digest
+        if self._opened is not None:
+            file, rows = self._opened
+            rows.close()
+            file.close()
+            self._parts[ROWS] = file.digest
         if error is None:
             # Where a listing is behind, parts are those that were counted.
             self.hashes = self._parts | hash_files(self.directory, self._parts)
