@@ -73,14 +73,14 @@ def epsilon_of(policy):
     return high
 
 
-def flip_of(threshold, labels, letters):
+def flip_of(threshold, labels):
     """Return (1 − c1)/2 of a block, whose likely answers change the best number t of labels."""
     low, ways, likely, best = threshold + 1, mpf(1), mpf(0), mpf(0)
-    gain, base = 2**64 - 2 * low, low * mpf(letters) ** labels
+    gain, base = 2**64 - 2 * low, low * mpf(2) ** labels
     for t in range(labels):
         likely += ways
         best = max(best, gain * ways * (labels - t) / labels / (base + gain * likely))
-        ways *= mpf(labels - t) * (letters - 1) / (t + 1)
+        ways *= mpf(labels - t) / (t + 1)
     return (1 - best) / 2
 
 
@@ -95,9 +95,9 @@ def check_noise(card, event, prices):
         fits = all(abs(stated[name] - flip) < CLOSE for name, flip in spread.items())
         require(fits, f"the flips of these blocks are {spread}")
         for law in laws:
-            size, flip = (law["labels"], law.get("letters", 2)), law["flip_probability"]
-            fits = any(abs(flip - flip_of(int(one), *size)) < CLOSE for one in thresholds)
-            require(fits, f"blocks of {size[0]} labels flip {flip}, which no policy pays for")
+            labels, flip = law["labels"], law["flip_probability"]
+            fits = any(abs(flip - flip_of(int(one), labels)) < CLOSE for one in thresholds)
+            require(fits, f"blocks of {labels} labels flip {flip}, which no policy pays for")
     if event == "statistic":
         sums, scale = card["statistic"], mpf(card["statistic"]["noise_scale"])
         is_ball, least = sums["noise_kind"] == "ball", sums["noise_least_components"]

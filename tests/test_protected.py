@@ -1,7 +1,7 @@
 """Every attack, planted fault and promised name of 0.3.0 is there, or went with what it guarded.
 
-`protected.txt` lists them. An entry that went ends with ` -- ` and the title of the commit that took
-away the input or the option that it attacked, mistook or named.
+`protected.txt` lists them. An entry that went ends with ` -- ` and the title of the commit that
+took away the input or the option that it attacked, mistook or named.
 """
 
 import json
@@ -38,7 +38,7 @@ def promises():
 
 def test_what_protects_is_there_or_went_with_what_it_guarded():
     there = {*attacks(), *faults(), *promises()}
-    listed = dict((line.split(" -- ") + [""])[:2] for line in LINES)
+    listed = dict(([*line.split(" -- "), ""])[:2] for line in LINES)
     assert len(listed) == len(LINES)
     assert [name for name, went in listed.items() if not went and name not in there] == []
     assert [name for name, went in listed.items() if went and name in there] == []

@@ -1,20 +1,18 @@
 """A block: the flips of m labels drawn together, at the price of one.
 
-Of the K^m ways to answer m labels among K letters each, those that change at most t labels have
-e^ε0 times the probability of every other one. All densities are one of two values, whose
-ratio is e^ε0, whatever the true labels are: a block is ε0-private under `replace_labels`, with
-δ = 0, for any number of labels (docs/proofs/randomized-response.md). So R blocks of one labeler
-cost what R coins at ε0 cost (`randomized_response`), and a block of one label of two letters is
-such a coin.
+Of the 2^m ways to answer m labels, those that flip at most t labels have e^ε0 times the probability
+of every other one. All densities are one of two values, whose ratio is e^ε0, whatever the true
+labels are: a block is ε0-private under `replace_labels`, with δ = 0, for any number of labels
+(docs/proofs/randomized-response.md). So R blocks of one labeler cost what R coins at ε0 cost
+(`randomized_response`), and a block of one label is such a coin.
 
-With V_t(m) = Σ_{j<=t} C(m,j) (K−1)^j, a = e^ε0 − 1 and Z = K^m + a·V_t(m), which t = argmin γ
-minimises, a label keeps its letter with probability (K^(m−1) + a·V_t(m−1))/Z, so that
+With V_t(m) = Σ_{j<=t} C(m,j), a = e^ε0 − 1 and Z = 2^m + a·V_t(m), t = argmin γ, and s = −1 for a
+label that is flipped, else 1,
 
-    c1 = P[kept] − P[one other letter] = a·C(m−1,t)·(K−1)^t / Z,         γ = (1 − c1)(K − 1)/K,
-    c2 = a·(N_t − N_{t−1})/Z, N_t = C(m−2,t)·(K−1)^t,
+    c1 = E s = a·C(m−1,t) / Z,         γ = (1 − c1)/2,
+    c2 = E[s s'] = a·(C(m−2,t) − C(m−2,t−1)) / Z    for two labels of one block:
 
-where c2 is the same coefficient of two labels of one block: products of two rows have mean c2, not
-c1². For K = 2, c1 = E s and c2 = E[s s'], s = −1 if a label is flipped, else 1.
+products of two rows have mean c2, not c1².
 
 Everything here is exact, in whole numbers: e^ε0 is the ratio (2^64 − T)/T of a coin's threshold T.
 Sources: Asi, Feldman and Talwar, "Optimal Algorithms for Mean Estimation under Local Differential
@@ -37,9 +35,6 @@ from labelguard.accounting.randomized_response import COIN_RANGE
 
 # The most labels of a block: what a labeler tells does not grow with them, and tables do.
 MOST_LABELS = 16_384
-# The most letters of a label, as its released value is a byte.
-MOST_LETTERS = 256
-PAIR = 2
 
 # Tables of larger blocks are not kept: they grow with the square of the labels.
 _SMALL = 1024
@@ -50,50 +45,48 @@ _SPARE_BITS = 128
 
 @dataclass(frozen=True)
 class Block:
-    """The law of the changes of `labels` labels among `letters` letters each.
+    """The law of the flips of `labels` labels.
 
     `threshold` is that of a coin at the same price, 1 <= T < 2^63. Of the odds one unit of 2^-64
     is left to rounding, so that the drawn law is ε0-private exactly.
 
-    Raises ValueError for other numbers than 1 to 16,384 labels and 2 to 256 letters.
+    Raises ValueError for other numbers than 1 to 16,384 labels.
     """
 
     threshold: int
     labels: int
-    letters: int = PAIR
 
     def __post_init__(self) -> None:
         _validate.at_least_one(threshold=self.threshold, labels=self.labels)
         _validate.within(1, COIN_RANGE // 2 - 1, threshold=self.threshold)
         _validate.within(1, MOST_LABELS, labels=self.labels)
-        _validate.within(PAIR, MOST_LETTERS, letters=self.letters)
 
     @cached_property
     def likely_change_limit(self) -> int:
         """Return t, the number of changes up to which an answer is likely; public.
 
         The least t at which one change more makes labels no more informative: c1 of t + 1 over c1
-        of t is (m−1−t)(K−1)/(t+1) · Z_t/Z_{t+1}.
+        of t is (m−1−t)/(t+1) · Z_t/Z_{t+1}.
         """
-        m, others = self.labels, self.letters - 1
+        m = self.labels
         # Z of t = 0, and C(m,0)
         total, term = self._weight_if_all_unlikely + self._likely_excess, 1
         for t in range(m):
-            term = term * (m - t) * others // (t + 1)
+            term = term * (m - t) // (t + 1)
             following = total + self._likely_excess * term
-            if (m - 1 - t) * others * total <= (t + 1) * following:
+            if (m - 1 - t) * total <= (t + 1) * following:
                 return t
             total = following
         return m - 1
 
     @property
     def flip_probability(self) -> float:
-        """Return γ, with which a label becomes another letter."""
-        return float((1 - self._exact_mean_sign) * (self.letters - 1) / self.letters)
+        """Return γ, with which a label is flipped."""
+        return (1 - self.mean_sign) / 2
 
     @property
     def mean_sign(self) -> float:
-        """Return c1, of two letters the mean of a label's sign: −1 if it is flipped, else 1."""
+        """Return c1, the mean of a label's sign: −1 if it is flipped, else 1."""
         return float(self._exact_mean_sign)
 
     @property
@@ -101,9 +94,9 @@ class Block:
         """Return c2, of two labels of the block; c1 where there is one label only."""
         if self.labels == 1:
             return self.mean_sign
-        t, others = self.likely_change_limit, self.letters - 1
-        here: int = math.comb(self.labels - 2, t) * others**t
-        before: int = math.comb(self.labels - 2, t - 1) * others ** (t - 1) if t else 0
+        t = self.likely_change_limit
+        here = math.comb(self.labels - 2, t)
+        before = math.comb(self.labels - 2, t - 1) if t else 0
         return float(Fraction(self._likely_excess * (here - before), self._total_weight))
 
     @property
@@ -128,11 +121,11 @@ class Block:
             flint.fmpz(self._unlikely_weight + self._likely_excess),
         )
         weight, number, limits = flint.fmpz(0), flint.fmpz(1), []
-        m, t, others = self.labels, self.likely_change_limit, self.letters - 1
+        m, t = self.labels, self.likely_change_limit
         for j in range(m):
             weight += number * (likely if j <= t else unlikely)
             limits.append(int(-(-(weight << 8 * size) // total)).to_bytes(size, "big"))
-            number = number * ((m - j) * others) // (j + 1)
+            number = number * (m - j) // (j + 1)
         return np.array(limits, dtype=f"S{size}")
 
     @property
@@ -147,23 +140,22 @@ class Block:
 
     @property
     def _weight_if_all_unlikely(self) -> int:
-        answers: int = self.letters**self.labels
-        return self._unlikely_weight * answers
+        return self._unlikely_weight << self.labels
 
     @cached_property
     def _total_weight(self) -> int:
         """Return Z times the weight of an unlikely answer."""
-        m, others = self.labels, self.letters - 1
+        m = self.labels
         likely, number = 0, 1
         for j in range(self.likely_change_limit + 1):
             likely += number
-            number = number * (m - j) * others // (j + 1)
+            number = number * (m - j) // (j + 1)
         return self._weight_if_all_unlikely + self._likely_excess * likely
 
     @cached_property
     def _exact_mean_sign(self) -> Fraction:
         t = self.likely_change_limit
-        ways: int = math.comb(self.labels - 1, t) * (self.letters - 1) ** t
+        ways = math.comb(self.labels - 1, t)
         return Fraction(self._likely_excess * ways, self._total_weight)
 
 
@@ -171,6 +163,6 @@ _SMALL_LIMITS = lru_cache(maxsize=256)(Block._find_limits)
 
 
 @lru_cache(maxsize=256)
-def find_block(threshold: int, labels: int, letters: int = PAIR) -> Block:
+def find_block(threshold: int, labels: int) -> Block:
     """Return a `Block`, computed once for all that ask."""
-    return Block(threshold, labels, letters)
+    return Block(threshold, labels)

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from labelguard.accounting.blocks import PAIR, find_block
+from labelguard.accounting.blocks import find_block
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.analysis.audit_releases import ReleaseAudit
@@ -163,14 +163,13 @@ class Canary:
             canaries = min(batch, self.runs - start)
             rows = canaries * self.labels
             row_keys = from_bytes(keyring.random_bytes(16 * rows))
-            letters, number = np.full(rows, PAIR), np.repeat(np.arange(canaries), self.labels)
+            number = np.repeat(np.arange(canaries), self.labels)
             yield tuple(
                 randomized_response.randomize(
-                    np.tile(labels, canaries).astype(np.int16),
-                    letters,
+                    np.tile(labels, canaries).astype(np.uint8),
                     Coins.fresh(),  # a release's own
                     row_keys,
-                    LabelBlocks.of_rows(number, letters, threshold),
+                    LabelBlocks.of_rows(number, threshold),
                 ).reshape(canaries, self.labels)
                 for threshold in thresholds
             )

@@ -174,8 +174,7 @@ def policy_new(
     few components (see `account statistic --components`); a statistic of fewer than D gets the
     noise of D.
 
-    One use of rr takes any number of new labels of a labeler in one release, up to 16,384: pairs
-    and choices of the best of several alike.
+    One use of rr takes any number of new labels of a labeler in one release, up to 16,384.
 
     \b
     Example:

@@ -357,7 +357,7 @@ def privatize(
       prompt, chosen, rejected[, tie]
       prompt, response_a, response_b, label[, tie]
       prompt, responses, ranks
-      prompt, responses, choice (--mechanism statistic or rr)
+      prompt, responses, choice
 
     The first run fixes the project's policy, unless one was made before (`labelguard policy`): it
     asks whether more labels of the same people will come, shows what that means, and asks for

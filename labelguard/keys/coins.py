@@ -29,8 +29,6 @@ class Purpose(IntEnum):
     CHANGES = 1
     TIE = 2
     ORDER = 3
-    LETTER = 4
-    OTHER_LETTER = 5
 
 
 class Coins:
@@ -60,19 +58,4 @@ class Coins:
         words = [self.draw(purpose, row_keys, counter) for counter in range(size // 16)]
         numbers = np.ascontiguousarray(np.concatenate(words, axis=1).astype(">u8"))
         result: NDArray[np.bytes_] = numbers.view(f"S{size}")[:, 0]
-        return result
-
-    def draw_below(
-        self, purpose: Purpose, row_keys: Blocks, limits: NDArray[np.uint64]
-    ) -> NDArray[np.uint64]:
-        """Return a number below each of the `limits`, 1 to 2^16, (n,): 128 bits, modulo the limit.
-
-        No number is likelier than another by more than 2^-112 of its probability.
-        """
-        high, low = self.draw(purpose, row_keys).T
-        if not (limits & (limits - np.uint64(1))).any():  # 2^64 is a multiple of each
-            bits: NDArray[np.uint64] = low & (limits - np.uint64(1))
-            return bits
-        carry = (np.uint64(2**64 - 1) % limits + np.uint64(1)) % limits
-        result: NDArray[np.uint64] = (high % limits * carry + low % limits) % limits
         return result

@@ -57,7 +57,8 @@ class Rows:
     `pair` indexes the matrix of pair coordinates, `unit` the labelers (or households, teams: the
     unit of protection). `ranking` numbers the rankings that pairs were broken from and `size` tells
     how many responses each ranked; without them every row is a comparison of its own. If `choices`,
-    only the best of them was named: see `labelguard.mechanisms.choices`.
+    only the best of them was named: the chosen response is first and all others are tied, so that
+    a share 2/K of the pairs says something.
     """
 
     pair: NDArray[np.intp]
@@ -73,21 +74,21 @@ class Rows:
     def row_weights(self) -> Floats:
         """Return the weight of each row, shape (n,): 1, or 1/(K − 1) for the pairs of a ranking of
         K.
-
-        For those of a choice 2/K: φ_c − mean of Φ is 1/K of the sum of φ_c − φ_k, and a pair adds
-        half of its difference.
         """
-        if self.size is None:
-            return np.ones(len(self))
-        return 2.0 / self.size if self.choices else 1 / (self.size - 1.0)
+        return np.ones(len(self)) if self.size is None else 1 / (self.size - 1.0)
+
+    def likelihood_weights(self) -> Floats:
+        """Return what each row weighs in the likelihood, (n,): its weight, of a choice 2/K of it.
+
+        A choice adds ½ K/(K − 1) (φ_c − mean φ) to the statistic, near θ = 0 in expectation
+        Σ z zᵀ θ / (2K(K − 1)) over its pairs: as much as pairs of this weight.
+        """
+        weights = self.row_weights()
+        return weights if self.size is None or not self.choices else weights * 2 / self.size
 
     def information(self) -> Floats:
-        """Return what each row adds to H, in units of z zᵀ, shape (n,): share/4; for choices
-        share²/4.
-
-        Of a choice H is the covariance of a response at random, (1/K) Φᵀ Φ of centred Φ.
-        """
-        return self.row_weights() ** (2 if self.choices else 1) / 4
+        """Return what each row adds to H, in units of z zᵀ, shape (n,)."""
+        return self.likelihood_weights() / 4
 
 
 @dataclass(frozen=True)
@@ -203,14 +204,14 @@ def _bound_norm_by_eigenvalue(z: NDArray[np.float32], rows: Rows, own: NDArray[n
     """2 √(Λ Σ_j ‖c_j‖²), Λ = λ_max(Σ_j Φ_jᵀΦ_j), of one labeler's rows: twice what ‖v‖ can be.
 
     Φ_j holds the centred responses, so Φ_jᵀΦ_j = (1/K_j) Σ_pairs z zᵀ, and v = Σ_j Φ_jᵀc_j with
-    ‖c_j‖² <= K(K+1)/(12(K−1)) for a ranking and <= 1 − 1/K for a choice. With K = 2 both are ½ and
-    this is √(m λ_max(Σ z zᵀ)).
+    ‖c_j‖² <= K(K+1)/(12(K−1)) for a ranking and = K/(4(K−1)) for a choice. With K = 2 both are ½
+    and this is √(m λ_max(Σ z zᵀ)).
     """
     size = np.full(len(own), 2.0) if rows.size is None else rows.size[own].astype(np.float64)
     largest = compute_top_eigenvalue(z, rows.pair[own], 1 / np.sqrt(size))
     if rows.ranking is not None:
         size = size[np.unique(rows.ranking[own], return_index=True)[1]]
-    square = 1 - 1 / size if rows.choices else size * (size + 1) / (12 * (size - 1))
+    square = (3 if rows.choices else size + 1) * size / (12 * (size - 1))
     return 2 * math.sqrt(largest * float(square.sum()))
 
 
@@ -333,7 +334,7 @@ def add_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.
 
 def sum_pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
     """Return what each pair weighs in the likelihood: Σ w_u share over its rows, shape (pairs,)."""
-    shares = rows.row_weights() * bounds.weight[rows.unit]
+    shares = rows.likelihood_weights() * bounds.weight[rows.unit]
     return np.bincount(rows.pair, shares, pairs).astype(np.float64)
 
 

@@ -83,8 +83,7 @@ def calibrate_head(
     `noise` is that of the sum. Of more than 120,000 rows those of some labelers are simulated,
     drawn at random, and the noise is scaled to them.
 
-    The same for every order of rows. Choices are fitted as their pairs, which have the same
-    curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.compute_spectrum`.
+    The same for every order of rows. Raises `InvalidLabels` as `geometry.compute_spectrum`.
     """
     prior = prior or Prior()
     release = _SimulatedRelease.of(x, rows, basis, shape, bounds, noise, windows)

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, choose_usual_delta
-from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.errors import PolicyError
 from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input, format_command_arguments
@@ -121,8 +121,6 @@ def plan(
             features, provider, x, unusable = fit_usable_features(
                 features, table, progress, Workers(executor)
             )
-        if provider is None and rows.choices:
-            raise InvalidLabels(_no_features_note(unusable, "no choice can be planned"))
     units = len(np.unique(rows.unit))
     delta = choose_usual_delta(units) if delta is None else delta
     bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None

@@ -58,8 +58,7 @@ def forecast(
 
     Of randomized response there is one for each of the `bounds`, which are numbers of labels of
     each labeler, None being all of them: by default all, one and three. PROPS is forecast on the
-    best of them. Of choices of the best of several responses there is the statistic
-    alone, and without any column of x randomized response alone.
+    best of them. Without any column of x there is randomized response alone.
 
     (ε, δ) is for `periods` releases, which each bring as many new labels as there are now; what is
     forecast is one of them; `flips.choose_blocks` says whether randomized response flips labels
@@ -93,7 +92,7 @@ def forecast(
             replace(here, twice_labelers=a.accuracy.mean, twice_labels=b.accuracy.mean)
             for here, a, b in zip(now, *grown, strict=True)
         ]
-    return tuple(one for one in now if not rows.choices or _takes_choices(one))
+    return tuple(now)
 
 
 def recommend(
@@ -234,11 +233,6 @@ class _ForecastTerms:
 def _narrow_progress(whole: _Share, number: int, parts: int) -> _Share:
     """Shares of one of so many equal parts, told as shares of the whole."""
     return lambda share: whole((number + share) / parts)
-
-
-def _takes_choices(forecast: Forecast) -> bool:
-    """Return True if it is of a mechanism that takes choices of the best of several."""
-    return forecast.mechanism in ("non-private", "statistic")
 
 
 def repeat_labelers(rows: Rows, times: int) -> Rows:

@@ -47,10 +47,9 @@ _NONCE_BYTES = 32
 # Keeps the files of a map elsewhere too, given the release, the map's digest and its files by name.
 KeepMap: TypeAlias = Callable[[str, str, Mapping[str, Path]], None]
 # `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
-# draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), of a choice the
-# number of the response that was released; `threshold`, `block_labels` and `block_letters` are the
-# law of the block that it was drawn in (`accounting.blocks`; 0 in a statistic); `content` tells
-# contents of a given id apart.
+# draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic); `threshold` and
+# `block_labels` are the law of the block that it was drawn in (`accounting.blocks`; 0 in a
+# statistic); `content` tells contents of a given id apart.
 SCHEMA = pa.schema(
     [
         ("row_key", pa.binary(16)),
@@ -59,7 +58,6 @@ SCHEMA = pa.schema(
         ("value", pa.uint8()),
         ("threshold", pa.uint64()),
         ("block_labels", pa.uint16()),
-        ("block_letters", pa.uint16()),
         ("content", pa.uint64()),
     ]
 )
@@ -77,7 +75,6 @@ class RememberedLabels:
     value: NDArray[np.uint8]
     threshold: NDArray[np.uint64]
     block_labels: NDArray[np.uint16]
-    block_letters: NDArray[np.uint16]
     content: NDArray[np.uint64]
 
 

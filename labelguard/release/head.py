@@ -21,7 +21,6 @@ from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.learning.features import PairFeatures, open_provider
 from labelguard.learning.heads import fit_statistic
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.mechanisms import choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import compute_noise_aware_ridge
@@ -142,8 +141,7 @@ class Window:
 
     `statistic` (components,) has noise of standard deviation `noise` in each coordinate, of a
     `kind`, in `least` dimensions or more (see `mechanisms.noise`). `z` (pairs, components) and
-    `weight` (pairs,) are the pairs' coordinates and weights in the likelihood. Of choices, `z` are
-    the responses of sets of `sizes` (sets,), and `weight` (sets,) is that of the sets. `sampling`
+    `weight` (pairs,) are the pairs' coordinates and weights in the likelihood. `sampling`
     (components, components) bounds what labels beside the noise scatter by
     (see `mechanisms.statistic.bound_sampling_covariance`); `square_weight` (pairs,) is what they
     scatter by if they are independent, 4 Var(Σ) = Σ square_weight z zᵀ at margin 0; `radius` is
@@ -164,7 +162,6 @@ class Window:
     weight: Floats
     clip: float
     sensitivity: float
-    sizes: NDArray[np.int64] | None = None
     sampling: Floats | None = None
     kind: NoiseKind = "gaussian"
     least: int = 1
@@ -265,15 +262,12 @@ class Head(Coordinates):
 def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, Floats, float]:
     """Return the coefficients on raw features, the summed statistic and its noise.
 
-    Not yet multiplied by any scale. The windows are all of pairs (and rankings), or all of choices.
-    Post-processing of released
-    statistics: nothing is charged.
+    Not yet multiplied by any scale. Post-processing of released statistics: nothing is charged.
     """
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(np.sum([window.noise**2 for window in windows])))
-    fit_windows = _fit_pairs if windows[0].sizes is None else _fit_choices
     try:
-        beta = fit_windows(windows, total, shape.ridge * basis.metric**2, noise)
+        beta = _fit_pairs(windows, total, shape.ridge * basis.metric**2, noise)
     except (ValueError, ArithmeticError) as error:
         raise LabelguardError(f"the head cannot be fitted ({error}); take another ridge") from None
     return basis.projection @ beta, total, noise
@@ -286,16 +280,6 @@ def _fit_pairs(windows: Sequence[Window], total: Floats, penalty: Floats, noise:
         z = np.concatenate([window.z for window in windows])
         weight = np.concatenate([window.weight for window in windows])
     return fit_statistic(z, weight, total, compute_noise_aware_ridge(z, weight, penalty, noise))
-
-
-def _fit_choices(windows: Sequence[Window], total: Floats, penalty: Floats, noise: float) -> Floats:
-    """Fit conditional logit among the responses of every choice, shape (components,)."""
-    z = np.concatenate([window.z for window in windows])
-    weight = np.concatenate([window.weight for window in windows])
-    sizes = np.concatenate([window.sizes for window in windows if window.sizes is not None])
-    # H = Σ (w/K) φ φᵀ over responses: as of pairs that weigh 4w/K.
-    ridge = compute_noise_aware_ridge(z, np.repeat(4 * weight / sizes, sizes), penalty, noise)
-    return choices.fit_choices(z, sizes, weight, total, ridge)
 
 
 def load_windows_of_sum(

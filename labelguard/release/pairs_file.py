@@ -196,11 +196,6 @@ def explain_no_agreement(card: Mapping[str, Any]) -> str | None:
             f"release {card['release']} ({card['mechanism']}) has no labels with known flips, so "
             "it tells no agreement; randomized response does (--mechanism rr)"
         )
-    if "choices" in card:
-        return (
-            f"release {card['release']} is of choices of the best of several responses: which of "
-            "their pairs show depends on what was chosen, so they tell no agreement"
-        )
     return None
 
 

@@ -33,7 +33,7 @@ from labelguard.project import policy_facts
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.release import card
 from labelguard.release.mechanisms import AUTO
-from labelguard.release.protocol import Mechanism, ReleaseContext
+from labelguard.release.protocol import ReleaseContext
 from labelguard.release.resolve import ResolvedRequest
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import buckets
@@ -53,22 +53,18 @@ def admit_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     return Admission(source, staged.columns, identities.without(known))
 
 
-def check_choices_and_label_codes(
-    staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties, terms: Mapping[str, Any]
-) -> None:
-    """Raise `PolicyError` for choices of the best of several, where they cannot be released.
+def check_ties_and_label_codes(staged: Staged, ties: Ties, terms: Mapping[str, Any]) -> None:
+    """Raise `PolicyError` where ties of choices would be dropped.
 
-    Where no `mechanism` was named yet, one is taken that releases them. The pairs of a choice
-    without the chosen response are ties in it, whatever became of ties: which these are tells the
-    choice. Raise `InvalidLabels` if `terms` code labels of a format that has codes of its own.
+    A choice is a ranking: the chosen response first, all others tied. If their pairs were dropped,
+    those that remain would tell the choice. Raise `InvalidLabels` if `terms` code labels of a
+    format that has codes of its own.
     """
-    if staged.choices and mechanism and not mechanism.choices:
-        raise PolicyError(
-            f"choices of the best of several responses are no pairs, which {mechanism.name} "
-            "releases; they go with --mechanism statistic or rr"
-        )
     if staged.choices and ties == "drop":
-        raise PolicyError("--ties drop goes with pairs and rankings; a choice has no ties")
+        raise PolicyError(
+            "--ties drop goes with pairs and rankings: of a choice the pairs without the chosen "
+            "response are ties, and those that are left would tell it"
+        )
     if staged.own_values and "label_values" in terms:
         raise InvalidLabels(
             f"format {', '.join(sorted(staged.own_values))} has label values of its own; "
@@ -228,7 +224,6 @@ def describe_leavers(
 
 # Expected label error above which a release says that there may be better.
 TOO_MUCH = 0.4
-_BLOCK = ("block", "letters")
 
 
 @dataclass(frozen=True)
@@ -406,10 +401,8 @@ def _compute_mean_flip_probability(plan: PlannedRows, price: Price) -> float:
         table = buckets.read_bucket(plan.directory, bucket)
         assert table is not None
         new = buckets.read_column(table, "new").astype(bool)
-        number, letters = (
-            buckets.read_column(table, name)[new].astype(np.int64) for name in _BLOCK
-        )
-        drawn = LabelBlocks.of_rows(number, letters, price["threshold"])
+        number = buckets.read_column(table, "block")[new].astype(np.int64)
+        drawn = LabelBlocks.of_rows(number, price["threshold"])
         flips += float(drawn.flip_probabilities().sum())
         rows += len(drawn.of)
     return flips / rows

@@ -57,9 +57,9 @@ from labelguard.release.plan import (
     Plan,
     Preview,
     admit_source,
-    check_choices_and_label_codes,
     check_plan,
     check_price,
+    check_ties_and_label_codes,
     describe_leavers,
     preview_release,
 )
@@ -257,7 +257,7 @@ class Run:
         if resolved.makes_first_policy:  # later files may do without, or have more
             check_public_columns(staged, policy.public_columns)
         ties = policy.ties_of(resolved.event)
-        check_choices_and_label_codes(staged, resolved.mechanism, ties, self.request.terms)
+        check_ties_and_label_codes(staged, ties, self.request.terms)
         self.notes += describe_input(staged)
         declared = policy.public_columns
         further = intake.stage_further(

@@ -193,8 +193,6 @@ class Mechanism(Protocol[P]):
     features: tuple[FeatureColumn, ...] = ()
     # Whose labels it takes: `held-out` units are for evaluation, and no other mechanism has them.
     part: Split = "training"
-    # True if it takes choices of the best of several responses, which are no pairs.
-    choices: bool = False
     # Further pairs to label by a head; their digest is part of the idempotency key.
     also: Input | None = None
 

@@ -392,7 +392,7 @@ def _choose_mechanism_and_size(
         return find_best_excluding_uls(candidates, policy.epsilon)
 
     most = resolved.request.max_labels_per_labeler
-    if named is None and periods == 1 and most is None and not rows.choices:
+    if named is None and periods == 1 and most is None:
         budget = policy.epsilon, policy.delta
         forecast = tuning.recommend(x, rows, *budget, prior, progress=progress)
     else:

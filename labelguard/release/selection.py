@@ -3,8 +3,7 @@
 Every unit has an allowance of k uses. Labels that were released before keep their value and cost
 nothing; new labels take what is left in the order of a keyed hash of labeler and item, never by
 label or arrival, and of randomized response they are put into blocks in that order. A ranking is
-taken or left as a whole, and a choice is one label, of which the first of its pairs is the row. The
-label column is not read here.
+taken or left as a whole. The label column is not read here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import PAIR
 from labelguard.budget.policy import Bound
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
@@ -27,9 +25,7 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import RememberedLabels
 from labelguard.project.project import Project
-from labelguard.release.choices import (
-    FIRST_NUMBER,
-    BucketChoices,
+from labelguard.release.allocation import (
     assign_blocks,
     count_uses,
     find_latest_rows,
@@ -54,10 +50,10 @@ class SelectionTask:
 
     `staged` holds the input's rows in so many `buckets`, `released` the private maps, of which
     those of the releases `earlier` are known, each of so many files; selected rows go to
-    `selected`. `labelers`: rows say whose they are; `choices`: they are pairs of choices, each of
-    which is one label. Labels of units who are not of the `part` are left where they are, as if
-    they were not there. `again`: every label is drawn anew as its next version. `released_only`:
-    take no label but those that were released (a release that was drawn is being finished).
+    `selected`. `labelers`: rows say whose they are. Labels of units who are not of the `part` are
+    left where they are, as if they were not there. `again`: every label is drawn anew as its next
+    version. `released_only`: take no label but those that were released (a release that was drawn
+    is being finished).
     """
 
     staged: Path
@@ -69,7 +65,6 @@ class SelectionTask:
     ledger: LabelerTable = field(repr=False)
     bound: Bound
     labelers: bool
-    choices: bool
     parts: Splits
     part: Split
     again: bool
@@ -80,16 +75,15 @@ class SelectionTask:
 class SelectedRows:
     """The labels of one bucket that go into a release; columns are (n,), `key` and `author` (n, 2).
 
-    `index` is the row of the staged bucket, `unit` that of the unit in `Selection.units`, `letters`
-    how many responses a label is among; `new` labels have to be drawn as `version`, in block number
-    `block` of the bucket; the rest has the `value` it was drawn with, in a block of this
-    `threshold`, `block_labels` and `block_letters`. `content` tells contents of a given id apart.
+    `index` is the row of the staged bucket, `unit` that of the unit in `Selection.units`; `new`
+    labels have to be drawn as `version`, in block number `block` of the bucket; the rest has the
+    `value` it was drawn with, in a block of this `threshold` and `block_labels`. `content` tells
+    contents of a given id apart.
     Its repr shows nothing.
     """
 
     index: NDArray[np.intp]
     unit: NDArray[np.intp]
-    letters: NDArray[np.uint16]
     block: NDArray[np.intp]
     author: Blocks
     key: Blocks
@@ -98,7 +92,6 @@ class SelectedRows:
     value: NDArray[np.uint8]
     threshold: NDArray[np.uint64]
     block_labels: NDArray[np.uint16]
-    block_letters: NDArray[np.uint16]
     content: NDArray[np.uint64]
 
     def __getitem__(self, rows: NDArray[np.generic]) -> SelectedRows:
@@ -235,18 +228,11 @@ class _Labels:
         author = read_label_authors(table, labelers=task.labelers)
         item = buckets.read_blocks(table, "item")
         pair = _read_column_or_zeros(table, "pair").astype(np.uint16)
-        submissions = np.ones(table.num_rows, np.int64)
-        if task.choices:
-            choices = BucketChoices.from_bucket(table, labelers=task.labelers)
-            latest, pair = choices.representative_rows, pair.copy()
-            pair[latest] = choices.compute_row_key_numbers()
-            submissions[:] = 0
-            submissions[latest] = choices.submissions
         identity = task.keys.identify(author, item)
         key = task.keys.keys(identity, pair)
         whose = buckets.read_blocks(table, "unit")
         of_part = task.parts.is_in(whose, task.part)
-        latest = latest if task.choices else find_latest_rows(key)
+        latest = find_latest_rows(key)
         index = latest[of_part[latest]]
         units, unit = blocks.unique(whose.take(index, axis=0))
         columns = (author, item, identity, key)
@@ -269,7 +255,7 @@ class _Labels:
             _read_column_or_zeros(table, "content")[index].astype(np.uint64),
             released,
             blocks.find_positions(released.keys, key),
-            duplicates=int(submissions[of_part].sum()) - len(index),
+            duplicates=int(of_part.sum()) - len(index),
             other_units=len(blocks.unique(whose[~of_part])[0]),
             other_labels=len(latest) - len(index),
         )
@@ -305,7 +291,6 @@ class _Labels:
         return SelectedRows(
             index=self.index,
             unit=self.unit,
-            letters=(self.pair - FIRST_NUMBER if task.choices else np.full_like(self.pair, PAIR)),
             block=block,
             author=self.author if task.labelers else np.zeros_like(self.author),
             key=self.key,
@@ -314,7 +299,6 @@ class _Labels:
             value=self.read_map_column("value", LABEL_TIE),
             threshold=self.read_map_column("threshold", 0),
             block_labels=self.read_map_column("block_labels", 0),
-            block_letters=self.read_map_column("block_letters", 0),
             content=self.content,
         )
 
@@ -406,7 +390,6 @@ def plan_rows(
         ledger=ledger,
         bound=bound,
         labelers=staged.labelers,
-        choices=staged.choices and bound.block is not None,
         parts=keys.splits(held_out),
         part=part,
         again=again and not finished,

@@ -172,8 +172,8 @@ def one_nonce_for_all_releases():
     return Coins(bytes(32))
 
 
-def two_half_blocks(number, letters, threshold):
-    return real_blocks(2 * number + np.arange(len(number)) % 2, letters, threshold)
+def two_half_blocks(number, threshold):
+    return real_blocks(2 * number + np.arange(len(number)) % 2, threshold)
 
 
 MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {

@@ -24,7 +24,7 @@ from labelguard.accounting.blocks import Block
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.prf import Prf, RowKeys
 from labelguard.mechanisms import randomized_response as mechanism
-from labelguard.mechanisms.randomized_response import NOTHING, LabelBlocks, randomize
+from labelguard.mechanisms.randomized_response import LABEL_TIE, LabelBlocks, randomize
 from labelguard.storage.blocks import from_bytes, to_bytes
 
 FALSE_FAILURE = 1e-6
@@ -63,11 +63,10 @@ class Rows:
         self.coins = Coins(NONCE)
         self.known: dict[tuple[int, int], NDArray[np.uint8]] = {}
 
-    def release_labels(self, labels, size=1, threshold=THRESHOLD, letters=2):
+    def release_labels(self, labels, size=1, threshold=THRESHOLD):
         """What is released of labels in blocks of `size` rows that follow one another."""
-        letters = np.broadcast_to(np.asarray(letters, np.int64), ROWS)
-        blocks = LabelBlocks.of_rows(np.arange(ROWS) // size, letters, threshold)
-        return randomize(np.asarray(labels, np.int16), letters, self.coins, self.keys, blocks)
+        blocks = LabelBlocks.of_rows(np.arange(ROWS) // size, threshold)
+        return randomize(labels, self.coins, self.keys, blocks)
 
     def with_nonce(self, nonce):
         """The same rows in another release."""
@@ -88,27 +87,23 @@ def rows():
 
 
 def constant(value):
-    return np.full(ROWS, value, np.int16)
+    return np.full(ROWS, value, np.uint8)
 
 
 def some_labels(seed=0):
     """Labels 0 and 1, and ties."""
-    return np.random.default_rng(seed).integers(-1, 2, ROWS).astype(np.int16)
+    return np.random.default_rng(seed).integers(0, 3, ROWS).astype(np.uint8)
 
 
 # --- the law of a block ---------------------------------------------------------------------------
 
 
-def answers_fit(flips, size, letters=2, threshold=THRESHOLD):
-    """Whether answers of blocks, (rows,), show each of the letters^size answers as often as is
-    charged.
-    """
+def answers_fit(flips, size, threshold=THRESHOLD):
+    """Whether answers of blocks, (rows,), show each of 2^size answers as often as is charged."""
     digits = flips.reshape(-1, size).astype(np.int64)
-    counts = np.bincount(digits @ letters ** np.arange(size), minlength=letters**size)
-    law = Block(threshold, size, letters)
-    changes = np.array(
-        [sum(c > 0 for c in answer) for answer in product(range(letters), repeat=size)]
-    )
+    counts = np.bincount(digits @ 2 ** np.arange(size), minlength=2**size)
+    law = Block(threshold, size)
+    changes = np.array([sum(answer) for answer in product(range(2), repeat=size)])
     odds = (2**64 - threshold) / threshold
     weight = np.where(changes <= law.likely_change_limit, odds, 1.0)
     # Answers are numbered with the first label as the lowest digit; changes do not mind.
@@ -122,12 +117,6 @@ def answers_fit(flips, size, letters=2, threshold=THRESHOLD):
 def test_every_answer_of_a_block_comes_as_often_as_is_charged(size, epsilon0, rows):
     threshold = accounting.threshold(epsilon0)
     assert answers_fit(rows.flips(size, threshold), size, threshold=threshold)
-
-
-@pytest.mark.parametrize(("size", "letters"), [(1, 3), (1, 7), (2, 4), (3, 3)])
-def test_choices_of_a_block_come_as_often_as_is_charged(size, letters, rows):
-    steps = rows.release_labels(constant(0), size, letters=letters)
-    assert answers_fit(steps, size, letters)
 
 
 def test_one_change_more_among_the_likely_answers_is_caught(rows, monkeypatch):
@@ -179,9 +168,8 @@ def test_numbers_are_compared_as_numbers_whatever_their_bytes(rows):
     assert found.tolist() == [sum(limit <= n for limit in numbers) for n in tried]
 
 
-@pytest.mark.parametrize("letters", [2, 3])
-@pytest.mark.parametrize("labels", [0, 1, NOTHING])
-def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, letters, rows, monkeypatch):
+@pytest.mark.parametrize("labels", [0, 1, LABEL_TIE])
+def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, rows, monkeypatch):
     calls = []
     exact = Coins.draw
 
@@ -190,12 +178,10 @@ def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, letters, 
         return exact(self, purpose, row_keys, counter)
 
     monkeypatch.setattr(Coins, "draw", draw)
-    rows.release_labels(constant(labels), 6, letters=letters)
-    words = range(-(-Block(THRESHOLD, 6, letters).bytes_per_draw // 16))
+    rows.release_labels(constant(labels), 6)
+    words = range(-(-Block(THRESHOLD, 6).bytes_per_draw // 16))
     expected = [(purpose, ROWS, 0) for purpose in (Purpose.TIE, Purpose.ORDER)]
     expected += [(Purpose.CHANGES, ROWS // 6, word) for word in words]
-    if letters > 2:
-        expected += [(purpose, ROWS, 0) for purpose in (Purpose.LETTER, Purpose.OTHER_LETTER)]
     assert calls == expected
 
 
@@ -208,7 +194,7 @@ def test_a_flip_depends_on_the_coin_and_not_on_the_label(size, rows):
     assert (rows.release_labels(constant(1), size) == 1 - flips).all()
     labels = some_labels()
     released = rows.release_labels(labels, size)
-    strict = labels != NOTHING
+    strict = labels != LABEL_TIE
     assert (released[strict] == labels[strict] ^ flips[strict]).all()
     assert set(np.unique(released)) == {0, 1}
 
@@ -237,7 +223,7 @@ def test_flips_do_not_depend_on_labeler_item_or_place(size, rows):
 
 
 def test_answers_follow_rows_through_orders(rows):
-    labels, letters = some_labels(), np.full(ROWS, 2)
+    labels = some_labels()
     blocks = np.arange(ROWS) // 6
     released = rows.release_labels(labels, 6)
     first = blocks * 6 == np.arange(ROWS)
@@ -248,8 +234,8 @@ def test_answers_follow_rows_through_orders(rows):
         np.array([], dtype=np.intp),
     ):
         index = (order[:, None] * 6 + np.arange(6)).ravel()
-        drawn = LabelBlocks.of_rows(blocks[index], letters[index], THRESHOLD)
-        again = randomize(labels[index], letters[index], rows.coins, rows.keys[index], drawn)
+        drawn = LabelBlocks.of_rows(blocks[index], THRESHOLD)
+        again = randomize(labels[index], rows.coins, rows.keys[index], drawn)
         assert (again == released[index]).all()
     assert first.sum() == ROWS // 6
 
@@ -281,17 +267,6 @@ def test_every_purpose_and_counter_has_coins_of_its_own(rows):
         assert independent(one, other)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 255, 256])
-def test_numbers_below_a_limit_are_equally_likely(limit, rows):
-    limits = np.full(ROWS, limit, np.uint64)
-    drawn = rows.coins.draw_below(Purpose.LETTER, rows.keys, limits)
-    counts = np.bincount(drawn.astype(np.int64), minlength=limit)
-    assert len(counts) == limit
-    assert limit == 1 or stats.chisquare(counts).pvalue > FALSE_FAILURE
-    high, low = rows.coins.draw(Purpose.LETTER, rows.keys[:9]).astype(object).T
-    assert ((high * 2**64 + low) % limit == drawn[:9]).all()
-
-
 def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows):
     authors = from_bytes(world.repeatable_bytes("authors")(32))
     items = rows.items[:2]
@@ -307,59 +282,11 @@ def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows):
 
 
 def test_a_tie_becomes_a_fair_coin_that_is_independent_of_the_flip(rows):
-    fair = rows.release_labels(constant(NOTHING), threshold=1)  # flips nobody
+    fair = rows.release_labels(constant(LABEL_TIE), threshold=1)  # flips nobody
     assert fits(int(fair.sum()), ROWS, 0.5)
-    released = rows.release_labels(constant(NOTHING))
+    released = rows.release_labels(constant(LABEL_TIE))
     assert fits(int(released.sum()), ROWS, 0.5)
     assert independent(released ^ rows.flips(), rows.flips())
-
-
-# --- choices --------------------------------------------------------------------------------------
-
-SIZES = np.array([2, 3, 4, 7])
-
-
-def some_choices(seed):
-    """Choices among 2, 3, 4 and 7 in turn, so that blocks of 4 hold one of each."""
-    options = SIZES[np.arange(ROWS) % 4]
-    return np.random.default_rng(seed).integers(0, options).astype(np.int16)
-
-
-def choices_fit(rows, chosen, threshold=THRESHOLD):
-    """Whether every choice is kept as often as is charged, and otherwise becomes any other."""
-    options = SIZES[np.arange(ROWS) % 4]
-    released = rows.release_labels(chosen, 4, threshold, options)
-    assert (released < options).all()
-    steps = (released.astype(np.int64) - chosen) % options
-    uniform = 1 - Block(THRESHOLD, 4, 7).mean_sign
-    for place, among in enumerate(SIZES.tolist()):
-        counts = np.bincount(steps[place::4], minlength=among)
-        expected = np.append(1 - uniform, np.zeros(among - 1)) + uniform / among
-        if stats.chisquare(counts, expected * counts.sum()).pvalue <= FALSE_FAILURE:
-            return False
-    return True
-
-
-def test_a_choice_is_kept_or_becomes_each_other_alike(rows):
-    assert choices_fit(rows, some_choices(0))
-    assert choices_fit(rows, constant(1))
-
-
-@pytest.mark.parametrize("stronger", [1.15, 1.4])
-def test_choices_with_too_little_noise_are_caught(stronger, rows):
-    assert not choices_fit(rows, some_choices(0), accounting.threshold(stronger * EPSILON0))
-
-
-def test_a_step_of_a_choice_does_not_depend_on_what_was_chosen(rows):
-    options = np.full(ROWS, 7)
-    chosen = np.random.default_rng(1).integers(0, 7, ROWS)
-    steps = (rows.release_labels(chosen, 4, letters=options).astype(np.int64) - chosen) % 7
-    assert (steps == rows.release_labels(constant(0), 4, letters=options)).all()
-
-
-def test_a_choice_of_nothing_becomes_any(rows):
-    released = rows.release_labels(constant(NOTHING), threshold=1, letters=7)  # changes nobody
-    assert stats.chisquare(np.bincount(released, minlength=7)).pvalue > FALSE_FAILURE
 
 
 def test_a_prf_takes_messages_of_its_length_only():

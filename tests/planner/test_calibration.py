@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import asked as asking
-from support.choices import Choices, sum_of_choices
 
 from labelguard.accounting import gaussian
 from labelguard.learning.heads import fit_statistic
-from labelguard.mechanisms import choices, statistic
+from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.planner import calibration
@@ -177,7 +176,7 @@ def test_a_head_of_choices_is_scaled_by_its_pairs():
     sets, size, rng = 600, 4, np.random.default_rng(5)
     phi = rng.standard_normal((sets, size, 3))
     utility = 1.2 * phi[..., 0] + rng.standard_normal((sets, size))
-    best = (utility + rng.gumbel(size=(sets, size))).argmax(axis=1)
+    best = (utility + rng.gumbel(size=(sets, size))).argmax(axis=1)[:, None]
     one, other = np.triu_indices(size, 1)
     x = (phi[:, one] - phi[:, other]).reshape(-1, 3).astype(np.float32)
     unit = np.arange(sets) // 10
@@ -186,12 +185,11 @@ def test_a_head_of_choices_is_scaled_by_its_pairs():
     axes = choose_basis(compute_spectrum(x), shape)
     z = axes.coordinates(x)
     bounds = statistic.compute_bounds(z, rows, shape.clip_quantile)
-    asked = Choices(np.arange(0, sets * size + 1, size), unit, 60)
-    responses = (phi.reshape(-1, 3) @ axes.projection).astype(np.float32)
-    chosen = np.eye(size, dtype=bool)[best].reshape(-1)
-    total = sum_of_choices(responses, asked, chosen, bounds.clip, bounds.weight)
-    weight = bounds.weight[asked.unit]
-    theta = choices.fit_choices(responses, asked.size, weight, total, shape.ridge * axes.metric**2)
+    labels = np.where(best == one, LABEL_A, np.where(best == other, LABEL_B, LABEL_TIE))
+    step = 1e-9
+    total = step * statistic.clip_and_sum_labels(z, rows, labels.reshape(-1), bounds, step)
+    weight = statistic.sum_pair_weights(rows, bounds, len(z))
+    theta = fit_statistic(z, weight, total, shape.ridge * axes.metric**2)
     gap = (utility[:, one] - utility[:, other]).reshape(-1)
     margin, right = z @ theta, 1 / (1 + np.exp(-gap))
     found = [(margin, right - 0.5, np.ones(len(margin)))]

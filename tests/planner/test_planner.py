@@ -6,7 +6,6 @@ import re
 import shlex
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,7 +22,6 @@ from labelguard.planner import advice
 from labelguard.planner import forecast as planner
 from labelguard.planner.advice import describe_input
 from labelguard.planner.outcomes import Forecast, Interval
-from labelguard.release.mechanisms import open_mechanism
 from labelguard.simulation import simulate
 
 OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length"}
@@ -114,23 +112,6 @@ def test_where_no_default_feature_tells_pairs_apart_randomized_response_is_plann
     assert "Not known: without features" in words and " *" not in words.partition("* what")[0]
     [released] = re.findall("^Next: labelguard (.*)$", call(source).stdout, re.MULTILINE)
     run(*shlex.split(released), "--yes", "--dry-run", project=lg.init(tmp_path / "project"))
-    choices = table.select(["labeler_id", "prompt"])
-    choices = choices.append_column("responses", pa.array([["7", "8", "9"]] * 900))
-    with pytest.raises(InvalidLabels, match="no choice can be planned: name features"):
-        planner.plan(choices.append_column("choice", pa.array([0] * 900)))
-
-
-def test_of_choices_no_mechanism_is_forecast_that_would_refuse_them():
-    rng = np.random.default_rng(1)
-    rows = {
-        "labeler_id": [f"p{n % 60}" for n in range(600)],
-        "prompt": [f"why {n}" for n in range(600)],
-        "responses": [["x" * int(k) for k in rng.integers(1, 60, 3)] for _ in range(600)],
-        "choice": [0] * 600,
-    }
-    planned = planner.plan(pa.table(rows), features="length", epsilons=[3.0])
-    mechanisms = {one.mechanism for one in planned.forecasts} - {"non-private"}
-    assert mechanisms and all(open_mechanism(name).choices for name in mechanisms)
 
 
 @pytest.mark.parametrize("column", ["label", "nothing", "prompts"])

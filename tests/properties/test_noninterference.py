@@ -19,8 +19,6 @@ from support.scenarios import ALL, HALF, ONE, SCENARIOS
 from support.worlds import Coins, Run, Scenario, differences, observed
 
 from labelguard.jobs import finish
-from labelguard.release.mechanisms import rr
-from labelguard.text import LABEL_TIE
 
 # Label Studio has no ties: who has none here prefers the left.
 SAID = {1: 1, 0: 0, None: 1}
@@ -79,7 +77,7 @@ def test_the_comparison_sees_everything_a_project_holds(tmp_path):
     assert len(seen["journal"]) == 6  # type: ignore[arg-type]
 
 
-# What choices of the best of several go through, by randomized response.
+# What choices of the best of several go through, by randomized response: each is a ranking.
 CHOSEN = (
     "one run",
     "more labels later",
@@ -112,19 +110,6 @@ SKIPPED = Scenario((Run(("--skips", "tie")),), dressed=blank_choices)
 )
 def test_nothing_but_released_choices_depends_on_raw_choices(scenario, tmp_path):
     assert differences(tmp_path, "choices", scenario, ALL) == []
-
-
-def test_a_choice_that_is_broken_into_its_pairs_is_found(tmp_path, monkeypatch):
-    whole = rr._draw_labels
-
-    def broken(task, rows, label, choices):
-        told = choices.published & (label[choices.rows] != LABEL_TIE)
-        object.__setattr__(choices, "published", told)
-        return whole(task, rows, label, choices)
-
-    monkeypatch.setattr(rr, "_draw_labels", broken)
-    found = differences(tmp_path, "choices", SCENARIOS["one run"], ALL)
-    assert any("data.parquet" in name for name in found)
 
 
 REPORTS = (

@@ -35,7 +35,7 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
 from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
-from labelguard.keys.coins import Coins, Purpose
+from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure
 from labelguard.project.private_map import PrivateMap
@@ -44,8 +44,7 @@ from labelguard.storage import blocks as block128
 # ---------------------------------------------------------------- the reference
 
 ROW_KEY, ORDER = 1, 2
-CHANGES, TIE, COIN_ORDER, LETTER, OTHER_LETTER = 1, 2, 3, 4, 5
-CHOICE = 2**15
+CHANGES, TIE, COIN_ORDER = 1, 2, 3
 
 
 def encode(value):
@@ -181,28 +180,24 @@ def change_limits(threshold, labels, letters=2):
     return size, [-(-weight * 2 ** (8 * size) // total) for weight in weights]
 
 
-def flip_probability(threshold, labels, letters=2):
+def flip_probability(threshold, labels):
     """γ = (1 − c1)/2."""
-    t = most_changes(threshold, labels, letters)
-    total = _weights(threshold, labels, letters, t)[labels]
-    ways = comb(labels - 1, t) * (letters - 1) ** t
+    t = most_changes(threshold, labels, 2)
+    total = _weights(threshold, labels, 2, t)[labels]
+    ways = comb(labels - 1, t)
     return (1 - float(Fraction((2**64 - 2 * (threshold + 1)) * ways, total))) / 2
 
 
 def answer(nonce, threshold, keys, labels):
-    """The released letters of a block: `labels` are (letter or None, number of letters)."""
-    most = max(own for _, own in labels)
-    size, limits = change_limits(threshold, len(keys), most)
+    """The released labels of a block: `labels` are 0, 1 or 2 (tie)."""
+    size, limits = change_limits(threshold, len(keys))
     drawn = b"".join(coin(nonce, CHANGES, keys[0], counter) for counter in range(size // 16))
     changes = sum(limit <= int.from_bytes(drawn, "big") for limit in limits)
     places = sorted(range(len(keys)), key=lambda row: coin(nonce, COIN_ORDER, keys[row]))
     released = []
-    for row, (key, (letter, own)) in enumerate(zip(keys, labels, strict=True)):
-        if letter is None:
-            letter = coin_number(nonce, TIE, key) % own
-        if places.index(row) < changes:
-            letter = (letter + 1 + coin_number(nonce, LETTER, key) % (most - 1)) % most
-        released.append(letter if letter < own else coin_number(nonce, OTHER_LETTER, key) % own)
+    for row, (key, label) in enumerate(zip(keys, labels, strict=True)):
+        true = coin_number(nonce, TIE, key) % 2 if label == 2 else label
+        released.append(true ^ (places.index(row) < changes))
     return released
 
 
@@ -358,13 +353,15 @@ def test_the_library_gives_the_coins_of_the_page(vectors):
     coins = Coins(bytes.fromhex(vectors["nonce"]))
     keys = blocks([vectors["row_keys"][0]["row_key"]])
     for drawn in vectors["coins"]:
-        found = coins.draw(Purpose(drawn["purpose"]), keys, drawn["counter"])
+        found = coins.draw(drawn["purpose"], keys, drawn["counter"])
         assert block128.to_hex(found[0]) == drawn["coin"]
 
 
 def test_the_library_gives_the_blocks_of_the_page(vectors):
-    for law in vectors["blocks"]:
-        found = Block(int(law["threshold"]), law["labels"], law["letters"])
+    binary = [law for law in vectors["blocks"] if law["letters"] == 2]
+    assert len(binary) == 2
+    for law in binary:
+        found = Block(int(law["threshold"]), law["labels"])
         assert found.likely_change_limit == law["most_changes"]
         raw = found.change_limits.tobytes()  # numpy's bytes leave out zeros at the end
         assert raw == bytes.fromhex("".join(law["limits"]))
@@ -491,10 +488,7 @@ def test_a_part_that_is_neither_text_nor_image_has_no_encoding(in_sql, part):
 
 @dataclass(frozen=True)
 class Label:
-    """One canonical label: `value` is 1, 0 or 2 (tie); `author` gave it, `unit` has the uses.
-
-    Of a choice it is the number of the response, or that of all responses for none.
-    """
+    """One canonical label: `value` is 1, 0 or 2 (tie); `author` gave it, `unit` has the uses."""
 
     author: bytes
     prompt: Any
@@ -509,21 +503,6 @@ class Label:
     @property
     def payer(self):
         return self.unit or self.author
-
-    @property
-    def letters(self):
-        return len(self.sides)
-
-    @property
-    def letter(self):
-        return self.value if self.value < self.letters else None
-
-    def shown(self, value):
-        """The pairs that are released, as (chosen, rejected)."""
-        if self.pair < CHOICE:
-            return [tuple(self.sides if value else reversed(self.sides))]
-        best = self.sides[value]
-        return [(best, other) for other in self.sides if other != best]
 
 
 @pytest.fixture
@@ -567,7 +546,7 @@ class Stored:
         return row_key(self.secret, label.author, label.item, label.pair)
 
     def draw(self, labels, most):
-        """Value, threshold, labels and letters of the block of every label, by row key.
+        """Value, threshold and labels of the block of every label, by row key.
 
         All labels are new in one release, and at most so many of a unit are drawn together.
         """
@@ -580,11 +559,10 @@ class Stored:
             for use in range(uses):
                 whose = [one for i, one in enumerate(ordered) if i * uses // len(own) == use]
                 block = sorted(whose, key=own.index)
-                keys, law = [*map(self.row_key, block)], (len(block), max(b.letters for b in block))
-                values = answer(self.nonce, threshold, keys, [(b.letter, b.letters) for b in block])
-                drawn |= {
-                    key: (value, threshold, *law) for key, value in zip(keys, values, strict=True)
-                }
+                keys = [*map(self.row_key, block)]
+                values = answer(self.nonce, threshold, keys, [one.value for one in block])
+                for key, value in zip(keys, values, strict=True):
+                    drawn[key] = (value, threshold, len(block))
         return drawn
 
     def _canonical_order(self, label):
@@ -619,21 +597,20 @@ class Stored:
                     "value": value,
                     "threshold": law[0],
                     "block_labels": law[1],
-                    "block_letters": law[2],
                     "content": int.from_bytes(label.content, "big"),
                 }
             )
-            for chosen, rejected in label.shown(value):
-                row = {
-                    "prompt": label.prompt,
-                    "chosen": chosen,
-                    "rejected": rejected,
-                    "item_id": label.item_id or label.item.hex(),
-                    "label_probability": None,
-                    "flip_probability": flip_probability(*law),
-                    "residual_flip_estimate": None,
-                }
-                rows.append((label.item, key, row))
+            chosen, rejected = label.sides if value else reversed(label.sides)
+            row = {
+                "prompt": label.prompt,
+                "chosen": chosen,
+                "rejected": rejected,
+                "item_id": label.item_id or label.item.hex(),
+                "label_probability": None,
+                "flip_probability": flip_probability(*law),
+                "residual_flip_estimate": None,
+            }
+            rows.append((label.item, key, row))
         assert kept == sorted(expected, key=lambda row: (row["bucket"], row["row_key"]))
         rows.sort(key=lambda entry: entry[:2])
         assert lg.load(release, "arrow").to_pylist() == [row for _, _, row in rows]
@@ -756,6 +733,7 @@ def test_rankings_follow_too(draw):
 
 
 def test_choices_in_blocks_of_several_uses_follow_too(draw):
+    """The chosen response is before all others, which are tied; a choice of none is all ties."""
     rows = [
         {
             "labeler_id": f"judge {row % 2}",
@@ -769,11 +747,11 @@ def test_choices_in_blocks_of_several_uses_follow_too(draw):
     labels = []
     for row in rows:
         sides = sorted(row["responses"], key=encode)
-        best = row["choice"]
-        number = len(sides) if best is None else sides.index(row["responses"][best])
+        best = None if row["choice"] is None else row["responses"][row["choice"]]
         author, item = stored.labeler(row["labeler_id"]), item_digest(row["prompt"], sides)
-        labels.append(Label(author, row["prompt"], sides, number, item, CHOICE + len(sides)))
-    assert {len(label.sides) for label in labels} == {2, 3, 4}
+        for pair, (a, b) in enumerate(combinations(sides, 2)):
+            value = 1 if a == best else 0 if b == best else 2
+            labels.append(Label(author, row["prompt"], [a, b], value, item, pair))
     stored.check(release, labels, block=3)
 
 

@@ -4,15 +4,15 @@ Adversaries change all choices of one labeler, between two files, at will.
 """
 
 import itertools
-from dataclasses import replace
+import math
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from support import world
-from support.choices import Choices, clip_of_choices, sum_of_choices
 from support.exports import write
 from support.preferences import STATISTIC
 
@@ -25,8 +25,7 @@ from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.choices import recover_responses
-from labelguard.release.head import Window
+from labelguard.release import privatize
 from labelguard.storage import buckets
 
 SIZES = (2, 3, 4)
@@ -99,19 +98,19 @@ class World:
 
 
 def direct(chosen, quantile):
-    """The same from the responses themselves."""
-    sizes = [len(row["responses"]) for row in ASKED]
+    """The same by its definition: Σ_u clip_C(w_u Σ_j ½ K/(K − 1) (φ(chosen) − mean φ))."""
     names = sorted({row["labeler_id"] for row in ASKED})
-    unit = np.array([names.index(row["labeler_id"]) for row in ASKED], np.intp)
-    order = np.argsort(unit, kind="stable")
-    features = [np.column_stack([row["quality"], row["brevity"]]) for row in ASKED]
-    x = np.concatenate([features[row] for row in order]).astype(np.float32)
-    offsets = np.append(0, np.cumsum(np.array(sizes)[order])).astype(np.intp)
-    asked = Choices(offsets, unit[order], len(names))
-    best = np.zeros(len(x), bool)
-    best[offsets[:-1] + np.array(chosen)[order]] = True
-    clip, weight = clip_of_choices(x, asked, quantile)
-    return clip, weight, sum_of_choices(x, asked, best, clip, weight)
+    squares, parts = np.zeros(len(names)), np.zeros((len(names), 2))
+    for row, best in zip(ASKED, chosen, strict=True):
+        phi = np.column_stack([row["quality"], row["brevity"]])
+        size, phi = len(phi), phi - phi.mean(axis=0)
+        own = names.index(row["labeler_id"])
+        squares[own] += (0.5 * size / (size - 1)) ** 2 * np.square(phi).sum() / size
+        parts[own] += 0.5 * size / (size - 1) * phi[best]
+    clip, weight = statistic.choose_clip_and_weights(np.sqrt(squares), quantile)
+    parts *= weight[:, None]
+    norms = np.linalg.norm(parts, axis=1, keepdims=True)
+    return clip, weight, (parts * (clip / np.maximum(norms, clip))).sum(axis=0)
 
 
 @pytest.mark.quick("0.3")
@@ -170,44 +169,7 @@ def test_a_bound_that_is_a_third_too_small_is_caught(neighbours):
     assert any(worst > claimed * 2 / 3 for worst, claimed in movements)
 
 
-def test_the_fit_finds_the_responses_of_sets_again():
-    rng = np.random.default_rng(3)
-    sizes = np.array([2, 3, 7, 256, 5])
-    offsets = np.append(0, np.cumsum(sizes))
-    phi = rng.normal(size=(offsets[-1], 3)).astype(np.float32)
-    z, group, number = [], [], []
-    for index, size in enumerate(sizes.tolist()):
-        own = phi[offsets[index] : offsets[index + 1]]
-        one, other = np.triu_indices(size, 1)
-        z.append(own[one] - own[other])
-        group.append(np.full(len(one), index))
-        number.append(np.arange(len(one)))
-    order = rng.permutation(sum(map(len, z)))
-    columns = [np.concatenate(part)[order] for part in (z, group, number)]
-    found, ends = recover_responses(*columns, sizes[columns[1]])
-    means = np.add.reduceat(phi, offsets[:-1], axis=0) / sizes[:, None]
-    assert np.array_equal(ends, offsets)
-    np.testing.assert_allclose(found, phi - np.repeat(means, sizes, axis=0), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_windows_of_choices_are_kept_whole(tmp_path):
-    ones = np.ones((4, 1), np.float32)
-    window = Window(np.ones(1), 1.0, ones, np.ones(2), 1.0, 2.0, np.array([2, 2]))
-    window.save(tmp_path / "w.npz")
-    found = Window.load(tmp_path / "w.npz")
-    assert found.sizes is not None and found.sizes.tolist() == [2, 2]
-    replace(window, sizes=None).save(tmp_path / "p.npz")
-    assert Window.load(tmp_path / "p.npz").sizes is None
-
-
-def test_a_choice_is_no_public_tie(project):
-    with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
-        dropped = PRICE | STATISTIC | {"ties": "drop", "tie_status_public": True}
-        lg.privatize(table(random_choices(1)), project=project, **dropped)
-
-
-def test_choices_and_comparisons_are_in_no_sum_together(project):
+def test_choices_and_rankings_add_up_in_one_sum(project):
     rows = table(random_choices(1))
     lg.privatize(rows, project=project, uses=4, **PRICE, **STATISTIC)
     ranked = [
@@ -215,8 +177,40 @@ def test_choices_and_comparisons_are_in_no_sum_together(project):
         | {"prompt": "other", "ranks": [*range(len(row["responses"]))]}
         for row in rows.to_pylist()
     ]
-    with pytest.raises(PolicyError, match="choices add up with choices"):
-        lg.privatize(pa.Table.from_pylist(ranked), project=project, **PRICE, **STATISTIC)
+    made = lg.privatize(pa.Table.from_pylist(ranked), project=project, **PRICE, **STATISTIC)
+    assert made.card["statistic"]["windows"] == 2
+
+
+def released_pairs(tmp_path, **options):
+    """The pairs that are released of two files whose choices differ."""
+    for seed in (1, 2):
+        made = lg.privatize(
+            table(random_choices(seed)),
+            mechanism="rr",
+            project=lg.init(tmp_path / f"world {seed}"),
+            **PRICE,
+            **options,
+        )
+        sides = pl.concat_list("chosen", "rejected").list.sort()
+        yield sorted(lg.load(made).select("prompt", sides=sides).rows())
+
+
+def test_all_pairs_of_a_choice_are_released_whatever_was_chosen(tmp_path):
+    one, other = released_pairs(tmp_path)
+    assert one == other
+    # Two responses of one set are equal, so its three pairs are two.
+    sets = {row["prompt"]: len(row["responses"]) for row in ASKED}
+    pairs_of = {prompt: math.comb(size, 2) for prompt, size in sets.items()} | {"question 1": 2}
+    assert len(one) == sum(pairs_of[row["prompt"]] for row in ASKED)
+
+
+def test_without_their_ties_choices_would_show_in_which_pairs_there_are(tmp_path, monkeypatch):
+    dropped: dict[str, Any] = {"ties": "drop", "tie_status_public": True}
+    with pytest.raises(PolicyError, match="the pairs without the chosen response are ties"):
+        next(released_pairs(tmp_path, **dropped))
+    monkeypatch.setattr(privatize, "check_ties_and_label_codes", lambda *_: None)
+    one, other = released_pairs(tmp_path / "unguarded", **dropped)
+    assert one != other
 
 
 def test_counting_from_one_is_said_beforehand(tmp_path):

@@ -15,7 +15,7 @@ from labelguard.accounting import randomized_response
 from labelguard.accounting.blocks import Block
 from labelguard.budget.policy import Bound
 from labelguard.errors import PolicyError
-from labelguard.release.choices import assign_blocks, select_fitting_groups
+from labelguard.release.allocation import assign_blocks, select_fitting_groups
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}

@@ -159,7 +159,6 @@ DOCTORED = {
     "an allowance left out": ("rr beside ball", lambda card: _forget(card, "statistic")),
     "more used than allowed": ("rr", change("budget", "used", "max", to=99)),
     "another adjacency": ("rr", change("privacy", "adjacency", to="zero_out")),
-    "choices of fewer": ("rr of choices", change("flip_probability", "blocks", 0, "letters", to=9)),
     "more releases": ("Gaussian", change(*SUM, "allowed", to=5)),
     "a price of less noise": ("Gaussian", change(*SUM, "noise_multiplier", by=0.99)),
     "less noise than is paid for": ("Gaussian", change("statistic", "noise_scale", by=0.99)),

@@ -91,18 +91,18 @@ class Coins:
     statistics: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
 
     def wrap(self, draw):
-        def drawn(given, letters, coins, row_keys, blocks):
+        def drawn(given, coins, row_keys, blocks):
             # Of one release: its randomness tells it from others. Who is in a block, and the first
             # of them, are public.
             release = coins.draw(Purpose.ORDER, np.zeros((1, 2), np.uint64)).tobytes()
             leading = row_keys[np.unique(blocks.of, return_index=True)[1]]
-            law = [blocks.threshold, blocks.labels, blocks.letters, *leading.T]
-            columns = [*row_keys.T, letters, *(column[blocks.of] for column in law)]
+            law = [blocks.threshold, blocks.labels, *leading.T]
+            columns = [*row_keys.T, *(column[blocks.of] for column in law)]
             rows = np.stack([column.astype(np.uint64) for column in columns], axis=1)
             names = [release + row.tobytes() for row in rows]
             if self.replayed:
                 return np.array([self.outcomes[name] for name in names], np.uint8)
-            released = draw(given, letters, coins, row_keys, blocks)
+            released = draw(given, coins, row_keys, blocks)
             self.outcomes.update(zip(names, released.tolist(), strict=True))
             return released
 

@@ -57,7 +57,7 @@ from labelguard.storage.files import fresh_directory, write_atomically
 from labelguard.text import Progress
 
 _FOLDS = 5
-_LAW = ("threshold", "block_labels", "block_letters")
+_LAW = ("threshold", "block_labels")
 
 
 @dataclass(frozen=True)

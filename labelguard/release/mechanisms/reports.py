@@ -41,11 +41,7 @@ def _load_template() -> jinja2.Template:
 
 def describe_randomized(card: Card) -> Iterator[Section]:
     """Yield how often labels were flipped, and what that asks of a loss."""
-    if "choices" not in card:
-        yield _build_flips_section(card, "released labels differ from what their labeler said")
-        return
-    yield _build_flips_section(card, "released pairs are turned")
-    yield fill_section(_load_template(), "choices", choices=card["choices"])
+    yield _build_flips_section(card, "released labels differ from what their labeler said")
 
 
 def _build_flips_section(card: Card, differ: str) -> Section:

@@ -15,29 +15,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import PAIR, Block, find_block
+from labelguard.accounting.blocks import Block, find_block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.keys.coins import Coins
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import randomized_response
 from labelguard.mechanisms.randomized_response import (
-    NOTHING,
     LabelBlocks,
     flip_probabilities,
     randomize,
 )
 from labelguard.project import private_map
 from labelguard.release import card, selection
-from labelguard.release.choices import BucketChoices
 from labelguard.release.protocol import Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.storage import blocks, buckets
-from labelguard.text import LABEL_TIE
-
-CHOICE_ROWS = (
-    "each choice is one randomized label, shown as the pairs (released choice, another response); "
-    "flip_probability is the share of such pairs expected to be turned"
-)
 
 
 class RandomizedResponse(Mechanism[Prepared]):
@@ -46,7 +38,6 @@ class RandomizedResponse(Mechanism[Prepared]):
     name = randomized_response.NAME
     version = randomized_response.VERSION
     priced = RANDOMIZED_LABELS.name
-    choices = True
 
     def __init__(self, options: object = None) -> None:
         """There is nothing to choose."""
@@ -75,8 +66,8 @@ class Randomizing:
     `selected` are a plan's rows, `staged` those of the input, in so many `buckets`; released rows
     go to `outcomes`, the map to `map_path`. Without it (the release was drawn before, and is being
     finished) the plan holds no new label, and the label column is not read. `coins` are of this
-    release alone and end with it; `threshold` is the price of a block. `labelers`: rows say whose
-    they are; `choices`: they are pairs of choices; `with_units`: released rows say it, too.
+    release alone and end with it; `threshold` is the price of a block. `with_units`: released rows
+    say whose they are.
     """
 
     staged: Path
@@ -86,8 +77,6 @@ class Randomizing:
     map_path: Path | None
     threshold: int
     coins: Coins
-    labelers: bool
-    choices: bool
     with_units: bool
 
 
@@ -112,8 +101,6 @@ def draw_labels(
         map_path,
         price["threshold"],
         Coins.fresh(),
-        context.staged.labelers,
-        context.staged.choices,
         with_units,
     )
     written = sum(context.over_buckets("randomizing", randomize_bucket, task))
@@ -126,34 +113,29 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
     if selected is None:
         return 0
     rows, table = selected
-    choices = BucketChoices.from_bucket(table, labelers=task.labelers) if task.choices else None
     drawn = {name: getattr(rows, name).copy() for name in _DRAWN}
     new = rows.new
     if new.any() and task.map_path:
         fresh, label = rows[new], buckets.read_column(table, "label").astype(np.uint8)
-        for name, values in _draw_labels(task, fresh, label, choices).items():
+        for name, values in _draw_labels(task, fresh, label).items():
             drawn[name][new] = values
         columns = {name: values[new] for name, values in drawn.items()}
         columns |= {"version": fresh.version, "content": fresh.content}
         private_map.write_bucket(
             task.map_path, bucket, task.buckets, fresh.key, fresh.author, **columns
         )
-    value, index, label_of = drawn["value"], rows.index, np.arange(len(rows.index))
-    if choices is not None:
-        index, label_of, value = choices.pair_released_responses(rows.index, value)
-    law = (drawn[name][label_of] for name in _DRAWN[1:])
     columns = {
-        "row": buckets.read_column(table, "row")[index],
-        "key_hi": rows.key[label_of, 0],
-        "key_lo": rows.key[label_of, 1],
-        "value": value,
-        **dict(zip(_DRAWN[1:], law, strict=True)),
+        "row": buckets.read_column(table, "row")[rows.index],
+        "key_hi": rows.key[:, 0],
+        "key_lo": rows.key[:, 1],
+        **drawn,
     }
     if task.with_units:
-        columns |= {name: buckets.read_column(table, name)[index] for name in _UNIT}
-    law = (columns[name].astype(np.int64) for name in _DRAWN[2:])
-    columns["flip_probability"] = flip_probabilities(columns["threshold"], *law)
-    items = buckets.read_blocks(table, "item")[index]
+        columns |= {name: buckets.read_column(table, name)[rows.index] for name in _UNIT}
+    columns["flip_probability"] = flip_probabilities(
+        drawn["threshold"], drawn["block_labels"].astype(np.int64)
+    )
+    items = buckets.read_blocks(table, "item")[rows.index]
     targets = buckets.assign_buckets(items, task.buckets)
     buckets.write_part(task.outcomes, bucket, pa.table(columns), targets, task.buckets)
     return len(items)
@@ -161,24 +143,17 @@ def randomize_bucket(task: Randomizing, bucket: int) -> int:
 
 _UNIT = ("unit_hi", "unit_lo")
 # Columns of the private map that a draw decides: the value, and the law that it was drawn by.
-_DRAWN = ("value", "threshold", "block_labels", "block_letters")
+_DRAWN = ("value", "threshold", "block_labels")
 
 
 def _draw_labels(
-    task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8], choices: BucketChoices | None
+    task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8]
 ) -> dict[str, NDArray[Any]]:
     """Draw the labels of new rows; `label` is that of all staged rows. Returns `_DRAWN`."""
-    letters = rows.letters.astype(np.int64)
-    together = LabelBlocks.of_rows(rows.block, letters, task.threshold)
-    if choices is None:
-        label = label[rows.index]
-        true = np.where(label == LABEL_TIE, NOTHING, label.astype(np.int16))
-    else:
-        true = choices.find_chosen_numbers(label)[choices.find_choices_of_rows(rows.index)]
-    value = randomize(true, letters, task.coins, rows.key, together)
+    together = LabelBlocks.of_rows(rows.block, task.threshold)
+    value = randomize(label[rows.index], task.coins, rows.key, together)
     of = together.of
-    law = (column[of] for column in (together.threshold, together.labels, together.letters))
-    return dict(zip(_DRAWN, (value, *law), strict=True))
+    return dict(zip(_DRAWN, (value, together.threshold[of], together.labels[of]), strict=True))
 
 
 def build_randomized_card(context: ReleaseContext) -> dict[str, Any]:
@@ -205,7 +180,6 @@ def build_randomized_card(context: ReleaseContext) -> dict[str, Any]:
             + card.describe_joint_price(policy, RANDOMIZED_LABELS.name)
         },
         "flip_probability": spread | ({"blocks": laws} if laws else {}),
-        **({"choices": {"rows": CHOICE_ROWS}} if context.staged.choices else {}),
         "train_with": "forward",
         "not_protected": [card.LINKABLE] if differ else [],
     }
@@ -214,11 +188,11 @@ def build_randomized_card(context: ReleaseContext) -> dict[str, Any]:
 def count_rows_per_law(outcomes: Path, bucket: int) -> NDArray[np.uint64]:
     """Return the distinct laws of one bucket's released rows, and of how many rows each is.
 
-    Shape (4, laws): threshold, labels, letters, rows.
+    Shape (3, laws): threshold, labels, rows.
     """
     rows = buckets.read_parts(outcomes, bucket)
     if rows is None:
-        return np.zeros((4, 0), np.uint64)
+        return np.zeros((3, 0), np.uint64)
     distinct, law = blocks.distinct_rows(*(buckets.read_column(rows, name) for name in _DRAWN[1:]))
     return np.vstack([distinct, np.bincount(law).astype(np.uint64)])
 
@@ -237,8 +211,7 @@ def _summarize_flips(flips: NDArray[np.float64], rows: NDArray[np.int64]) -> dic
 def _describe_block(law: Block, rows: int) -> dict[str, Any]:
     return {
         "labels": law.labels,
-        **({} if law.letters == PAIR else {"letters": law.letters}),
-        "flip_probability": (1 - law.mean_sign) / 2,
+        "flip_probability": law.flip_probability,
         "second_moment": law.mean_sign_product,
         "rows": rows,
     }

@@ -23,9 +23,9 @@ from labelguard.keys.prf import Split
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.mechanisms import choices, statistic
+from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
-from labelguard.mechanisms.statistic import Bounds, Floats, Rows
+from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.coefficients import summarize_coefficients
@@ -43,7 +43,7 @@ from labelguard.release.mechanisms.statistic_design import (
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
-from labelguard.storage import blocks, buckets
+from labelguard.storage import buckets
 from labelguard.storage.buckets import check_seen
 from labelguard.storage.portions import SharedArray
 from labelguard.text import LABEL_TIE
@@ -58,7 +58,6 @@ class Teacher(Mechanism[Design]):
     name = statistic.NAME
     version = statistic.VERSION
     priced = STATISTIC_RELEASES.name
-    choices = True
 
     def __init__(self, options: StatisticOptions) -> None:
         self.options = options
@@ -153,7 +152,6 @@ def build_statistic_card(
             "clip": last.clip,
             "features": features,
             "features_identity": design.provider.identity(),
-            **({"of": "choices"} if design.rows.choices else {}),
             **asdict(design.shape) | {"components": len(design.basis.metric)},
         },
     }
@@ -216,7 +214,6 @@ class SummingTask:
     unit: SharedArray
     size: SharedArray | None
     weight: SharedArray
-    choices: bool
     clip: float
     step: float
     rows: Mapping[int, slice]
@@ -235,11 +232,15 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
     for part in context.over_buckets("summing", sum_new_labels, task):
         total += part
     noisy = statistic.add_noise(total, design.grid, keyring.random_bytes(NONCE_BYTES))
-    used = np.flatnonzero(statistic.sum_pair_weights(design.rows, design.bounds, len(design.z)))
+    weight = statistic.sum_pair_weights(design.rows, design.bounds, len(design.z))
+    used = np.flatnonzero(weight)
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
         design.grid.deviation,
-        *_collect_likelihood_terms(design, design.bounds, used),
+        design.z if len(used) == len(design.z) else design.z[used],  # z may be large
+        weight[used],
+        design.bounds.clip,
+        design.bounds.sensitivity,
         kind=design.grid.kind,
         least=design.grid.least,
         **statistic_summary.compute_window_fields(
@@ -276,7 +277,6 @@ def _plan_sum(
         share(rows.unit),
         None if rows.size is None else share(rows.size),
         share(bounds.weight),
-        rows.choices,
         bounds.clip,
         step,
         dict(zip(first, map(slice, starts, starts[1:]), strict=False)),
@@ -298,7 +298,6 @@ def sum_new_labels(task: SummingTask, bucket: int) -> NDArray[np.int64]:
         np.asarray(task.unit.open()[own]) - units.start,
         units.stop - units.start,
         size=None if task.size is None else np.asarray(task.size.open()[own]),
-        choices=task.choices,
     )
     check_seen(len(rows), len(labels), "labels")
     bounds = Bounds(task.clip, np.asarray(task.weight.open()[units]), 2 * task.clip)
@@ -324,26 +323,6 @@ def record_used_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | Non
             content=new.content,
         )
     return buckets.read_column(table, "label")[new.index].astype(np.uint8)
-
-
-def _collect_likelihood_terms(
-    design: Design, bounds: Bounds, used: NDArray[np.intp]
-) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
-    """Return what the likelihood needs beside the statistic, all public: see `Window`."""
-    rows = design.rows
-    weight = statistic.sum_pair_weights(rows, bounds, len(design.z))
-    if not rows.choices or rows.size is None:
-        z = design.z if len(used) == len(design.z) else design.z[used]  # z may be large
-        return z, weight[used], bounds.clip, bounds.sensitivity, None
-    size = np.zeros(len(design.z), np.int64)
-    size[rows.pair] = rows.size
-    sets = blocks.unique(design.pairs.items[used])[1]
-    z, offsets = choices.recover_responses(
-        design.z[used], sets, design.pairs.number[used], size[used]
-    )
-    of_set = np.zeros(len(offsets) - 1)
-    np.maximum.at(of_set, sets, weight[used] * size[used] / 2)  # a pair weighs w · 2/K
-    return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
 def list_windows_of_sum(

@@ -185,7 +185,6 @@ def design_window(
         coordinates = choose_basis(spectrum, shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
-    parameters |= {"choices": True} if context.staged.choices else {}
     z = coordinates.coordinates(x, context.workers)
     return complete_design(
         noise,
@@ -208,7 +207,7 @@ def _compute_bounds(
     z: NDArray[np.float32], rows: Rows, shape: Shape, provider: PairFeatures, noise: Noise
 ) -> Bounds:
     """Return the bounds of a window: on sources alone those for scores, which a clip distorts."""
-    if rows.choices or not all(group.has_sources for group in provider.groups()):
+    if not all(group.has_sources for group in provider.groups()):
         return statistic.compute_bounds(z, rows, shape.clip_quantile)
     deviation = noise.deviation(z.shape[1])
     return statistic.compute_source_bounds(z, rows, shape.clip_quantile, deviation)
@@ -219,17 +218,10 @@ def load_head_to_join(
 ) -> Head | None:
     """Return the head that began the sum which a window joins, if any.
 
-    Raise `PolicyError` unless kind, features and shape fit: choices add up with choices alone,
-    since their likelihood is another, and a window takes the shape of its sum.
+    Raise `PolicyError` unless features and shape fit: a window takes the shape of its sum.
     """
     if first_release is None:
         return None
-    record = context.opened.ledger.releases.get(first_release)
-    if record and bool(record.settings["parameters"].get("choices")) != context.staged.choices:
-        raise PolicyError(
-            "the sum that this window joins is of another kind: choices add up with choices, "
-            "comparisons and rankings with each other; begin anew with --again"
-        )
     first = Head.load(context.opened.project.releases / first_release)
     if first.features != options.features:
         raise PolicyError(

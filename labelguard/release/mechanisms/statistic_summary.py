@@ -44,8 +44,6 @@ def compute_window_fields(
     fields["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
     if known is not None:
         fields["unknown"] = int((~known[rows.pair]).sum())
-    if rows.choices:
-        return fields
     fields["square_weight"] = np.bincount(rows.pair, shares, len(z))[used]
     sources = [group for group in groups if group.has_sources]
     if sources and sum(group.stop - group.start for group in sources) <= MOST_SOURCES:

@@ -75,7 +75,7 @@ def sizes(release):
 def drawn(monkeypatch):
     """The sizes of all blocks that are drawn, release by release or bucket by bucket."""
 
-    def note(labels, letters, coins, row_keys, blocks):
+    def note(labels, coins, row_keys, blocks):
         return np.bincount(blocks.of).tolist()
 
     return world.note_calls(monkeypatch, rr, "randomize", note)

@@ -200,7 +200,7 @@ def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(pro
 
 
 @pytest.mark.slow
-def test_rankings_are_learned_from_and_choices_refused(project, tmp_path):
+def test_rankings_and_choices_are_learned_from(tmp_path):
     rng = np.random.default_rng(0)
     rows = []
     for labeler in range(60):
@@ -224,8 +224,4 @@ def test_rankings_are_learned_from_and_choices_refused(project, tmp_path):
         path.write_text(json.dumps([{k: v for k, v in row.items() if k != drop} for row in rows]))
         given = {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0}
         options = {"project": lg.init(tmp_path / name), **ULS, **given}
-        if name == "choice":
-            with pytest.raises(PolicyError, match="no pairs"):
-                lg.privatize(path, **options)
-        else:
-            assert Head.load(lg.privatize(path, **options).path).coefficients[0] > 0.5
+        assert Head.load(lg.privatize(path, **options).path).coefficients[0] > 0.3
