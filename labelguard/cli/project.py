@@ -15,7 +15,6 @@ from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.backup import Backup
-    from labelguard.project.opening import Upgrade
     from labelguard.project.policy_facts import CeilingUse
     from labelguard.project.restore import Restored
 
@@ -198,25 +197,3 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> Ceil
         _print_ceiling(shown, err=True)
         confirm("Raise the ceiling, for good?")
     return policy_facts.raise_ceiling(ceiling, project)
-
-
-def _print_upgrade(value: Upgrade) -> None:
-    now = f"The ledger has the tables of this version (schema {value.after})"
-    echo(f"{now} already." if value.before == value.after else f"{now}; it had {value.before}.")
-
-
-@project.command("upgrade", short_help="Bring a project of an earlier version to this one.")
-@prints(_print_upgrade, wait=True)
-def project_upgrade(project: Path | None) -> Upgrade:
-    """Bring the ledger of an earlier version to this one; what was spent stays spent.
-
-    Back the project up with the earlier version first. All changes are made, or none. Afterwards
-    the earlier version refuses the project.
-
-    \b
-    Example:
-      labelguard project upgrade
-    """
-    from labelguard.project.opening import upgrade
-
-    return upgrade(project)

@@ -124,33 +124,6 @@ class Ledger:
             )
         return ledger
 
-    @classmethod
-    def upgrade(
-        cls,
-        url: str,
-        keys: KeyRing,
-        witnesses: Sequence[Path] = (),
-        remote: RemoteWitness | None = None,
-    ) -> int:
-        """Bring the tables of an earlier version to this one's, in one transaction.
-
-        Return the number of the schema that was there. No job that began before can go on.
-        """
-        engine = journal.add_signer(database.connect_existing(url), keys)
-        witness = Witness(witnesses, remote)
-        address = database.format_address(engine.url)
-        with database.hold_exclusively(engine, _JOB), database.begin_writing(engine) as connection:
-            before = schema.upgrade_tables(connection, keys, address)
-            journal.check_newest_signature(connection, address)
-            witness.check(connection, address)
-            if before != schema.VERSION:
-                schema.begin_epoch(connection)
-                body = {"schema": schema.VERSION, "before": before}
-                journal.append_entry(connection, "upgraded", body)
-            head = journal.read_head(connection)
-        witness.advance(*head)
-        return before
-
     @property
     def address(self) -> str:
         """The ledger's URL without a password."""

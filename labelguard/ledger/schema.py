@@ -6,7 +6,7 @@ key, the epoch of the newest job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -18,10 +18,8 @@ from labelguard.ledger import database
 if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
 
-# Of the tables below. Who changes them counts it up, and adds the step that brings there the tables
-# of the number before; a ledger with another number is refused. `meta` and `journal` stay.
-VERSION = 2
-STEPS: dict[int, Callable[[sa.Connection], None]] = {}
+# Of the tables below. A change of them counts it up; a ledger with another number is refused.
+VERSION = 3
 
 metadata = sa.MetaData()
 _KEY, _DIGEST, _TIME, _NUMBER = sa.LargeBinary(16), sa.String(64), sa.String(20), sa.BigInteger
@@ -181,52 +179,21 @@ def check_tables(connection: sa.Connection, keys: KeyRing, address: str) -> None
     """Raise `LedgerError` unless there is a ledger with the tables of this version, `KeyProblem`
     unless these keys made it.
     """
-    settings = _read_settings(connection, keys, address)
-    if settings["schema"] != str(VERSION):
-        _find_steps(settings, address)
-        raise LedgerError(
-            f"the ledger at {address} was made by labelguard {settings['labelguard']}: back the "
-            f"project up with that, and run labelguard project upgrade"
-        )
-
-
-def upgrade_tables(connection: sa.Connection, keys: KeyRing, address: str) -> int:
-    """Bring the tables of an earlier version to this one's; return the number that they had.
-
-    The caller's transaction holds all steps. Raises `LedgerError` for tables that no step begins
-    with, `KeyProblem` unless these keys made them.
-    """
-    settings = _read_settings(connection, keys, address)
-    for step in _find_steps(settings, address):
-        step(connection)
-    for name, value in (("schema", str(VERSION)), ("labelguard", __version__)):
-        connection.execute(sa.update(meta).where(meta.c.name == name).values(value=value))
-    return int(settings["schema"])
-
-
-def _find_steps(settings: Mapping[str, str], address: str) -> list[Callable[[sa.Connection], None]]:
-    """Return the steps from the tables that are there to this version's; or raise `LedgerError`."""
-    there = settings["schema"]
-    for number in range(VERSION + 1):
-        if there == str(number) and STEPS.keys() >= set(range(number, VERSION)):
-            return [STEPS[following] for following in range(number, VERSION)]
-    raise LedgerError(
-        f"the ledger at {address} has tables of schema {there}, and labelguard {__version__} reads "
-        f"{VERSION}: use labelguard {settings['labelguard']}"
-    )
-
-
-def _read_settings(connection: sa.Connection, keys: KeyRing, address: str) -> dict[str, str]:
-    """Return what `meta` says of a ledger that these keys made."""
     if not sa.inspect(connection).has_table(meta.name):
         raise database.build_missing_ledger_error(address)
     settings = {row.name: row.value for row in connection.execute(sa.select(meta))}
+    if settings.get("schema") != str(VERSION):
+        made_by = settings.get("labelguard", "0.2.0 or before")
+        raise LedgerError(
+            f"the ledger at {address} was made by labelguard {made_by}, and {__version__} reads "
+            "only its own: no version before 0.4.0 was published, so nothing is converted; use "
+            f"labelguard {made_by}, or begin a new project (labelguard init)"
+        )
     if settings["key_check"] != keys.key_fingerprint():
         raise KeyProblem(
             f"the project key is not the one the ledger at {address} was made with: one of them is "
             "another project's; check LABELGUARD_LEDGER_URL and LABELGUARD_KEYS"
         )
-    return settings
 
 
 def lock_epoch(connection: sa.Connection) -> int:

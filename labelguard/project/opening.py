@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import schema
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
@@ -285,28 +284,6 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
         remove_leftovers(opened, ledger.releases.all())
         opened.synchronize(epoch)
         return Abandoned(matches[0].id, matches[0].charged)
-
-
-@dataclass(frozen=True)
-class Upgrade:
-    """An upgrade that was made."""
-
-    # the number of the schema that the ledger's tables had
-    before: int
-    # and have now
-    after: int
-
-
-def upgrade(project: Where = None) -> Upgrade:
-    """Bring a project of an earlier version to this one; do nothing if it is there.
-
-    Raises `LedgerError` for a ledger that this version cannot bring there, and for one that does
-    not hold; nothing is changed then.
-    """
-    with locate_project(project).lock() as home:
-        keys, remote = open_keys(home)
-        before = Ledger.upgrade(home.ledger_url, keys, home.witnesses, remote)
-        return Upgrade(before, schema.VERSION)
 
 
 def clean_up_after_crashes(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:

@@ -296,7 +296,7 @@ def test_a_ledger_with_the_tables_of_another_version_is_refused(number, project)
     change(project, f"UPDATE meta SET value = '{number}' WHERE name = 'schema'")
     before = dump(project.ledger_url)
     for act in (open_ledger, lambda home: lg.privatize(TABLE, **PRICE, project=home)):
-        with pytest.raises(LedgerError, match=f"tables of schema {number}, and"):
+        with pytest.raises(LedgerError, match="was made by labelguard"):
             act(project)
     assert dump(project.ledger_url) == before
 

@@ -18,7 +18,7 @@ from labelguard.ledger.journal import Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import attempts, erasure, policies
 from labelguard.project.backup import backup
-from labelguard.project.opening import OpenProject, abandon, upgrade
+from labelguard.project.opening import OpenProject, abandon
 from labelguard.project.project import Project, find
 from labelguard.project.restore import restore
 from labelguard.report import overview
@@ -131,7 +131,7 @@ def test_a_ledger_of_another_project_is_called_that(tmp_path, monkeypatch):
 def test_who_looks_at_a_ledger_that_is_missing_makes_none(project):
     path = project.state / "ledger.sqlite3"
     path.unlink()
-    for look in (overview.verify, overview.read_budget, upgrade):
+    for look in (overview.verify, overview.read_budget):
         with pytest.raises(LedgerError, match=r"no ledger at .* set LABELGUARD_LEDGER_URL"):
             look(project)
     assert not path.exists()
