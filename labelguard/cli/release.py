@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -399,28 +400,23 @@ def report(
 
 
 def _print_demonstration(demo: Demonstration) -> None:
-    from labelguard.report.demonstration import describe_outcome
-
+    names = {"non-private": "none", "rr": "randomized response", "statistic": "statistic"}
+    rows = ((names[o.mechanism], f"{o.wrong:.0%}", f"{o.accuracy:.0%}") for o in demo.outcomes)
+    whom = f"{demo.labels:,} labels of {demo.labelers:,} simulated labelers"
+    echo(f"{whom}, each protected at ε = 3.\n")
+    print_table(("privacy", "wrong labels", "accuracy"), rows, right=("wrong labels", "accuracy"))
     echo(
-        f"{demo.labels:,} labels of {demo.labelers:,} simulated labelers, each protected at "
-        f"{format_budget(vars(demo))}; heads learn from {demo.features}.\n"
+        "\nwrong labels: released labels that differ from what the labeler said\n"
+        "accuracy: labels of other labelers that a model trained on the release predicts\n"
+        "\nRows of the statistic's release:"
     )
-    rows = (
-        (describe_outcome(one), one.released, f"{one.label_error:.2f}", f"{one.accuracy:.2f}")
-        for one in demo.outcomes
+    for row in demo.rows:
+        texts = {name: f"{value:.2f}" for name, value in row.items() if isinstance(value, float)}
+        print_facts([(n, texts.get(n) or shorten(v, 60, placeholder=" …")) for n, v in row.items()])
+    echo(f"\nEverything is in {format_relative_path(demo.directory)}.")
+    print_next_commands(
+        ("labelguard inspect FILE", "labelguard plan FILE"), ", on a file of your own"
     )
-    names = ("mechanism", "labels", "label error", "accuracy")
-    print_table(names, rows, right=names[1:])
-    echo(
-        "\nlabel error: share of released labels that differ from what the labeler said; without "
-        "privacy, of the labels that its head gives\n"
-        f"accuracy: share of {demo.fresh_labels:,} labels of other labelers that a model trained "
-        "on it gets right"
-    )
-    echo("On real labels this cannot be measured: labelguard plan forecasts it.")
-    echo(f"\nLabels and releases: {format_relative_path(demo.directory)}")
-    echo(f"Picture: {format_relative_path(demo.picture)}")
-    print_next_commands(demo.next, ", on a file of your own")
 
 
 @click.command(
@@ -429,11 +425,10 @@ def _print_demonstration(demo: Demonstration) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 @prints(_print_demonstration)
 def demo(directory: Path | None) -> Demonstration:
-    """Simulate labelers in DIRECTORY, release their labels in three ways at ε = 3, compare results.
+    """Simulate labelers in DIRECTORY, release their labels in two ways at ε = 3, compare results.
 
-    Each release has a project of its own; on real labels that would be three budgets. They are
-    compared with the true labels, which are known because they are simulated. DIRECTORY defaults
-    to labelguard-demo.
+    The labels are simulated, so that the true ones are known. On people's labels the comparison
+    would cost budget. DIRECTORY defaults to labelguard-demo.
 
     \b
     Example:

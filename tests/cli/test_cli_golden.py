@@ -135,12 +135,11 @@ def test_the_demo_reads_well(run):
         written = found.output
         compare("demo", found)
     # A product of matrices differs in its last digits between processors: measured shares may too.
-    shares = re.compile(r"\b0\.\d\d\b")
-    assert shares.sub("", found.output) == shares.sub("", written)
-    for one, other in zip(
-        *(map(float, shares.findall(text)) for text in (found.output, written)), strict=True
-    ):
-        assert one == pytest.approx(other, abs=0.05)
+    shares = re.compile(r" +(\d+)%")
+    table, other_table = (text.partition("Rows of")[0] for text in (found.output, written))
+    assert shares.sub("", table) == shares.sub("", other_table)
+    numbers = (map(int, shares.findall(text)) for text in (table, other_table))
+    assert all(abs(one - other) <= 5 for one, other in zip(*numbers, strict=True))
 
 
 def test_the_demo_goes_nowhere_where_something_is(run, tmp_path):

@@ -11,7 +11,6 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, find
-from labelguard.report import demonstration
 from labelguard.report.doctor import check_connector, check_installation
 
 _DESK = "[connectors.desk]"
@@ -119,16 +118,3 @@ def test_one_fault_is_told_once(used_project):
     assert "project.key" in found.pop("keys")
     names = ("ledger", "private maps", "ingested answers", "deliveries", "budget")
     assert found == dict.fromkeys(names, "not checked: see keys")
-
-
-# The demonstration; what it measures is in the golden text of the command.
-
-
-def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else():
-    labels, fresh = demonstration._simulate_and_split_labelers()
-    pairs = ["prompt", "response_a", "response_b"]
-    assert labels[pairs].is_unique().all()
-    assert not set(labels["labeler_id"]) & set(fresh["labeler_id"])
-    assert labels["labeler_id"].n_unique() == 4 * fresh["labeler_id"].n_unique()
-    again, _ = demonstration._simulate_and_split_labelers()
-    assert labels.equals(again)
