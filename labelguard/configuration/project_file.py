@@ -158,21 +158,6 @@ class HookTable(SettingsTable):
     release: ReleaseTable = ReleaseTable()
 
 
-class StorageTable(SettingsTable):
-    """Object storage that keeps what a project needs, so that a lost disk loses nothing."""
-
-    url: (
-        Annotated[
-            str,
-            _make_pattern_validator(
-                r"s3://[a-z0-9][a-z0-9.-]{2,62}(?:/[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]*)+",
-                "s3://BUCKET/PREFIX, of letters, digits and . _ = + -",
-            ),
-        ]
-        | None
-    ) = setting("s3://BUCKET/PREFIX, for this project alone; default: the disk only")
-
-
 class ProjectFile(SettingsTable):
     """All of labelguard.toml."""
 
@@ -185,7 +170,6 @@ class ProjectFile(SettingsTable):
     )
     ingest: IngestTable = IngestTable()
     hook: HookTable = HookTable()
-    storage: StorageTable = StorageTable()
 
 
 def read_project_file(data: bytes, path: str) -> Mapping[str, Any]:

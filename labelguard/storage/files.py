@@ -18,7 +18,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -203,16 +203,6 @@ def hash_files(directory: Path, known: Mapping[str, str] | None = None) -> dict[
         if path.is_file():
             hashes[name] = (known or {}).get(name) or hash_file(path)
     return hashes
-
-
-def check_file_names(files: Iterable[str], directory: str) -> None:
-    """Raise `ProjectError` where a file would lie elsewhere than in its directory, or has a name
-    that none of a project may have.
-    """
-    for pattern, names in ((PART, (directory,)), (_NAME, files)):
-        for name in names:
-            if not re.fullmatch(pattern, name):
-                raise ProjectError(f"the ledger names {name!a}, which no file may be called")
 
 
 def find_changed_file(directory: Path, expected: Mapping[str, str]) -> str | None:
