@@ -29,7 +29,7 @@ from labelguard.spelling import suggest
 SUMS = "SHA256SUMS"
 # How the name of what is begun ends: the next job removes it.
 PARTIAL = ".partial"
-SCHEME = "s3://"
+_ADDRESS = re.compile(r"[a-z][a-z0-9]*://")
 # Cards for people: of a release, of a model.
 CARDS = ("CARD.md", "TRAINING_CARD.md")
 # What a file or a directory of a project may be called: nothing hidden, nothing that a line of
@@ -248,8 +248,8 @@ def show_path(path: Path) -> str:
 
 
 def is_remote(source: str) -> bool:
-    """Return whether an input is an address of objects in S3, not a path."""
-    return source.startswith(SCHEME)
+    """Return whether an input is an address of objects in a store, not a path."""
+    return _ADDRESS.match(source) is not None
 
 
 def find_matching_paths(pattern: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Ray and Spark on this machine: the bytes of threads, whoever is killed, from objects of S3.
+"""Ray and Spark on this machine: the bytes of threads, whoever is killed.
 
 In an environment of their own (`make test-clusters`): both bring versions that others do not take.
 """
@@ -19,7 +19,6 @@ import pytest
 from support import world
 from support.cluster_work import die_once, miss, refuse
 from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
-from support.s3 import serve_bucket
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -153,28 +152,3 @@ def test_a_coordinator_that_is_killed_is_taken_up_and_charges_once(delay, shards
     assert one.id == made.id
     table = OpenProject.open(project).ledger.releases.labelers("rr")
     assert set(table.used.tolist()) == {1}
-
-
-@pytest.fixture
-def s3(monkeypatch):
-    """Storage with a bucket of three objects."""
-    with serve_bucket(monkeypatch, "labels-here") as filesystem:
-        frame = pl.DataFrame(TABLE.to_pylist())
-        for number in range(3):
-            with filesystem.open_output_stream(f"labels-here/run/{number}.parquet") as target:
-                frame[number::3].write_parquet(target)
-        yield filesystem
-
-
-@pytest.mark.parametrize("engine", ["local", "processes", *ENGINES])
-def test_the_command_releases_objects_of_s3(engine, s3, tmp_path):
-    project = lg.init(tmp_path / "project")
-    command = [*COMMAND, "--project", str(project.state), "s3://labels-here/run/*.parquet"]
-    done = subprocess.run(
-        [*command, "--engine", engine, "--workers", "2", "-o", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(lg.load(tmp_path / "out")) == len(TABLE)
