@@ -41,7 +41,6 @@ test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"
 
 test-integration: $(DEV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --group s3
 	$(BIN)/pytest -m integration
 
 # Ray, in an environment of its own: it holds back what others need.

@@ -149,7 +149,7 @@ class ReleaseTable(SettingsTable):
         "refuse when labelers lack allowance, or leave those labels out", "refuse"
     )
     bad_rows: BadRows = setting("stop at answers that cannot be used, or set them aside", "stop")
-    push: bool = setting("publish each release in the tool, as a new data set", False)
+    push: bool = setting("publish each release in Argilla, as a new data set", False)
 
 
 class HookTable(SettingsTable):
