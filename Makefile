@@ -41,14 +41,13 @@ test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"
 
 test-integration: $(DEV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --group s3
 	$(BIN)/pytest -m integration
 
-# Ray and Spark, in an environment of their own: they hold back what others need.
+# Ray, in an environment of its own: it holds back what others need.
 test-clusters: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-clusters
 	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check "pip>=25.1"
-	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check -e ".[ray,spark,encoders]" --group clusters
+	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check -e ".[ray,encoders]" --group clusters
 	$(VENV)-clusters/bin/python -m pytest -m clusters tests/integration/test_clusters.py
 
 test-browser: $(DEV) $(AXE)

@@ -1,7 +1,7 @@
 """One release of randomized response by every engine: seconds, and what an engine adds.
 
     python bench/scale.py                                # 1M and 10M labels, threads and processes
-    python bench/scale.py --engines local ray spark      # where these are installed
+    python bench/scale.py --engines local ray            # where Ray is installed
     python bench/scale.py --rows 50 --buckets 64         # 50M labels
 
 Labels of 20,000 labelers with three texts of 64 bytes, in eight files. All engines run on this
@@ -26,7 +26,7 @@ import labelguard as lg
 from labelguard.storage.executor import open_executor, run_over_buckets
 
 FILES = 8
-ENGINES = ("local", "processes", "ray", "spark")
+ENGINES = ("local", "processes", "ray")
 
 
 def start(engine: str, workers: int) -> None:

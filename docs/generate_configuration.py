@@ -86,9 +86,6 @@ keep = "90d"
 [hook.release]
 when = "daily"
 mechanism = "rr"
-
-[storage]
-url = "s3://annotations/survey"
 ```
 """
 

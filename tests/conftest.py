@@ -191,6 +191,24 @@ def used_project(_used_project, tmp_path):
     return find(tmp_path / "project")
 
 
+@pytest.fixture(scope="session")
+def _hub_server():
+    from support import hub as hubs
+
+    with hubs.running() as server:
+        yield server
+
+
+@pytest.fixture
+def hub(_hub_server, monkeypatch, tmp_path):
+    """A Hugging Face Hub without repositories."""
+    from support import hub as hubs
+
+    hubs.point_to(_hub_server, monkeypatch, tmp_path)
+    _hub_server.forget()
+    return _hub_server
+
+
 @pytest.fixture(params=databases.EACH)
 def ledger_url(request, tmp_path):
     """The URL of an empty database for a ledger, on SQLite and, slow, on PostgreSQL."""

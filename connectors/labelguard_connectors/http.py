@@ -31,7 +31,6 @@ SECONDS = 60.0
 # The most that everything that is read of a tool at once may take.
 READ_SECONDS = 4 * 3_600.0
 _BUSY, _UNAUTHORIZED = 429, 401
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class _TryAgain(Exception):
@@ -49,9 +48,8 @@ class HttpClient:
     `where` begins every message, `hints` say what to check by the status of an answer. `headers`
     gives those that prove who asks, anew (True) after the server refused them once.
 
-    What changes nothing when repeated is asked for again where the connection breaks, or the server
-    is busy (429) or broken (5xx); anything else only where it surely was not done. Every method
-    raises `ConnectorError`.
+    It only reads: it asks again where the connection breaks, or the server is busy (429) or broken
+    (5xx). Every method raises `ConnectorError`.
     """
 
     tool: str
@@ -76,22 +74,13 @@ class HttpClient:
 
     def get(self, model: type[T], path: str, **query: str | int) -> T:
         """Return what is there."""
-        return self._send_and_parse(model, "GET", path, query=query, repeatable=True)
-
-    def post(self, model: type[T], path: str, body: Any) -> T:
-        """Make something new; return what is answered."""
-        return self._send_and_parse(model, "POST", path, body=body, repeatable=False)
-
-    def _send_and_parse(self, model: type[T], method: str, path: str, **options: Any) -> T:
-        payload = self.send(method, path, **options)
-        return parse(model, payload, f"{self.where}: {method} {path}")
+        return parse(model, self.send("GET", path, query=query), f"{self.where}: GET {path}")
 
     def send(
         self,
         method: str,
         path: str,
         *,
-        repeatable: bool,
         query: Mapping[str, str | int] | None = None,
         body: Any = None,
     ) -> Any:
@@ -120,11 +109,9 @@ class HttpClient:
                         if time.monotonic() > ends:
                             raise httpx.ReadTimeout("late")
             except httpx.TransportError as error:
-                if not (repeatable or isinstance(error, _NOT_SENT)):
-                    raise
                 raise _TryAgain(f"cannot be reached ({_describe_cause(error)})") from None
             status = response.status_code
-            if status == _BUSY or (status >= 500 and repeatable):
+            if status == _BUSY or status >= 500:
                 seconds = _parse_retry_after(response.headers.get("Retry-After", ""))
                 raise _TryAgain(f"HTTP {status}", seconds)
             return status, b"".join(pieces)

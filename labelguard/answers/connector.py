@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
@@ -132,8 +132,9 @@ class Connector(Protocol):
     """One project or data set of one annotation tool. Every method raises `ConnectorError`, which
     names the field that was unexpected, and never what is in it.
 
-    A connector may have a method `check_access`, which raises where a key or a package is missing,
-    and never speaks to the tool.
+    A connector may have two more methods. `check_access` raises where a key or a package is
+    missing, and never speaks to the tool. `push(release, name, progress)` publishes a release's
+    directory as a new data set `name`, without labelers, and returns where it is.
     """
 
     @property
@@ -158,10 +159,6 @@ class Connector(Protocol):
         """Return all answers that there are now or, with a `cursor`, at least those that changed
         since.
         """
-        ...
-
-    def push(self, release: Path, name: str, progress: Progress) -> str:
-        """Publish a release's directory as a new data set `name`, without labelers; where it is."""
         ...
 
 
@@ -195,6 +192,19 @@ def check_access(settings: Settings) -> None:
     """Raise `ConnectorError` where a connector says, without its tool, that no pull can begin."""
     if check := getattr(open_connector(settings), "check_access", None):
         check()
+
+
+def open_push(settings: Settings) -> Callable[[Path, str, Progress], str]:
+    """Return the method `push` of a connector. Raises `ConnectorError` for one that has none."""
+    push: Callable[[Path, str, Progress], str] | None = getattr(
+        open_connector(settings), "push", None
+    )
+    if push is None:
+        raise ConnectorError(
+            f"connector {settings.name} ({settings.kind}) takes no releases: publish to the Hub "
+            "(hf:ORG/NAME) or to Argilla, and leave push out of [hook.release]"
+        )
+    return push
 
 
 def read_all_settings(tables: Mapping[str, Any]) -> dict[str, Settings]:

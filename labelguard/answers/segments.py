@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,8 +49,6 @@ SCHEMA = pa.schema(
     ]
 )
 Table: TypeAlias = pa.Table
-# Keeps a segment elsewhere too, given its name, its digest and the bytes of its file.
-KeepSegment: TypeAlias = Callable[[str, str, bytes], None]
 _HEADER = b"labelguard segment v1\n"
 _LENGTHS = struct.Struct(f"<{BUCKETS + 1}Q")
 # The place of deletions, beside those of the buckets.
@@ -121,36 +119,19 @@ class AnswerRows:
 
 
 class Segments:
-    """The segments of a project, in one directory.
+    """The segments of a project, in one directory."""
 
-    Where there is a `keep`, it has a segment before the ledger may list it.
-    """
-
-    def __init__(self, directory: Path, keys: KeyRing, keep: KeepSegment | None = None) -> None:
-        self._directory, self._keys, self._keep = directory, keys, keep
+    def __init__(self, directory: Path, keys: KeyRing) -> None:
+        self._directory, self._keys = directory, keys
 
     def write(self, name: str, tables: dict[int, pa.Table]) -> str:
         """Write a segment's file, flushed to disk; its digest."""
         return self._write(name, "", self._pack(name, tables))
 
-    def restore(self, segment: Segment, data: bytes) -> None:
-        """Write the file of a segment that lacks it. Raises `ProjectError` if it is another."""
-        if self._digest(segment.name, data) != segment.digest:
-            raise ProjectError(f"segment {segment.name} is not the one that the ledger lists")
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(self._path(segment.name), data, mode=0o600)
-
-    def is_missing(self, segment: Segment) -> bool:
-        """Return whether there is no file of a segment."""
-        return not any(self._path(segment.name, end).exists() for end in ("", _REWRITTEN))
-
     def _write(self, name: str, end: str, data: bytes) -> str:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         write_atomically(self._path(name, end), data, mode=0o600)
-        digest = self._digest(name, data)
-        if self._keep:
-            self._keep(name, digest, data)
-        return digest
+        return self._digest(name, data)
 
     def read(
         self,
@@ -162,7 +143,7 @@ class Segments:
 
         Raises `ProjectError` if the file is not the one that the ledger lists.
         """
-        data = self.read_verified(segment)
+        data = self._read_verified(segment)
         if not data.startswith(_HEADER):
             raise ProjectError(
                 f"segment {segment.name} was written by a later version of labelguard"
@@ -213,7 +194,7 @@ class Segments:
     def _path(self, name: str, end: str = "") -> Path:
         return self._directory / f"{name}.segment{end}"
 
-    def read_verified(self, segment: Segment) -> bytes:
+    def _read_verified(self, segment: Segment) -> bytes:
         """Return the bytes of a segment's file, as the ledger lists it; else `ProjectError`."""
         for path in map(partial(self._path, segment.name), ("", _REWRITTEN)):
             try:
@@ -239,7 +220,7 @@ class Segments:
             return b""
         sink = pa.BufferOutputStream()
         buckets.write_uncompressed_parquet(table, sink)
-        data = pad(sink.getvalue().to_pybytes())
+        data = _pad(sink.getvalue().to_pybytes())
         return self._keys.seal(_PURPOSE, data, _seal_context(name, place))
 
     def _open_table(
@@ -249,25 +230,21 @@ class Segments:
         wanted = list(columns) if columns and place != DELETED else None
         # On this thread alone: one of Arrow's that lets go of Python's bytes while the interpreter
         # ends aborts the process.
-        with pq.ParquetFile(pa.BufferReader(unpad(data)), pre_buffer=False) as file:
+        with pq.ParquetFile(pa.BufferReader(_unpad(data)), pre_buffer=False) as file:
             return file.read(wanted, use_threads=False)
 
 
-def pad(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     """Return the data behind its length, filled up with zeros: a sealed file shows its size in
     steps alone, and of how long it is exactly, nothing.
     """
-    return (len(data).to_bytes(8, "little") + data).ljust(padded_size(len(data)), b"\0")
+    size = len(data) + 8
+    step = max(_PAGE, 1 << (size.bit_length() - 5))
+    return (len(data).to_bytes(8, "little") + data).ljust(size + -size % step, b"\0")
 
 
-def padded_size(size: int) -> int:
-    """Return how long so many bytes are once they were filled up."""
-    step = max(_PAGE, 1 << ((size + 8).bit_length() - 5))
-    return size + 8 + -(size + 8) % step
-
-
-def unpad(data: bytes) -> bytes:
-    """Return the data that `pad` filled up."""
+def _unpad(data: bytes) -> bytes:
+    """Return the data that `_pad` filled up."""
     return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.inbox import Event, Inbox
-from labelguard.answers.segments import KeepSegment, Segments
+from labelguard.answers.segments import Segments
 from labelguard.errors import InvalidLabels, NothingIngested, ProjectError
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.keys.keyring import KeyRing
@@ -46,12 +46,11 @@ class AnswerStore:
     tables: Mapping[str, Any] = field(repr=False)
     keys: KeyRing
     ledger: Ledger
-    keep: KeepSegment | None = None
 
     @property
     def files(self) -> Segments:
         """The files of segments."""
-        return Segments(self.state / "labels", self.keys, self.keep)
+        return Segments(self.state / "labels", self.keys)
 
     def list_segments(self, connector: str | None = None) -> list[Segment]:
         """Return the segments that count, or those of a connector, oldest first."""

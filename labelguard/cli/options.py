@@ -66,10 +66,8 @@ def _output_option(
     )
 
 
-def destination_options(other_places: str = "") -> Callable[[F], F]:
-    """Return `--to` and `--public`; `other_places` is what else may be published to."""
-    last = f", a new directory or {other_places}" if other_places else " or a new directory"
-    where = f"hf:ORG/NAME, s3://BUCKET/PREFIX{last}."
+def destination_options(where: str) -> Callable[[F], F]:
+    """Return `--to`, whose help is `where`, and `--public`."""
 
     def add(command: F) -> F:
         public = "Make the repository of the Hub public; default: private."

@@ -113,11 +113,6 @@ def _list_steps_after_restore(value: Restored) -> Iterator[str]:
             "Put a new policy into force (labelguard policy new, labelguard policy activate): it "
             "is paid on top of what was closed."
         )
-    if value.left_storage:
-        yield (
-            f"Object storage is off, since {value.left_storage} is the lost project's: give this "
-            "one a prefix of its own ([storage] in labelguard.toml)."
-        )
     yield "Restart `labelguard serve` and jobs: they still hold the old ledger."
     yield "With connectors: read what the tools hold (labelguard connect reconcile NAME)."
     yield "Do not use these keys with any other copy."

@@ -216,23 +216,24 @@ def release_verify(release_id: str | None, project: Path | None) -> FilesVerific
 
 
 def _print_published(value: Published) -> None:
-    echo(f"Release {value.release} is at {format_relative_path(value.where)}")
+    echo(f"Release {value.release} is at {value.where}")
 
 
-@release.command("publish", short_help="Publish a release: Hub, S3, directory, annotation tool.")
+@release.command("publish", short_help="Publish a release: Hub, annotation tool.")
 @click.argument("release_id", metavar="RELEASE", shell_complete=complete_releases)
-@destination_options("CONNECTOR:TITLE")
+@destination_options("hf:ORG/NAME or CONNECTOR:TITLE.")
 @prints(_print_published, project=True)
 def release_publish(release_id: str, to: str, public: bool, project: Path | None) -> Published:
     """Publish RELEASE with its card as README.md, rows in Parquet, card.json and SHA256SUMS.
 
-    Its files must be as they were committed; nothing else is read, and nothing is charged. The same
-    command again changes nothing, and completes what was interrupted. On the Hub a repository is
-    private, and a newer release takes the place of the one before.
+    Its files must be as they were committed; nothing else is read, and nothing is charged. On the
+    Hub a repository is private, a newer release takes the place of the one before, and the same
+    command again changes nothing, and completes what was interrupted. Into a directory: privatize
+    -o DIR.
 
     \b
     Example:
-      labelguard release publish r0001 --to published
+      labelguard release publish r0001 --to hf:ORG/NAME
     """
     from labelguard.release import publication
 

@@ -149,28 +149,13 @@ class ReleaseTable(SettingsTable):
         "refuse when labelers lack allowance, or leave those labels out", "refuse"
     )
     bad_rows: BadRows = setting("stop at answers that cannot be used, or set them aside", "stop")
-    push: bool = setting("publish each release in the tool, as a new data set", False)
+    push: bool = setting("publish each release in Argilla, as a new data set", False)
 
 
 class HookTable(SettingsTable):
     """Settings of `serve` and `hook`."""
 
     release: ReleaseTable = ReleaseTable()
-
-
-class StorageTable(SettingsTable):
-    """Object storage that keeps what a project needs, so that a lost disk loses nothing."""
-
-    url: (
-        Annotated[
-            str,
-            _make_pattern_validator(
-                r"s3://[a-z0-9][a-z0-9.-]{2,62}(?:/[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]*)+",
-                "s3://BUCKET/PREFIX, of letters, digits and . _ = + -",
-            ),
-        ]
-        | None
-    ) = setting("s3://BUCKET/PREFIX, for this project alone; default: the disk only")
 
 
 class ProjectFile(SettingsTable):
@@ -185,7 +170,6 @@ class ProjectFile(SettingsTable):
     )
     ingest: IngestTable = IngestTable()
     hook: HookTable = HookTable()
-    storage: StorageTable = StorageTable()
 
 
 def read_project_file(data: bytes, path: str) -> Mapping[str, Any]:

@@ -1,135 +1,72 @@
-"""Objects of S3 as inputs: listed by a prefix or a pattern, and downloaded where they are read.
+"""Inputs in a store (`s3://…`, `gs://…`, `hf://…`), which fsspec opens.
 
-An object that was downloaded is read by what reads files, so that it says the same. Credentials,
-region and endpoint are those of AWS's own variables and files.
+They are copied before anything is read, and are read as files are. The package of each store takes
+credentials, region and endpoint from the environment.
 """
 
 from __future__ import annotations
 
-import fnmatch
+import glob
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
-from labelguard.storage.files import PART, SCHEME
+from labelguard.extras import MissingExtra, format_install_line
 
-if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, S3FileSystem
-
-# Keys become paths of downloads: nothing hidden in them, and nothing that leads elsewhere.
-_KEY = re.compile(rf"[a-z0-9][a-z0-9.-]{{2,62}}(?:/{PART})+")
-_BLOCK = 8 << 20
+# Names become paths of copies: nothing hidden in them, and nothing that leads elsewhere.
+_PART = r"(?!\.)[A-Za-z0-9_.=+@~%-]+"
+_NAME = re.compile(rf"{_PART}(?:/{_PART})*")
+_directories: list[tempfile.TemporaryDirectory[str]] = []
 
 
-@dataclass(frozen=True)
-class RemoteObject:
-    """An object of S3, `key` of bucket and name, its size in bytes, and when it was written.
+def copy_objects(address: str, directory: Path | None = None) -> list[tuple[str, Path]]:
+    """Copy the objects of an address: one, all below a prefix, or those of a pattern.
 
-    `written` is in seconds: that is what every store tells.
+    Returns the address and the copy of each, in the order of the addresses. Copies lie in a new
+    directory of mode 0700 in `directory`, or in TMPDIR until the process ends.
+
+    Raises `MissingExtra` where a package is missing, `InvalidLabels` where the store refuses, and
+    for no object, or one with a name that no file of ours has.
     """
-
-    key: str
-    size: int
-    written: int
-
-    @property
-    def uri(self) -> str:
-        """Return its address."""
-        return SCHEME + self.key
-
-    def read_schema(self) -> pa.Schema:
-        """Return the columns of a Parquet object, of which only the end is fetched."""
-        with (
-            translate_store_errors(self.uri),
-            _connect(self.key).open_input_file(self.key) as source,
-        ):
-            return pq.read_schema(source)
-
-    def fetch(self, directory: Path) -> Path:
-        """Download it below `directory`, under its own name and those of its folders.
-
-        Raises `InvalidLabels` if it is not the object that was listed: what was found in one (bad
-        rows, by number) is not said of another.
-        """
-        # Without its parents: those of a job that ended meanwhile are gone for good.
-        directory.mkdir(mode=0o700, exist_ok=True)
-        path = directory / self.key
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with translate_store_errors(self.uri):
-            filesystem = _connect(self.key)
-            with filesystem.open_input_stream(self.key) as source, path.open("wb") as file:
-                shutil.copyfileobj(source, file, _BLOCK)
-            now = RemoteObject.from_file_info(filesystem.get_file_info(self.key))
-        if now != self or path.stat().st_size != self.size:
-            path.unlink()
-            raise InvalidLabels(f"{self.uri}: it was written anew meanwhile; run this again")
-        return path
-
-    @classmethod
-    def from_file_info(cls, info: FileInfo) -> Self:
-        """Return the object that a store tells of."""
-        return cls(info.path, info.size or 0, (info.mtime_ns or 0) // 10**9)
-
-
-def list_objects(address: str) -> list[RemoteObject]:
-    """Return the objects of an address, sorted: of one, of all below a prefix, or of a pattern.
-
-    Raises `InvalidLabels` if there are none, or if one has a name that no file of ours has.
-    """
-    from pyarrow.fs import FileSelector, FileType
-
-    pattern = address.removeprefix(SCHEME).rstrip("/")
-    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    base = pattern if fixed == pattern else fixed.rpartition("/")[0]
-    with translate_store_errors(address):
-        filesystem = _connect(pattern)
-        infos = [filesystem.get_file_info(base)]
-        if infos[0].type != FileType.File:
-            selector = FileSelector(base, allow_not_found=True, recursive=True)
-            infos = filesystem.get_file_info(selector)
-    objects = [
-        RemoteObject.from_file_info(info)
-        for info in sorted(infos, key=lambda info: info.path)
-        if info.type == FileType.File
-        and (base == pattern or _matches_pattern(info.path, pattern))
-        and not info.path.rpartition("/")[2].startswith((".", "_"))
-    ]
-    if not objects:
-        raise InvalidLabels(f"{address}: no such object, and none below it")
-    for one in objects:
-        if not _KEY.fullmatch(one.key):
-            raise InvalidLabels(
-                f"{one.uri!a}: names of objects may have letters, digits and . _ = + -"
-            )
-    return objects
-
-
-def _matches_pattern(key: str, pattern: str) -> bool:
-    """Return whether a key is of a pattern, whose wildcards do not go beyond a folder."""
-    parts, wanted = key.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
-
-
-@contextmanager
-def translate_store_errors(address: str) -> Iterator[None]:
-    """Raise errors of the store as ours."""
+    if directory is None:
+        _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))
+        directory = Path(_directories[-1].name)
+    target = Path(tempfile.mkdtemp(prefix="objects-", dir=directory))
+    protocol = address.partition("://")[0]
     try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        first = str(error).partition("\n")[0]
-        raise InvalidLabels(f"{address}: {first}") from None
+        import fsspec
 
-
-def _connect(key: str) -> S3FileSystem:
-    from pyarrow.fs import FileSystem
-
-    filesystem, _ = FileSystem.from_uri(f"{SCHEME}{key.partition('/')[0]}")
-    return filesystem
+        store, path = fsspec.url_to_fs(address)
+        store.invalidate_cache()
+        find = store.glob if glob.has_magic(path) else store.find
+        listed = {
+            name.lstrip("/"): one
+            for name, one in sorted(find(path, detail=True).items())
+            if one["type"] == "file" and not name.rpartition("/")[2].startswith((".", "_"))
+        }
+        for name in listed:
+            if not _NAME.fullmatch(name):
+                raise InvalidLabels(
+                    f"{f'{protocol}://{name}'!a}: names of objects may have letters, digits and "
+                    "_ . = + @ ~ % -"
+                )
+        if not listed:
+            raise InvalidLabels(f"{address}: no such object, and none below it")
+        copies = {f"{protocol}://{name}": target / name for name in listed}
+        for copy in copies.values():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        store.get([one["name"] for one in listed.values()], [str(copy) for copy in copies.values()])
+    except InvalidLabels:
+        raise
+    except ImportError as error:
+        raise MissingExtra(
+            f"{address}: {error}; or install the extra: {format_install_line('cloud')}"
+        ) from error
+    except Exception as error:  # each store has errors of its own
+        line = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidLabels(f"{address}: {line}") from error
+    for (name, copy), one in zip(copies.items(), listed.values(), strict=True):
+        if one.get("size") not in (None, copy.stat().st_size):
+            raise InvalidLabels(f"{name}: it was written anew meanwhile; run this again")
+    return list(copies.items())

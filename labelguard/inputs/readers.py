@@ -18,7 +18,6 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels, ProjectError
-from labelguard.inputs.objects import RemoteObject
 
 # Opens one file or table as a relation, from its start.
 Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
@@ -42,8 +41,8 @@ class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
     `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `path` and
-    `size`, in bytes, are those of a file on disk, `remote` is the object of S3 that it is. A
-    `sparse` file lacks a column where no row has a value for it. `arguments` name it in a command.
+    `size`, in bytes, are those of a file on disk. A `sparse` file lacks a column where no row has a
+    value for it. `arguments` name it in a command.
     `answers` is the file of answers ingested from a tool, in which no label stops a release.
     """
 
@@ -55,7 +54,6 @@ class InputFile:
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
     path: Path | None = None
-    remote: RemoteObject | None = None
 
 
 def literal(text: str) -> str:

@@ -17,11 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeAlias
 
-import duckdb
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.objects import RemoteObject, list_objects
+from labelguard.inputs.objects import copy_objects
 from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
@@ -35,7 +34,7 @@ from labelguard.inputs.text_files import build_csv_opener, build_json_opener
 from labelguard.spelling import suggest
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 
-# A path or glob (str, Path), objects of S3 (`s3://bucket/labels`, `s3://bucket/labels/*.parquet`),
+# A path or glob (str, Path), objects of a store (`s3://bucket/labels`, `gs://bucket/*.parquet`),
 # `-` for standard input, a table (pyarrow, polars, pandas, datasets), splits by name, an
 # `InputFile`, or a sequence of these; or rows, a sequence of dictionaries.
 Input: TypeAlias = Any
@@ -93,7 +92,8 @@ def resolve_input(
     """Return the files and tables of an input, in a fixed order, those of one split of several.
 
     `roles` is the column that was named for each role: in JSON, only what is compared has a
-    type. Standard input is kept in `spool`, or in TMPDIR until the process ends.
+    type. Standard input and copies of objects are kept in `spool`, or in TMPDIR until the process
+    ends.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
@@ -109,7 +109,7 @@ def resolve_input(
         elif str(item) == "-" and isinstance(item, str | Path):
             files.append(resolve_file(_spool_standard_input(spool), roles, _STANDARD_INPUT))
         elif isinstance(item, str) and is_remote(item):
-            files += [_resolve_object(one, roles, spool) for one in list_objects(item)]
+            files += [resolve_file(copy, roles, name) for name, copy in copy_objects(item, spool)]
         elif isinstance(item, str | Path):
             for path in find_matching_paths(str(item)):
                 if path.is_dir():
@@ -146,28 +146,6 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
             name, build_json_opener(path, name, roles), keys, size, sparse=True, path=path
         )
     return InputFile(name, _FORMATS[suffix](path, name), keys, size, path=path)
-
-
-def _resolve_object(
-    remote: RemoteObject, roles: Mapping[str, str], spool: Path | None
-) -> InputFile:
-    """Return an object of S3, which is downloaded when it is opened, or now if it is no Parquet.
-
-    What other types hold can be told from all of their content alone.
-    """
-    # A bucket may be called as what else lies there.
-    directory = (spool or _create_private_directory()) / "objects"
-    if _FORMATS.get(_find_file_type(Path(remote.key)) or "") is not build_parquet_opener:
-        return resolve_file(remote.fetch(directory), roles, remote.uri)
-
-    def open_remote(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        path = directory / remote.key
-        if not path.exists():
-            remote.fetch(directory)
-        return build_parquet_opener(path, remote.uri)(connection)
-
-    keys = _list_partition_names(Path(remote.key))
-    return InputFile(remote.uri, open_remote, keys, remote.size, remote=remote)
 
 
 def _list_partition_names(path: Path) -> frozenset[str]:

@@ -14,12 +14,10 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 
 from labelguard.budget.label_values import list_names_that_declare
@@ -30,7 +28,6 @@ from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, R
 from labelguard.inputs.formats import FORMATS, FormattedFile, apply_format
 from labelguard.inputs.formats.arena import WINNERS
 from labelguard.inputs.layouts import Layout, find_common_content
-from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
 from labelguard.inputs.staged import Received, Staged
@@ -71,14 +68,8 @@ def stage(
         stager = Stager(staged, keys, options, connection)
         # Every file is looked at before any is read: a wrong column in the last one shows at once,
         # and chats whose members differ from file to file get one type.
-        # Of objects of a store that have the same columns the first stands for all.
-        looked = files if _may_differ_in_columns(files) else files[:1]
-        formatted = [apply_format(file, connection, reading) for file in looked]
+        formatted = [apply_format(file, connection, reading) for file in files]
         layouts = [entry.find_layout(connection) for entry in formatted]
-        formatted += [
-            _format_like_first(formatted[0], file, reading) for file in files[len(looked) :]
-        ]
-        layouts += layouts[:1] * (len(files) - len(looked))
         content = find_common_content(files, layouts)
         limit = ByteLimit.from_file_sizes(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
@@ -97,7 +88,7 @@ def stage(
         else:
             for entry, layout in zip(formatted, layouts, strict=True):
                 stager.begin_file(entry, layout)
-            inputs = tuple((file.remote or file.path, file.name) for file in files)
+            inputs = tuple((file.path, file.name) for file in files)
             most = options.max_input_bytes
             reads = ReadingTask(received, keys, options, inputs, content, most)
             task = _read_by_workers(stager, reads, limit, executor, progress)
@@ -169,37 +160,7 @@ def _list_columns_of_answers(entry: FormattedFile, layouts: Collection[str]) -> 
 
 def _should_use_workers(files: Sequence[InputFile], executor: Executor) -> bool:
     """Return whether files are to be read by workers, and can be."""
-    remote = any(file.remote for file in files)
-    placed = all((file.path or file.remote) and not file.answers for file in files)
-    return placed and (remote or not executor.shares_memory)
-
-
-def _may_differ_in_columns(files: Sequence[InputFile]) -> bool:
-    """Return whether not all files are objects of a store with the same columns.
-
-    Raises `InvalidLabels` for objects whose columns differ.
-    """
-    objects = [file.remote for file in files if file.remote]
-    if len(objects) < len(files):
-        return True
-    with ThreadPoolExecutor(16) as pool:
-        schemas = list(pool.map(RemoteObject.read_schema, objects))
-    for one, schema in zip(objects, schemas, strict=True):
-        if not schema.equals(schemas[0]):
-            raise InvalidLabels(
-                f"{one.uri}: its columns, or their types, differ from those of {objects[0].uri}; "
-                "objects that are privatized together have the same"
-            )
-    return False
-
-
-def _format_like_first(first: FormattedFile, file: InputFile, reading: Reading) -> FormattedFile:
-    """Return a file that has the columns of the first, formatted when it is opened."""
-
-    def open_formatted(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        return apply_format(file, connection, reading).file.open(connection)
-
-    return replace(first, file=replace(file, open=open_formatted))
+    return not executor.shares_memory and all(file.path and not file.answers for file in files)
 
 
 def _read_into_buckets(
@@ -238,18 +199,17 @@ class ReadingTask:
     directory: Path
     keys: KeyRing
     options: StagingOptions
-    files: tuple[tuple[RemoteObject | Path | None, str], ...]
+    files: tuple[tuple[Path | None, str], ...]
     content: Content
     max_bytes: int | None
 
 
 def stage_file(task: ReadingTask, number: int) -> Piece:
     """Stage one file of an input, in a worker, into a directory that no other call writes to."""
-    place, name = task.files[number]
+    path, name = task.files[number]
     directory = task.directory / f"{number:06d}-{secrets.token_hex(8)}"
     directory.mkdir(mode=0o700)
     reading, count = task.options.reading, task.options.buckets
-    path = place.fetch(directory / "object") if isinstance(place, RemoteObject) else place
     assert path is not None
     with ExitStack() as stack:
         connection = stack.enter_context(readers.connect(directory / "spill"))
@@ -269,7 +229,6 @@ def stage_file(task: ReadingTask, number: int) -> Piece:
         _read_into_buckets(
             stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None
         )
-    shutil.rmtree(directory / "object", ignore_errors=True)
     return stager.to_piece(directory, int(most - limit.left))
 
 

@@ -54,7 +54,6 @@ from labelguard.storage.executor import Workers
 from labelguard.storage.portions import (
     PORTION,
     allocate,
-    choose_workers,
     count_portions,
     map_arrays,
     rows_of_portion,
@@ -316,19 +315,20 @@ class PairFeatures:
 
         Some pairs at a time, since their texts need many times the memory of their features.
         """
-        workers, rows = choose_workers(self._workers, pairs.num_rows), pairs.num_rows
+        workers, rows = self._workers, pairs.num_rows
         every, portions = range(len(self._parts)), range(count_portions(rows))
         self._report_within(0.0, min(1.0, PORTION / max(rows, 1)))
         first = [self.compute_part(number, pairs.slice(0, PORTION)) for number in every]
         widths = np.array([part.shape[1] for part in first])
         ends = np.cumsum(widths)
         columns = [slice(start, end) for start, end in zip(ends - widths, ends, strict=True)]
-        x = allocate((rows, int(widths.sum())), workers)
+        x = allocate((rows, int(widths.sum())), workers.scratch if workers else None)
         np.concatenate(first, axis=1, out=x[:PORTION])
-        shared = files and not workers.executor.shares_memory
-        # Encoders have workers of their own.
-        theirs = [n for n in every if shared and not hasattr(self._parts[n], "workers")]
-        if theirs:
+        theirs = list[int]()
+        if files and rows > PORTION and workers and not workers.executor.shares_memory:
+            # Encoders have workers of their own.
+            theirs = [n for n in every if not hasattr(self._parts[n], "workers")]
+        if theirs and workers:
             self._fill_by_workers(x, {n: columns[n] for n in theirs}, files, workers)
         for portion in map(rows_of_portion, portions[1:]):
             table = pairs.slice(portion.start, PORTION)

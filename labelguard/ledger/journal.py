@@ -9,8 +9,7 @@ with the newest entry that each witness has seen; one file lies in the project's
 beside its keys, which are often kept and restored apart. Against a rollback of everything at once
 only an anchor helps that is kept elsewhere (`labelguard budget anchor`). One file alone still
 guards, and the other is written again; without any the ledger is not opened, and a restored project
-has new ones (`labelguard.project.restore`). Where a project lives on object storage, that is a
-third witness, and enough for a machine that has no files yet.
+has new ones (`labelguard.project.restore`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
@@ -173,39 +172,23 @@ class Anchor:
         return cls(int(match[1]), match[2])
 
 
-class RemoteWitness(Protocol):
-    """A place elsewhere that holds number and digest of the newest journal entry known."""
-
-    @property
-    def place(self) -> str:
-        """Say where it is."""
-
-    def read(self) -> tuple[int, str] | None:
-        """Return the newest entry that it knows."""
-
-    def write(self, number: int, digest: str) -> None:
-        """Remember an entry that is newer than what was read."""
-
-
 class Witness:
-    """Files that hold number and digest of the newest journal entry known; `remote` does too."""
+    """Files that hold number and digest of the newest journal entry known."""
 
-    def __init__(self, paths: Sequence[Path], remote: RemoteWitness | None = None) -> None:
-        self._paths, self._remote = tuple(paths), remote
-        # Read once, before the ledger is: what is there later may be newer than what that shows.
-        self._known = remote.read() if remote else None
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
 
     def check(self, connection: sa.Connection, address: str) -> None:
         """Raise `LedgerError` unless there is a witness and the ledger holds every entry seen."""
-        if self._paths and not (self._known or self.entries()):
+        if self._paths and not self.entries():
             raise LedgerError(
                 f"{' and '.join(map(str, self._paths))} are missing, which would tell whether the "
                 f"ledger at {address} is an older copy; put one back, or restore the newest "
                 "backup: labelguard project restore"
             )
         digests: dict[int, str | None] = {}  # the files mostly know the same entry
-        places = [(path, _read_witness(path)) for path in self._paths]
-        for path, seen in [*places, (self._remote and self._remote.place, self._known)]:
+        for path in self._paths:
+            seen = _read_witness(path)
             if seen and seen[0] not in digests:
                 digests[seen[0]] = read_digest(connection, seen[0])
             if seen and digests[seen[0]] != seen[1]:
@@ -237,9 +220,6 @@ class Witness:
                         f"{path} cannot be written: {error.strerror}; nothing is lost: make it "
                         "writable, or make room, and run the same command again"
                     ) from None
-        if self._remote and (self._known is None or self._known[0] < number):
-            self._remote.write(number, digest)
-            self._known = number, digest
 
 
 def _read_witness(path: Path) -> tuple[int, str] | None:

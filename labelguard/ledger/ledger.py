@@ -31,7 +31,7 @@ from labelguard.ledger import (
     verification,
 )
 from labelguard.ledger.charges import ReleaseRepository
-from labelguard.ledger.journal import RemoteWitness, Witness
+from labelguard.ledger.journal import Witness
 from labelguard.ledger.people import PeopleRepository
 from labelguard.ledger.policies import IMPLICIT, Ceiling, PolicyRepository
 from labelguard.ledger.records import Charge, ReleaseRecord
@@ -67,23 +67,17 @@ class Ledger:
     its own. Labelers go by their keys, keyed hashes of their ids, which are their pseudonyms.
     """
 
-    def __init__(
-        self,
-        url: str,
-        keys: KeyRing,
-        witnesses: Sequence[Path] = (),
-        remote: RemoteWitness | None = None,
-    ) -> None:
+    def __init__(self, url: str, keys: KeyRing, witnesses: Sequence[Path] = ()) -> None:
         """Open an existing ledger.
 
         The project key must be the one it was made with. Raises `LedgerError` if it is missing,
         damaged, has the tables of another version, was written by others, or is older than what
-        `witnesses`, or the `remote` one, have seen.
+        `witnesses` have seen.
         """
         self._engine = self._snapshots = journal.add_signer(database.connect_existing(url), keys)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        self._witness = Witness(witnesses, remote)
+        self._witness = Witness(witnesses)
         self.policies = PolicyRepository(self.snapshot, self.transaction)
         self.releases = ReleaseRepository(self.snapshot, self.transaction)
         self.people = PeopleRepository(self.snapshot, self.transaction)

@@ -7,6 +7,7 @@ them are used, and the metric A in which contributions are clipped and noise is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.learning.newton import blocks
-from labelguard.storage.executor import Workers
-from labelguard.storage.portions import (
-    SharedArray,
-    allocate,
-    choose_workers,
-    count_portions,
-    map_arrays,
-    rows_of_portion,
-)
+from labelguard.storage.portions import allocate, map_portions, rows_of_portion
 
 Floats = NDArray[np.float64]
 
@@ -91,75 +84,42 @@ class Basis:
     metric: Floats
 
     def coordinates(
-        self, x: NDArray[np.float32], workers: Workers | None = None
+        self, x: NDArray[np.float32], scratch: Path | None = None
     ) -> NDArray[np.float32]:
-        """z for each pair, shape (pairs, components)."""
-        return project(x, self.projection, workers)
+        """z for each pair, shape (pairs, components); in a file of `scratch` if they are many."""
+        return project(x, self.projection, scratch)
 
 
 def project(
-    x: NDArray[np.float32], projection: Floats, workers: Workers | None = None
+    x: NDArray[np.float32], projection: Floats, scratch: Path | None = None
 ) -> NDArray[np.float32]:
     """x · projection in single precision, shape (pairs, components)."""
-    workers = choose_workers(workers, len(x))
-    product: NDArray[np.float32] = allocate((len(x), projection.shape[1]), workers)
-    task = _Projecting(SharedArray.of(x, workers), projection.astype(np.float32))
-    parts = map_arrays(workers, project_portion, task, count_portions(len(x)))
-    for number, part in enumerate(parts):
+    product: NDArray[np.float32] = allocate((len(x), projection.shape[1]), scratch)
+    single = projection.astype(np.float32)
+    for number, part in enumerate(map_portions(lambda rows: x[rows] @ single, len(x))):
         product[rows_of_portion(number)] = part
     return product
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class _Projecting:
-    """A task for `project_portion`."""
-
-    x: SharedArray
-    projection: NDArray[np.float32]
-
-
-def project_portion(task: _Projecting, portion: int) -> NDArray[np.float32]:
-    """Return x · projection of one portion of rows."""
-    return np.asarray(task.x.open()[rows_of_portion(portion)] @ task.projection)
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class _Multiplying:
-    """A task for `multiply_portion`; `counts` (pairs,) are weights."""
-
-    x: SharedArray
-    counts: SharedArray | None
-
-
-def multiply_portion(task: _Multiplying, portion: int) -> Floats:
-    """Return Σ count x xᵀ over one portion of rows, shape (d, d)."""
-    rows = rows_of_portion(portion)
-    x = task.x.open()[rows]
-    counts = None if task.counts is None else task.counts.open()[rows]
-    total = np.zeros((x.shape[1], x.shape[1]))
-    # Squares in single precision would hide, or make up, axes below 1e-7 of the largest.
-    for part, block in blocks(x):
-        weighted = block if counts is None else block * np.sqrt(counts[part])[:, None]
-        total += weighted.T @ weighted
-    return total
-
-
-def compute_spectrum(
-    x: NDArray[np.float32],
-    counts: NDArray[Any] | None = None,
-    workers: Workers | None = None,
-) -> Spectrum:
+def compute_spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spectrum:
     """Principal axes of x (pairs, d); `counts` (pairs,) says how many labels each pair has.
 
     The axes' signs are fixed, so that the same pairs give the same coordinates.
     Raises `InvalidLabels` if no pair differs in any feature, or if a feature is not finite.
     """
     d = x.shape[1]
-    workers = choose_workers(workers, len(x))
-    shared = SharedArray.of(x, workers)
-    task = _Multiplying(shared, None if counts is None else SharedArray.of(counts, workers))
+
+    def multiply(rows: slice) -> Floats:
+        """Return Σ count x xᵀ over some rows, shape (d, d)."""
+        total, weights = np.zeros((d, d)), None if counts is None else counts[rows]
+        # Squares in single precision would hide, or make up, axes below 1e-7 of the largest.
+        for part, block in blocks(x[rows]):
+            weighted = block if weights is None else block * np.sqrt(weights[part])[:, None]
+            total += weighted.T @ weighted
+        return total
+
     curvature = np.zeros((d, d))
-    for part in map_arrays(workers, multiply_portion, task, count_portions(len(x))):
+    for part in map_portions(multiply, len(x)):
         curvature += part
     if not np.isfinite(curvature).all():
         raise InvalidLabels("expected finite features, found NaN or infinite values")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -33,7 +34,6 @@ from labelguard.mechanisms.geometry import Shape, compute_spectrum, project
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import compute_margin_variance, guess_explained_share
-from labelguard.storage.executor import Workers
 from labelguard.text import pluralize
 
 # The numbers of components to choose from: never one direction alone where there are more, since
@@ -66,18 +66,16 @@ class Directions:
     rank: int
 
     @classmethod
-    def of_features(
-        cls, x: NDArray[np.float32], rows: Rows, workers: Workers | None = None
-    ) -> Self:
+    def of_features(cls, x: NDArray[np.float32], rows: Rows, scratch: Path | None = None) -> Self:
         """Of pairs x (pairs, d) and who labels them.
 
         Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
         """
         if not len(rows):
             raise InvalidLabels("there is no labeled pair")
-        principal = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)), workers)
+        principal = compute_spectrum(x, np.bincount(rows.pair, minlength=len(x)))
         axes = min(principal.rank, COUNTS[-1])
-        z = project(x, principal.axes[:, :axes], workers)
+        z = project(x, principal.axes[:, :axes], scratch)
         return cls.of_coordinates(z, principal.values, rows)
 
     @classmethod

@@ -180,7 +180,6 @@ def remove_labeler(
         erased = report.kind == "erased"
         raw = leaver.purge_raw(epoch) if erased else leaver.raw_rows
         _remove_from_maps(leaver, epoch)
-        opened.synchronize(epoch)
     return _add_rows_and_remains(report, leaver, raw)
 
 
@@ -249,9 +248,7 @@ def _remove_from_maps(leaver: _Leaver, epoch: int) -> None:
     private_map.finish_rewriting(maps)
     changed = [release for release in maps if private_map.rewrite_without(release, leaver.key)]
     if changed:
-        digests = {
-            release: private_map.upload_and_digest(release, rewritten=True) for release in changed
-        }
+        digests = {release: private_map.digest(release, rewritten=True) for release in changed}
         leaver.ledger.releases.replace_map_digests(epoch, digests)
         private_map.finish_rewriting(digests)
 

@@ -261,13 +261,11 @@ class _Ingestion:
 
     def forget(self, result: IngestionResult) -> IngestionResult:
         """Forget what is gone from the tool, and labels that were released long ago, as
-        `[ingest] keep` says, on object storage too; return the result with their number.
+        `[ingest] keep` says; return the result with their number.
         """
         is_due = self.opened.ledger.read(sources.has_unpruned_deletions)
         is_over = retention.parse_retention_period(self.opened.project.ingest) is not None
         count = retention.forget_due_answers(self.opened, self._epoch) if is_due or is_over else 0
-        # Always: a job that ended right here may have left what it took out.
-        self.opened.synchronize(self._epoch)
         return replace(result, forgotten=result.forgotten + count)
 
     def cursor(self, connector: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Grant, Ledger
+from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.private_map import PrivateMap
@@ -27,10 +27,8 @@ from labelguard.project.project import (
     register_project,
     retry_until_free,
 )
-from labelguard.project.stored import ProjectStore, StoredWitness
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_own_directory, write_atomically
-from labelguard.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from labelguard.answers.store import AnswerStore
@@ -70,27 +68,24 @@ Where: TypeAlias = Project | str | Path | None
 
 @dataclass(frozen=True)
 class OpenProject:
-    """A project with its keys, its ledger and, if it is kept there, its object storage."""
+    """A project with its keys and its ledger."""
 
     project: Project
     keys: KeyRing
     ledger: Ledger
-    store: ProjectStore | None = None
 
     @property
     def private_map(self) -> PrivateMap:
         """Return the PRIVATE maps of released labels."""
-        keep = self.store.upload_map if self.store else None
-        return PrivateMap(self.project.private_maps, self.keys, keep)
+        return PrivateMap(self.project.private_maps, self.keys)
 
     @property
     def answers(self) -> AnswerStore:
         """The answers of annotation tools."""
         from labelguard.answers.store import AnswerStore
 
-        home, keep = self.project, self.store.upload_segment if self.store else None
-        where = home.state, home.ledger_url, home.connectors
-        return AnswerStore(*where, self.keys, self.ledger, keep)
+        where = self.project.state, self.project.ledger_url, self.project.connectors
+        return AnswerStore(*where, self.keys, self.ledger)
 
     @property
     def map_digests(self) -> dict[str, str]:
@@ -99,26 +94,14 @@ class OpenProject:
 
     @classmethod
     def open(cls, where: Where = None) -> Self:
-        """Open a project to look at it; fetch what its disk lacks from its object storage.
+        """Open a project to look at it.
 
         Raises `NoProject`, `ProjectError`, `KeyProblem` or `LedgerError` for one that cannot be
-        opened, `ProjectBusy` for one that lacks something while a job runs.
+        opened.
         """
-        opened = cls._connect(locate_project(where))
-        if opened.store and opened.store.lacks_files():
-            with opened.project.lock():
-                opened.store.fetch_missing(replace=False)
-        return opened
-
-    @classmethod
-    def _connect(cls, home: Project) -> Self:
-        """Open a project as its disk is."""
-        keys, remote = open_keys(home)
-        # A job asks the store; who looks is content with files, if there are any.
-        is_asked = home.job or not any(path.exists() for path in home.witnesses)
-        ledger = Ledger(home.ledger_url, keys, home.witnesses, remote if is_asked else None)
-        store = ProjectStore(remote.objects, home, keys, ledger) if remote else None
-        return cls(home, keys, ledger, store)
+        home = locate_project(where)
+        keys = KeyRing(home.keys)
+        return cls(home, keys, Ledger(home.ledger_url, keys, home.witnesses))
 
     @classmethod
     @contextlib.contextmanager
@@ -138,22 +121,9 @@ class OpenProject:
         """Lock the project; return it opened, and the stack that unlocks it."""
         with contextlib.ExitStack() as stack:
             locked = stack.enter_context(home.lock())
-            opened = cls._connect(locked)  # as the job before left it
+            opened = cls.open(locked)  # as the job before left it
             stack.enter_context(opened.ledger.hold_exclusively())
-            if opened.store:
-                opened.store.fetch_missing(replace=True)
             return opened, stack.pop_all()
-
-    def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
-        """Commit a release whose public `files`, with their SHA-256, are complete on disk."""
-        if self.store:  # first: a disk that is lost after the commit takes nothing along
-            self.store.upload_release(grant.release.id, files)
-        self.ledger.commit(grant, epoch, rows, files)
-
-    def synchronize(self, epoch: int) -> None:
-        """Bring the object storage, if there is one, to what counts; for the job of `epoch`."""
-        if self.store:
-            self.store.synchronize(epoch)
 
     def begin_epoch_between_releases(self) -> int:
         """Begin a new epoch in which no release is unfinished: no terms change over a release.
@@ -174,20 +144,6 @@ class OpenProject:
 def locate_project(where: Where = None) -> Project:
     """Return the project that `where` names (see `Where`)."""
     return where if isinstance(where, Project) else find(where)
-
-
-def open_keys(home: Project) -> tuple[KeyRing, StoredWitness | None]:
-    """Return the keys of a project, and the witness that it has on object storage, if any.
-
-    A project that is kept there may be new on this machine: then directories are made.
-    """
-    if not home.storage:
-        return KeyRing(home.keys), None
-    handed_over = [home.keys] if keyring.find_key_variable() else []
-    for path in (home.releases, home.private_maps, home.quarantine, *handed_over):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    keys = KeyRing(home.keys)
-    return keys, StoredWitness(ObjectStore(home.storage), keys)
 
 
 @suggest_misspelled_keywords
@@ -279,10 +235,8 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
                 "labelguard release list"
             )
         opened.project.check_free(matches[0].id)
-        epoch = ledger.begin_job()
-        ledger.abandon(matches[0].id, epoch)
+        ledger.abandon(matches[0].id, ledger.begin_job())
         remove_leftovers(opened, ledger.releases.all())
-        opened.synchronize(epoch)
         return Abandoned(matches[0].id, matches[0].charged)
 
 
@@ -307,7 +261,6 @@ def clean_up_after_crashes(opened: OpenProject, resumed: str | None, epoch: int)
         )
     remove_leftovers(opened, releases)
     opened.private_map.finish_rewriting(opened.map_digests)
-    opened.synchronize(epoch)
     return notes + [
         _describe_unfinished(opened, record)
         for record in releases

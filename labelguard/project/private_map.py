@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +44,6 @@ _REWRITTEN = ".new"
 # A map may lack it that was drawn before there was one.
 NONCE = "nonce"
 _NONCE_BYTES = 32
-# Keeps the files of a map elsewhere too, given the release, the map's digest and its files by name.
-KeepMap: TypeAlias = Callable[[str, str, Mapping[str, Path]], None]
 # `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
 # draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic); `threshold` and
 # `block_labels` are the law of the block that it was drawn in (`accounting.blocks`; 0 in a
@@ -79,13 +77,10 @@ class RememberedLabels:
 
 
 class PrivateMap:
-    """The private maps of one project; `directory` holds one directory per release.
+    """The private maps of one project; `directory` holds one directory per release."""
 
-    Where there is a `keep`, it has a map before the ledger may count it.
-    """
-
-    def __init__(self, directory: Path, keys: KeyRing, keep: KeepMap | None = None) -> None:
-        self._directory, self._keep = directory, keep
+    def __init__(self, directory: Path, keys: KeyRing) -> None:
+        self._directory = directory
         self._mac: Callable[[bytes], bytes] = lambda data: keys.mac("map", data)
 
     def begin(self, release_id: str) -> Path:
@@ -101,23 +96,7 @@ class PrivateMap:
     def complete(self, release_id: str, drawn: Path) -> str:
         """Flush and rename what was drawn into the directory that was begun; its digest."""
         finish_directory(drawn, self._directory / release_id)
-        return self.upload_and_digest(release_id)
-
-    def upload_and_digest(self, release_id: str, *, rewritten: bool = False) -> str:
-        """Keep a map elsewhere too, where the project has such a place; its digest (`digest`)."""
-        digest = self.digest(release_id, rewritten=rewritten)
-        if self._keep:
-            self._keep(release_id, digest, self.files(release_id, rewritten=rewritten))
-        return digest
-
-    def put(self, release_id: str, digest: str, whole: Path) -> None:
-        """Put a map, in a directory that `begin` made, in place of one that lacks or is another.
-
-        Raises `ProjectError` if it has another digest.
-        """
-        if self._digest(release_id, {path.name: path for path in whole.iterdir()}) != digest:
-            raise ProjectError(f"the private map of release {release_id} is not as it was drawn")
-        finish_directory(whole, self._directory / release_id)
+        return self.digest(release_id)
 
     def discard(self, release_id: str) -> None:
         """Remove a map that the ledger does not count."""
@@ -133,17 +112,10 @@ class PrivateMap:
 
         `rewritten`: as it will be once the files that `rewrite_without` wrote are in place.
         """
-        return self._digest(release_id, self.files(release_id, rewritten=rewritten))
-
-    def files(self, release_id: str, *, rewritten: bool = False) -> dict[str, Path]:
-        """Return the files of a map by name; `rewritten` as for `digest`."""
         directory = self._directory / release_id
         files = {path.name: path for path in directory.iterdir() if path.suffix != _REWRITTEN}
         if rewritten:
             files |= {path.stem: path for path in directory.glob("*" + _REWRITTEN)}
-        return files
-
-    def _digest(self, release_id: str, files: Mapping[str, Path]) -> str:
         # Of what is no file there is no digest, and so none that a map may have.
         sums = {name: hash_file(path) if path.is_file() else "" for name, path in files.items()}
         listed = [release_id, *(f"{name} {sums[name]}" for name in sorted(files))]
@@ -179,14 +151,11 @@ class PrivateMap:
     def find_fault(self, release_id: str, digest: str) -> str | None:
         """Return what is wrong with a map that the ledger counts, or None."""
         directory = self._directory / release_id
-        remedy = "restore it from a backup"
-        if self._keep:  # another machine took somebody out who left, for example
-            remedy = "the next job, such as labelguard project backup, fetches it from the storage"
         if not directory.is_dir():
-            return f"the private map {directory} is missing; {remedy}"
+            return f"the private map {directory} is missing; restore it from a backup"
         known = self.digest(release_id) == digest
         if not known and self.digest(release_id, rewritten=True) != digest:
-            return f"the private map {directory} is not as it was drawn; {remedy}"
+            return f"the private map {directory} is not as it was drawn; restore it from a backup"
         return None
 
     def find_row_keys(self, release_id: str, labelers: Blocks) -> list[bytes]:

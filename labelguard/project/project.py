@@ -128,8 +128,6 @@ class Project:
     about: Mapping[str, str] = field(default_factory=dict)
     # who processes labels, and why
     organisation: Mapping[str, str] = field(default_factory=dict)
-    # `[storage] url`: where it is kept on object storage, see `project.stored`
-    storage: str = ""
 
     def __repr__(self) -> str:
         return f"Project({str(self.state.parent if self.state.name == STATE else self.state)!r})"
@@ -330,9 +328,7 @@ def _load_project(state: Path) -> Project:
     tables = {name: settings.get(name, {}) for name in _TABLES}
     tables["about"] = settings.get("project", {})
     _refuse_copy(state)
-    storage = settings.get("storage", {}).get("url", "")
-    columns = inputs.get("columns", {})
-    return Project(state.resolve(), namespace, columns, **tables, storage=storage)
+    return Project(state.resolve(), namespace, inputs.get("columns", {}), **tables)
 
 
 def register_project(state: Path, place: Path) -> None:

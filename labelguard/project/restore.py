@@ -27,9 +27,7 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -46,7 +44,6 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import attempts, backup
 from labelguard.project.opening import OpenProject, git_ignore_and_register
 from labelguard.project.project import (
-    CONFIG,
     STATE,
     Project,
     file_lock,
@@ -57,10 +54,6 @@ from labelguard.project.project import (
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
-# The table of object storage in labelguard.toml, or what says the same in one line.
-_STORAGE = re.compile(
-    r"(?m)^[ \t]*(?:\[[ \t]*storage[ \t]*\][^\n]*\n(?:[^\[\n][^\n]*\n?|\n)*|storage\b[^\n]*)"
-)
 
 
 @dataclass(frozen=True)
@@ -87,8 +80,6 @@ class Restored:
     anchor: str
     # where the keys are from
     keys: str
-    # the object storage of the lost project, which the restored one does not use; null: it had none
-    left_storage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -208,7 +199,6 @@ def _prepare_restored_project(
             )
         manifest = file.extract(partial)
     git_ignore_and_register(partial, partial.with_name(STATE))
-    storage = _detach_storage(partial / CONFIG)
     ledger = Ledger(f"sqlite:///{partial / backup.LEDGER}", ring)
     if broken := ledger.find_fault():
         raise LedgerError(f"the ledger in {source} does not hold: {broken}")
@@ -237,27 +227,8 @@ def _prepare_restored_project(
         backup_anchor=str(head),
         anchor=str(Anchor(number, digest)),
         keys=origin,
-        left_storage=storage,
     )
     return _Ready(request, [(one.number, one.digest) for one in seen], result)
-
-
-def _detach_storage(path: Path) -> str | None:
-    """Take a project off object storage, and return its address there, if it had one.
-
-    Its objects are those of the project that was lost, and may be of one that lives.
-    """
-    text = path.read_text(encoding="utf-8")
-    address: str | None = tomllib.loads(text).get("storage", {}).get("url")
-    if address:
-        rest = _STORAGE.sub(lambda part: re.sub(r"(?m)^(?=.)", "# ", part[0]), text)
-        if "storage" in tomllib.loads(rest):
-            raise ProjectError(
-                "labelguard.toml in the backup names its [storage] in another way than as a table; "
-                "back the project up again without it"
-            )
-        write_atomically(path, rest.encode())
-    return address
 
 
 def _obtain_keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:

@@ -314,7 +314,7 @@ class DrawnRelease:
         """Publish and commit the release; for the job that holds the project."""
         opened = self.context.opened
         rows, hashes = self.finish_and_write()
-        opened.commit(self.grant, self.epoch, rows, hashes)
+        opened.ledger.commit(self.grant, self.epoch, rows, hashes)
         opened.project.clear_stages(self.id)
         record = opened.ledger.releases.get(self.id)
         assert record is not None

@@ -8,7 +8,7 @@ loss takes a rate. Label smoothing moves targets towards ½, where flips have mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -36,6 +36,8 @@ from labelguard.storage.files import check_output_directory, new_directory
 from labelguard.text import Progress, format_budget, no_progress, pluralize
 
 Floats: TypeAlias = NDArray[np.float64]
+# The probability that `chosen` is preferred, (n,), of rows with prompt, chosen and rejected.
+Scorer: TypeAlias = Callable[[pa.Table], Floats]
 _BATCH = 20_000  # rows in memory
 
 
@@ -102,53 +104,52 @@ def export(
     if target.exists() and any(target.iterdir()):
         raise ProjectError(f"{target} is not empty; choose another -o")
     directory = verify_release_directory(release, project)
-    scorer = None
+    cards, scorer = {"CARD.md": directory}, None
     if teacher is not None:
-        scorer = ReleasedHead(verify_release_directory(teacher, project), progress)
+        cards["TEACHER.md"] = verify_release_directory(teacher, project)
+        scorer = _load_scorer(cards["TEACHER.md"], progress)
     rows = ReleaseRows.read(find_rows_path(directory), copies, framework)
     mode = _choose_noise_mode(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
-    shown = "hard" if rows.copies == 1 and mode in _WEIGHTED else mode
-    command = framework.command(rows.is_chat, rate)
+    shown = "hard" if copies == 1 and mode in ("soft", "posterior") else mode
+    command = framework.fill(framework.command, rows.is_chat, rate)
     notes = tuple(_list_export_notes(rows, shown, framework))
-    guarantee = _describe_guarantee(directory, scorer)
-    texts = {
-        "README.md": _format_readme(guarantee, shown, rate, rows, framework, command, notes),
-        "CARD.md": (directory / "CARD.md").read_text(encoding="utf-8"),
-        **framework.files(rows.is_chat, rate),
-    }
-    if scorer is not None:
-        texts["TEACHER.md"] = (scorer.path / "CARD.md").read_text(encoding="utf-8")
+    guarantee = _describe_guarantee(cards)
+    meaning = _MEANINGS[shown].format(rate=rate, copies=copies)
+    where = "with DIR for this directory" if "DIR" in command else "in this directory"
+    texts = {name: (path / "CARD.md").read_text(encoding="utf-8") for name, path in cards.items()}
+    texts["README.md"] = (
+        f"For {framework.title}: {guarantee}.\nLabels: {meaning}.\nTrain, {where}: `{command}`\n"
+    ) + "".join(f"\n{note}\n" for note in notes)
+    if framework.config:
+        texts[framework.config_name] = framework.fill(framework.config, rows.is_chat, rate)
     try:
         with new_directory(target) as temporary:
-            columns = _columns_in_sql(rows, mode, framework, scorer is not None)
-            tables = _build_pair_tables(rows, columns, mode, scorer, progress)
+            tables = _build_pair_tables(rows, framework, mode, scorer, progress)
             written = _write_tables(tables, temporary / framework.file)
             for name, text in texts.items():
                 (temporary / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ProjectError(f"{target} cannot be written: {error.strerror}") from None
+        raise ProjectError(f"{target} cannot be written: {error.strerror}") from error
     return ExportResult(str(target), written, shown, rate, command, guarantee, notes)
 
 
-class ReleasedHead:
-    """The head of a release, as a function of texts."""
+def _load_scorer(path: Path, progress: Progress) -> Scorer:
+    """Return the head of a release, as a function of texts."""
+    head = Head.load(path)
+    if parse_feature_columns(head.features):
+        raise LabelguardError(
+            f"the head in {path} reads columns ({head.features}), which a release does not have; "
+            "take a teacher that reads texts"
+        )
+    provider = head.load_provider(progress)
 
-    def __init__(self, path: Path, progress: Progress) -> None:
-        self.path = path
-        self._head = Head.load(path)
-        if parse_feature_columns(self._head.features):
-            raise LabelguardError(
-                f"the head in {path} reads columns ({self._head.features}), which a release does "
-                "not have; take a teacher that reads texts"
-            )
-        self._provider = self._head.load_provider(progress)
-
-    def __call__(self, batch: pa.Table) -> Floats:
-        """Return the probability that `chosen` is preferred, (n,)."""
+    def score(batch: pa.Table) -> Floats:
         sides = {"prompt": "prompt", "first": "chosen", "second": "rejected"}
         pairs = pa.table({name: batch[column] for name, column in sides.items()})
-        return self._head.predict_probability(self._provider(pairs))
+        return head.predict_probability(provider(pairs))
+
+    return score
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class ReleaseRows:
                 f"""count(*), count(flip_probability),
                 count(*) FILTER ({has} > 0 AND label_probability < 1),
                 count(*) FILTER ({has} = 0.5),
-                count(*) FILTER ({framework.unfit_rows_sql(content)}),
+                count(*) FILTER ({_unfit_rows_in_sql(framework, content)}),
                 coalesce(min(flip_probability), 0), coalesce(max(flip_probability), 0)"""
             ).fetchall()
         rows, flips, soft, ties, unfitting, least, largest = counts
@@ -201,6 +202,14 @@ class ReleaseRows:
         files = map(pq.ParquetFile, list_files(self.path))
         for batch in chain.from_iterable(file.iter_batches(_BATCH) for file in files):
             yield slice(before, before := before + batch.num_rows), pa.Table.from_batches([batch])
+
+
+def _unfit_rows_in_sql(framework: Framework, content: canonical.Content) -> str:
+    """Return the condition, in SQL, of rows of this content that a trainer cannot take."""
+    if not (content.chat and framework.one_answer):
+        return "false"
+    sides = (f"len({c}) = 1 AND {c}[1].role = 'assistant'" for c in ("chosen", "rejected"))
+    return "true" if content.parts else f"NOT ({' AND '.join(sides)})"
 
 
 def choose_unturned_rows(
@@ -250,9 +259,7 @@ def _choose_noise_mode(
     return mode
 
 
-def compute_target_probabilities(
-    batch: pa.Table, mode: str, scorer: Callable[[pa.Table], Floats] | None
-) -> Floats:
+def compute_target_probabilities(batch: pa.Table, mode: str, scorer: Scorer | None) -> Floats:
     """Return the probability that `chosen` is preferred as the export takes it, (n,)."""
     target, flip = (
         batch[name].to_numpy().astype(np.float64)
@@ -274,23 +281,19 @@ _TURNED = """* REPLACE (
     CASE WHEN given THEN rejected ELSE chosen END AS rejected)"""
 
 
-def _columns_in_sql(rows: ReleaseRows, mode: str, framework: Framework, has_teacher: bool) -> str:
-    """Return the columns of the file, in SQL."""
-    noise: tuple[str, ...] = ()
-    if mode == "columns":
-        noise = ("target AS label_probability",) if has_teacher else PROBABILITIES
-    elif framework.robust and rows.flips and not has_teacher:
-        noise = ("flip_probability",)  # for examples/noisy_losses
-    return ", ".join([framework.chat if rows.is_chat else framework.text, *noise])
-
-
 def _build_pair_tables(
-    rows: ReleaseRows, columns: str, mode: str, scorer: ReleasedHead | None, progress: Progress
+    rows: ReleaseRows, framework: Framework, mode: str, scorer: Scorer | None, progress: Progress
 ) -> Iterator[pa.Table]:
     """Yield the pairs: one copy of all, then the next.
 
     Batches of a trainer that does not shuffle are as they would be without copies.
     """
+    noise: tuple[str, ...] = ()
+    if mode == "columns":
+        noise = ("target AS label_probability",) if scorer else PROBABILITIES
+    elif framework.robust and rows.flips and not scorer:
+        noise = ("flip_probability",)  # for examples/noisy_losses
+    as_messages, columns = framework.projections(rows.is_chat)
     target = np.empty(rows.rows)
     for part, batch in rows.read_batches():
         target[part] = compute_target_probabilities(batch, mode, scorer)
@@ -306,7 +309,8 @@ def _build_pair_tables(
             batch = batch.append_column("target", pa.array(target[part]))
             if rows.copies == 1 and mode != "columns":
                 batch = batch.filter(pa.array(target[part] != 0.5))
-            yield connection.from_arrow(batch).project(_TURNED).project(columns).to_arrow_table()
+            pairs = connection.from_arrow(batch).project(_TURNED).project(as_messages)
+            yield pairs.project(", ".join([columns, *noise])).to_arrow_table()
             progress("writing pairs", (copy + part.stop / rows.rows) / rows.copies)
 
 
@@ -329,8 +333,6 @@ def _write_tables(tables: Iterator[pa.Table], path: Path) -> int:
     return written
 
 
-# What labels mean where each pair may stand several times.
-_WEIGHTED = ("soft", "posterior")
 _MEANINGS: Mapping[str, str] = {
     "columns": "each row says its own noise: label_probability, flip_probability",
     "plain": "each label is taken as it is",
@@ -342,39 +344,19 @@ _MEANINGS: Mapping[str, str] = {
 }
 
 
-def _describe_guarantee(directory: Path, scorer: ReleasedHead | None) -> str:
-    """Return what was promised of the releases that rows come of."""
-
-    def describe(path: Path, file: str) -> str:
+def _describe_guarantee(cards: Mapping[str, Path]) -> str:
+    """Return what was promised of the releases that rows come of, by the files of their cards."""
+    prices = []
+    for file, path in cards.items():
         card = read_card(path)
         privacy = card["privacy"]
         price = f"{format_budget(privacy)} for each {privacy['unit']}"
-        return f"{card['release']}: {price} ({file})"
-
-    first = describe(directory, "CARD.md")
-    if scorer is None:
-        return f"release {first}"
+        prices.append(f"{card['release']}: {price} ({file})")
+    if len(prices) == 1:
+        return f"release {prices[0]}"
     return (
-        f"these rows come of two releases, {first} and {describe(scorer.path, 'TEACHER.md')}; for "
-        "people who are in both their prices add, unless one policy of one project pays for both"
-    )
-
-
-def _format_readme(
-    guarantee: str,
-    mode: str,
-    rate: float | None,
-    rows: ReleaseRows,
-    framework: Framework,
-    command: str,
-    notes: Sequence[str],
-) -> str:
-    """Return three lines: what it is, what labels are, and the command; then what else to know."""
-    where = "with DIR for this directory" if "DIR" in command else "in this directory"
-    return (
-        f"For {framework.title}: {guarantee}.\n"
-        f"Labels: {_MEANINGS[mode].format(rate=rate, copies=rows.copies)}.\n"
-        f"Train, {where}: `{command}`\n" + "".join(f"\n{note}\n" for note in notes)
+        f"these rows come of two releases, {' and '.join(prices)}; for people who are in both "
+        "their prices add, unless one policy of one project pays for both"
     )
 
 

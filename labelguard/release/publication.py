@@ -1,4 +1,4 @@
-"""A committed release leaves the project: to the Hub, S3, a directory, or an annotation tool.
+"""A committed release leaves the project: to the Hugging Face Hub, or an annotation tool.
 
 What leaves are the files that were committed, byte for byte, and the card once more as README.md.
 """
@@ -6,18 +6,15 @@ What leaves are the files that were committed, byte for byte, and the card once 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, LedgerError
-from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verification import find_release_fault
 from labelguard.release.writer import Release
-from labelguard.storage.destinations import PublicFile, send_files, split_destination
 from labelguard.storage.files import SUMS, format_sums
+from labelguard.storage.hub import PublicFile, send_files
 from labelguard.text import Progress, no_progress
 
 
@@ -33,7 +30,7 @@ class Published:
 
 def publish(
     release: Release | str,
-    to: str | Path,
+    to: str,
     *,
     public: bool = False,
     project: Where = None,
@@ -42,68 +39,36 @@ def publish(
     """Publish a committed release of a project: its files, and its card as README.md.
 
     `release` is an id, which may be shortened, or what `privatize` returned; `to` is
-    `hf:ORG/NAME` (a data set of the Hugging Face Hub, private unless `public`),
-    `s3://BUCKET/PREFIX`, a new directory, or `CONNECTOR:TITLE` for an annotation tool (`push`).
-    Again, it changes nothing; on the Hub another release takes the place of the one before.
+    `hf:ORG/NAME` (a data set of the Hugging Face Hub, private unless `public`), or
+    `CONNECTOR:TITLE` for a new data set of an annotation tool. Again, it changes nothing on the
+    Hub, where another release takes the place of the one before.
 
     Charges nothing. Raises `LedgerError` for a release that is not committed, or whose files are
-    not those that were, and `LabelguardError` if something else is at `to`, or it cannot be
-    reached.
+    not those that were, `LabelguardError` if something else is at `to`, or it cannot be reached,
+    and `ConnectorError` as the connector does.
 
     Example:
-        >>> published = lg.publish(release, "published", project="study")
-        >>> published.where
-        'published'
+        >>> lg.publish(release, "hf:ORG/NAME", project="study").release == release.id
+        True
     """
     opened = OpenProject.open(project)
-    scheme, title = split_destination(str(to))
     identity = release.id if isinstance(release, Release) else release
-    if scheme in opened.project.connectors:
-        if public:
-            raise LabelguardError(f"--public is for the Hub (hf:ORG/NAME), found {to}")
-        name = title or None
-        return Published(*publish_with_connector(scheme, identity, name, project, progress))
-    record, directory = _find_verified_release(opened, identity)
-    where = send_files(
-        _list_published_files(directory, record.files),
-        str(to),
-        "dataset",
-        title=f"Release {record.id}",
-        public=public,
-        progress=progress,
-    )
-    return Published(record.id, where)
-
-
-def publish_with_connector(
-    name: str,
-    release_id: str,
-    title: str | None = None,
-    project: Where = None,
-    progress: Progress = no_progress,
-) -> tuple[str, str]:
-    """Publish a committed release by connector `name`; return its id, and where it is.
-
-    The id may be shortened. Raises `LedgerError` if there is no such release, or its files are not
-    those that were committed; `ConnectorError` as the connector does.
-    """
-    opened = OpenProject.open(project)
-    settings = connectors.read_settings(opened.project.connectors, name)
-    record, directory = _find_verified_release(opened, release_id)
-    where = connectors.open_connector(settings).push(directory, title or record.id, progress)
-    return record.id, where
-
-
-def _find_verified_release(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
-    """Return a committed release that verifies, and its directory."""
-    record = opened.ledger.releases.find_committed(release_id)
+    record = opened.ledger.releases.find_committed(identity)
     if broken := find_release_fault(opened, [record]):
         raise LedgerError(f"{broken}; nothing was published")
-    return record, opened.project.releases / record.id
-
-
-def _list_published_files(directory: Path, committed: Mapping[str, str]) -> dict[str, PublicFile]:
-    """Return the files of a release that are published, by their names there."""
-    files = {name: PublicFile(directory / name, digest) for name, digest in committed.items()}
-    sums = hashlib.sha256(format_sums(committed).encode("ascii")).hexdigest()
-    return files | {SUMS: PublicFile(directory / SUMS, sums), "README.md": files["CARD.md"]}
+    directory = opened.project.releases / record.id
+    name, _, title = to.partition(":")
+    if name in opened.project.connectors:
+        if public:
+            raise LabelguardError(f"--public is for the Hub (hf:ORG/NAME), found {to}")
+        push = connectors.open_push(connectors.read_settings(opened.project.connectors, name))
+        return Published(record.id, push(directory, title or record.id, progress))
+    files = {name: PublicFile(directory / name, digest) for name, digest in record.files.items()}
+    sums = hashlib.sha256(format_sums(record.files).encode("ascii")).hexdigest()
+    files |= {SUMS: PublicFile(directory / SUMS, sums), "README.md": files["CARD.md"]}
+    title = f"Release {record.id}"
+    others = " or CONNECTOR:TITLE, of [connectors] in labelguard.toml"
+    where = send_files(
+        files, to, "dataset", title=title, public=public, progress=progress, others=others
+    )
+    return Published(record.id, where)

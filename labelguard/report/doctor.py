@@ -23,7 +23,6 @@ from labelguard.errors import InvalidLabels, LabelguardError, NoProject, Project
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, locate_project
 from labelguard.report.facts import HookState
-from labelguard.storage.object_store import ObjectStore
 from labelguard.text import LABEL_SKIP, SKIP, pluralize
 
 if TYPE_CHECKING:
@@ -123,10 +122,6 @@ def _check_project(project: Where) -> list[Finding]:
             raise ProjectError(f"git would add keys and labels: write one line, *, to {ignored}")
         return str(home.state)
 
-    def check_store() -> str:
-        others = ObjectStore(home.storage).probe()
-        return f"{home.storage}: {pluralize(others, 'object')}; may list, read, write and delete"
-
     def check_keys() -> str:
         OpenProject.open(home)
         return f"{home.keys}: present, private, and those of the ledger"
@@ -194,7 +189,6 @@ def _check_project(project: Where) -> list[Finding]:
 
     checks = {
         "project": check_writable,
-        **({"object storage": check_store} if home.storage else {}),
         "keys": check_keys,
         "ledger": check_ledger,
         "private maps": check_maps,

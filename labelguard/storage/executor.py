@@ -90,16 +90,16 @@ def refuse_address(engine: str, address: str | None) -> None:
 
 
 def run_ahead(
-    pool: futures.Executor, most: int, work: Callable[[int], Result], buckets: Iterable[int]
+    pool: futures.Executor, most: int, work: Callable[[_Item], Result], items: Iterable[_Item]
 ) -> Iterator[Result]:
-    """Yield `work(bucket)` of every bucket in order; at most `most` + 1 results wait.
+    """Yield `work(item)` of every item in order; at most `most` + 1 results wait.
 
     No call runs any more when it ends, however it ends.
     """
     waiting: deque[Future[Result]] = deque()
     try:
-        for bucket in buckets:
-            waiting.append(pool.submit(work, bucket))
+        for item in items:
+            waiting.append(pool.submit(work, item))
             if len(waiting) > most:
                 yield waiting.popleft().result()
         while waiting:

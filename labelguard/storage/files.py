@@ -18,7 +18,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from labelguard.spelling import suggest
 SUMS = "SHA256SUMS"
 # How the name of what is begun ends: the next job removes it.
 PARTIAL = ".partial"
-SCHEME = "s3://"
+_ADDRESS = re.compile(r"[a-z][a-z0-9]*://")
 # Cards for people: of a release, of a model.
 CARDS = ("CARD.md", "TRAINING_CARD.md")
 # What a file or a directory of a project may be called: nothing hidden, nothing that a line of
@@ -205,16 +205,6 @@ def hash_files(directory: Path, known: Mapping[str, str] | None = None) -> dict[
     return hashes
 
 
-def check_file_names(files: Iterable[str], directory: str) -> None:
-    """Raise `ProjectError` where a file would lie elsewhere than in its directory, or has a name
-    that none of a project may have.
-    """
-    for pattern, names in ((PART, (directory,)), (_NAME, files)):
-        for name in names:
-            if not re.fullmatch(pattern, name):
-                raise ProjectError(f"the ledger names {name!a}, which no file may be called")
-
-
 def find_changed_file(directory: Path, expected: Mapping[str, str]) -> str | None:
     """Return the first file of a release that is missing, altered or none of its own, or None."""
     sums = hashlib.sha256(format_sums(expected).encode("ascii")).hexdigest()
@@ -258,8 +248,8 @@ def show_path(path: Path) -> str:
 
 
 def is_remote(source: str) -> bool:
-    """Return whether an input is an address of objects in S3, not a path."""
-    return source.startswith(SCHEME)
+    """Return whether an input is an address of objects in a store, not a path."""
+    return _ADDRESS.match(source) is not None
 
 
 def find_matching_paths(pattern: str) -> list[Path]:

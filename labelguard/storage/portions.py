@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from labelguard.storage.executor import Task, Workers, open_executor, run_over_buckets
+from labelguard.storage.executor import Task, Workers, run_ahead, run_over_buckets
 from labelguard.storage.files import replace_when_done
 
 PORTION = 1 << 16  # rows
@@ -30,30 +31,23 @@ PORTION = 1 << 16  # rows
 _LARGE = 64 << 20
 
 
-def choose_workers(workers: Workers | None, rows: int) -> Workers:
-    """Return what works on so many rows: threads of this process where these are one portion, or
-    where nobody else would see a file.
-    """
-    if workers is None:
-        return Workers(open_executor())
-    seen = workers.executor.shares_memory or (workers.scratch is not None and rows > PORTION)
-    return workers if seen else Workers(open_executor(), workers.scratch)
-
-
 def allocate(
-    shape: tuple[int, ...], workers: Workers, dtype: DTypeLike = np.float32
+    shape: tuple[int, ...], scratch: Path | None, dtype: DTypeLike = np.float32
 ) -> NDArray[Any]:
-    """Return an array to be filled by this process, in a scratch file if it is large or others are
-    to read it.
+    """Return an array to be filled by this process, in a file of `scratch` if it is large.
 
     The system keeps of a file in memory what there is room for. Raises `OSError` where the disk is
     full.
     """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    small = size < _LARGE and workers.executor.shares_memory
-    if small or workers.scratch is None or not size:
+    if size < _LARGE or scratch is None:
         return np.empty(shape, dtype)
-    descriptor, name = tempfile.mkstemp(".matrix", dir=workers.scratch)
+    return _create_file(shape, scratch, dtype)
+
+
+def _create_file(shape: tuple[int, ...], scratch: Path, dtype: DTypeLike) -> NDArray[Any]:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    descriptor, name = tempfile.mkstemp(".matrix", dir=scratch)
     with os.fdopen(descriptor, "wb") as file:
         for start in range(0, size, _LARGE):  # a full disk would end the process in a map's write
             file.write(bytes(min(_LARGE, size - start)))
@@ -76,7 +70,8 @@ class SharedArray:
         if workers.executor.shares_memory or not values.size:
             return cls(values, None, kind, shape)
         if not (isinstance(values, np.memmap) and isinstance(values.base, mmap.mmap)):
-            copy = allocate(shape, workers, values.dtype)
+            assert workers.scratch is not None
+            copy = _create_file(shape, workers.scratch, values.dtype)
             copy[:] = values
             values = copy
         assert isinstance(values, np.memmap) and values.filename is not None
@@ -100,18 +95,22 @@ def rows_of_portion(number: int) -> slice:
     return slice(number * PORTION, (number + 1) * PORTION)
 
 
+def map_portions(work: Callable[[slice], NDArray[Any]], rows: int) -> Iterator[NDArray[Any]]:
+    """Yield the arrays `work(rows)` of all portions of so many rows, in order, each made by one
+    core, on threads of this process.
+    """
+    portions, workers = map(rows_of_portion, range(count_portions(rows))), os.cpu_count() or 1
+    with _limit_to_one_core(), ThreadPoolExecutor(workers) as pool:
+        yield from run_ahead(pool, workers, work, portions)
+
+
 def map_arrays(
     workers: Workers, work: Callable[[Task, int], NDArray[Any]], task: Task, count: int
 ) -> Iterator[NDArray[Any]]:
     """Yield the arrays `work(task, number)` for so many numbers, in order, each made by one core.
 
-    Those of other processes come in files, which go when the next one is asked for. `workers` are
-    those of `choose_workers`.
+    Other processes make them, in files, which go when the next one is asked for.
     """
-    if workers.executor.shares_memory:
-        with _limit_to_one_core():
-            yield from run_over_buckets(workers.executor, work, task, count=count)
-        return
     with tempfile.TemporaryDirectory(prefix="arrays-", dir=workers.scratch) as directory:
         job = _ArrayTask(work, task, Path(directory))
         for path in run_over_buckets(workers.executor, write_array, job, count=count):

@@ -128,7 +128,7 @@ def test_every_command_has_examples_of_its_own():
 @pytest.mark.parametrize("option", ["", " --json"], ids=["text", "json"])
 @pytest.mark.parametrize(("path", "command"), LEAVES)
 def test_the_examples_of_every_command_run_and_their_json_is_as_documented(
-    path, command, option, stages, tmp_path, monkeypatch
+    path, command, option, stages, hub, tmp_path, monkeypatch
 ):
     if path[0] not in FROM_NOTHING:
         stage = STAGES.get(path[0], "released")

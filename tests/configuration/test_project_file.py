@@ -38,9 +38,6 @@ def refusal(project, more, *, head="format = 1\n"):
         ("[ingest]\nkeep = 90", ": ingest.keep: "),
         ('[ingest]\nkeep = "3 months"', ': ingest.keep: expected a number of days, like "90d"'),
         ("[hook.release]\npush = 1", ": hook.release.push: "),
-        ('[storage]\nurl = "s3://survey"', ": storage.url: expected s3://BUCKET/PREFIX"),
-        ('[storage]\nurl = "s3://survey/../other"', ": storage.url: expected s3://"),
-        ('[storage]\nurl = "s3://key:secret@host/survey"', ": storage.url: expected s3://"),
         ('[hook.release]\nwhen = "hourly"', ": hook.release.when: expected manual, every:500"),
         (TABLE + "[connectors.clinic.hook]\nscheem = 1", ".hook.scheem: "),
         (TABLE + "source = 3", ": connectors.clinic.source: "),
@@ -114,8 +111,6 @@ def test_the_schemas_accept_the_files_of_the_page(reference):
 def test_the_files_of_the_page_are_understood(tmp_path):
     [text] = [one for _, one in blocks("configuration.md", "toml") if one.startswith("format")]
     found = project_file.read_project_file(text.encode(), "labelguard.toml")
-    [stored] = [one for _, one in blocks("operations.md", "toml") if "[storage]" in one]
-    assert tomllib.loads(stored)["storage"] == found["storage"]
     for name, table in found["connectors"].items():
         open_connector(Settings.from_table(name, table))
     [job] = [one for _, one in blocks("configuration.md", "yaml") if one.startswith("pull")]

@@ -59,20 +59,9 @@ def test_what_may_pass_is_tried_again(server, failures):
 def test_after_five_tries_it_is_an_error(server):
     server.replies += [(503, AGAIN, SECRET)] * 9
     with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
-        argilla.send("PUT", "/api/v1/datasets/7/publish", repeatable=True)
-    assert "PUT /api/v1/datasets/7/publish: HTTP 503; tried" in str(refused.value)
+        argilla.send("POST", "/api/v1/token")
+    assert "POST /api/v1/token: HTTP 503; tried" in str(refused.value)
     assert len(server.asked) == 5
-
-
-def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(server):
-    server.replies += [(429, AGAIN, SECRET), (503, AGAIN, SECRET)]
-    with rest(server) as argilla, pytest.raises(ConnectorError, match="HTTP 503: "):
-        argilla.post(Any, "/api/v1/datasets", {"name": "prefs"})
-    assert len(server.asked) == 2
-    server.replies += [None]
-    with rest(server) as argilla, pytest.raises(ConnectorError, match="RemoteProtocolError"):
-        argilla.post(Any, "/api/v1/datasets", {"name": "prefs"})
-    assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -107,7 +96,7 @@ def test_where_nobody_listens_url_is_to_be_checked(monkeypatch):
         ArgillaClient("argilla", "http://127.0.0.1:1", KEY) as argilla,
         pytest.raises(ConnectorError, match="cannot be reached"),
     ):
-        argilla.post(Any, "/api/v1/datasets", {})
+        argilla.get(Any, "/api/v1/datasets")
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
@@ -298,6 +287,12 @@ def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(chosen, 
         frame = frame.with_columns(pl.col("chosen").cast(frame.schema["prompt"]))
     frame.write_parquet(tmp_path / "data.parquet")
     with pytest.raises(ConnectorError, match=r"^chosen: Argilla shows no chat but of 1 to 500"):
+        push(tmp_path, "name")
+
+
+def test_what_is_no_release_of_pairs_is_refused_before_anything(tmp_path):
+    pl.DataFrame({"prompt": ["p"]}).write_parquet(tmp_path / "data.parquet")
+    with pytest.raises(ConnectorError, match="no release of pairs"):
         push(tmp_path, "name")
 
 

@@ -27,7 +27,6 @@ from support.twice import Twice
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -403,8 +402,6 @@ def test_no_process_writes_when_its_job_has_ended(tmp_path):
 def test_a_worker_makes_no_directory_of_a_job_anew(tmp_path):
     with pytest.raises(FileNotFoundError):
         buckets.PartWriter(tmp_path / "ended" / "rows", 16)
-    with pytest.raises(FileNotFoundError):
-        RemoteObject("bucket/object", 1, 0).fetch(tmp_path / "ended" / "object")
     assert not list(tmp_path.iterdir())
 
 

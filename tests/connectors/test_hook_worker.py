@@ -186,6 +186,12 @@ def test_settings_that_cannot_be_are_refused(make, line, said):
         make(line).worker()
 
 
+def test_a_tool_that_takes_no_releases_is_not_given_any(make, monkeypatch):
+    monkeypatch.delattr(tools.DeskConnector, "push")
+    with pytest.raises(ConnectorError, match=r"connector desk .desk. takes no releases"):
+        make("push = true").worker()
+
+
 @pytest.mark.slow
 def test_completed_waits_until_the_tool_says_so(make, monkeypatch):
     said = [False]

@@ -8,7 +8,6 @@ import logging
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import polars as pl
 import pytest
 from labelguard_connectors import http
 from labelguard_connectors.label_studio import LabelStudio
@@ -18,7 +17,6 @@ from tenacity import wait_none
 
 from labelguard.answers.connector import Answer, Page, Settings
 from labelguard.errors import ConnectorError
-from labelguard.text import no_progress
 
 RECORDINGS = Path(__file__).parent / "recordings/label_studio"
 TASKS = json.loads((RECORDINGS / "tasks.json").read_text("utf-8"))
@@ -145,40 +143,6 @@ def test_something_else_than_label_studio_is_refused_and_not_shown(server, body)
     with pytest.raises(ConnectorError) as refused:
         pull_answers(here(server))
     assert_silent(refused.value)
-
-
-def test_nothing_is_written_twice_where_it_may_have_been_taken(server, tmp_path):
-    columns = {"prompt": ["p"], "chosen": ["a"], "rejected": ["b"], "item_id": ["i"]}
-    frame = pl.DataFrame({**columns, "label_probability": [0.7]})
-    frame.write_parquet(tmp_path / "data.parquet")
-    server.replies = [(500, {}, {})]
-    with pytest.raises(ConnectorError, match="HTTP 500"):
-        here(server).push(tmp_path, "a name", no_progress)
-    assert [method for method, _ in server.asked] == ["POST"]
-    server.asked.clear()
-    server.replies = [(201, {}, {"id": 7}), (500, {}, {}), (204, {}, "")]
-    with pytest.raises(ConnectorError, match="HTTP 500"):
-        here(server).push(tmp_path, "a name", no_progress)
-    assert [method for method, _ in server.asked] == ["POST", "POST", "DELETE"]
-    server.replies = [(201, {}, {"id": 7}), (500, {}, {}), (500, {}, {})]
-    with pytest.raises(ConnectorError, match=r"HTTP 500.*projects/7 holds a part of the release"):
-        here(server).push(tmp_path, "a name", no_progress)
-    server.replies = [(429, {}, {}), (201, {}, {"id": 7}), (429, {}, {}), (201, {}, {})]
-    assert here(server).push(tmp_path, "a name", no_progress) == f"{server.url}/projects/7"
-
-
-@pytest.mark.parametrize("name", ["", "ab", " ab ", "x" * 51])
-def test_a_name_that_is_too_short_or_long_is_refused_before_anything(server, name, tmp_path):
-    with pytest.raises(ConnectorError, match="3 to 50 characters"):
-        here(server).push(tmp_path, name, no_progress)
-    assert server.asked == []
-
-
-def test_what_is_no_release_of_pairs_is_refused_before_anything(server, tmp_path):
-    pl.DataFrame({"prompt": ["p"]}).write_parquet(tmp_path / "data.parquet")
-    with pytest.raises(ConnectorError, match="no release of pairs"):
-        here(server).push(tmp_path, "a name", no_progress)
-    assert server.asked == []
 
 
 def test_a_personal_token_is_exchanged_again_when_its_time_is_over(server, monkeypatch):

@@ -1,6 +1,6 @@
-"""Ray and Spark on this machine: the bytes of threads, whoever is killed, from objects of S3.
+"""Ray on this machine: the bytes of threads, whoever is killed.
 
-In an environment of their own (`make test-clusters`): both bring versions that others do not take.
+In an environment of its own (`make test-clusters`): it brings versions that others do not take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 from support import world
 from support.cluster_work import die_once, miss, refuse
 from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
-from support.s3 import serve_bucket
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -31,19 +30,16 @@ from labelguard.storage.portions import PORTION
 # Workers find the work of these tests.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 pytest.importorskip("ray")
-pytest.importorskip("pyspark")
 pytestmark = pytest.mark.clusters
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
-ENGINES = ["ray", "spark"]
 
 
 @pytest.fixture(scope="module")
-def executors() -> dict[str, Any]:
-    """Both engines, started once, and not ended by a release."""
-    both = {engine: open_executor(engine, 2) for engine in ENGINES}
-    for executor in both.values():
-        vars(executor)["_started"] = False
-    return both
+def ray() -> Any:
+    """The engine, started once, and not ended by a release."""
+    executor = open_executor("ray", 2)
+    vars(executor)["_started"] = False
+    return executor
 
 
 @pytest.fixture
@@ -69,26 +65,16 @@ def release(where: Path, source: Any, patch: pytest.MonkeyPatch, **options: Any)
     [{"mechanism": "rr"}, {"mechanism": "rr", "buckets": 128}, STATISTIC],
     ids=["rr", "rr in parts", "statistic"],
 )
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_cluster_releases_the_bytes_of_threads(
-    engine, options, executors, shards, tmp_path, monkeypatch
-):
+def test_a_cluster_releases_the_bytes_of_threads(options, ray, shards, tmp_path, monkeypatch):
     here = release(tmp_path / "here", shards, monkeypatch, **options)
-    monkeypatch.setattr(
-        "labelguard.release.privatize.open_executor", lambda *place: executors[engine]
-    )
+    monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: ray)
     assert release(tmp_path / "there", shards, monkeypatch, **options) == here
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_cluster_computes_features_coordinates_and_sums_of_many_pairs(
-    engine, executors, tmp_path, monkeypatch
-):
+def test_a_cluster_computes_features_coordinates_and_sums_of_many_pairs(ray, tmp_path, monkeypatch):
     source = write_many_pairs(tmp_path / "labels.parquet", PORTION + 2000)
     here = release(tmp_path / "here", source, monkeypatch, **OF_MANY)
-    monkeypatch.setattr(
-        "labelguard.release.privatize.open_executor", lambda *place: executors[engine]
-    )
+    monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: ray)
     assert release(tmp_path / "there", source, monkeypatch, **OF_MANY) == here
 
 
@@ -102,34 +88,25 @@ def release_and_score(where: Path, source: str, patch: pytest.MonkeyPatch) -> An
     return made, vectors, lg.score(head.parent, source).to_dicts()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_cluster_encodes_and_scores_as_one_process(
-    engine, executors, shards, tmp_path, monkeypatch
-):
+def test_a_cluster_encodes_and_scores_as_one_process(ray, shards, tmp_path, monkeypatch):
     monkeypatch.setattr("labelguard_trainer.features.encoder._PORTION", 16)
     here = release_and_score(tmp_path / "here", shards, monkeypatch)
     for module in ("release.privatize", "analysis.agreement"):
-        monkeypatch.setattr(f"labelguard.{module}.open_executor", lambda *place: executors[engine])
+        monkeypatch.setattr(f"labelguard.{module}.open_executor", lambda *place: ray)
     assert release_and_score(tmp_path / "there", shards, monkeypatch) == here
     assert len(here[1]) > 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_worker_that_dies_is_replaced(engine, executors, tmp_path):
-    results = run_over_buckets(executors[engine], die_once, tmp_path / "died", count=16)
-    if engine == "ray":
-        assert list(results) == list(range(16))
-    else:  # in local mode, where Spark tries nothing twice
-        with pytest.raises(LabelguardError, match="gave up a task"):
-            list(results)
+def test_a_worker_that_dies_is_replaced(ray, tmp_path):
+    results = run_over_buckets(ray, die_once, tmp_path / "died", count=16)
+    assert list(results) == list(range(16))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_a_worker_finds_wrong_is_said_in_its_words(engine, executors, tmp_path):
+def test_what_a_worker_finds_wrong_is_said_in_its_words(ray, tmp_path):
     with pytest.raises(LabelguardError, match=r"^refused: why$"):
-        list(run_over_buckets(executors[engine], refuse, "why", count=4))
+        list(run_over_buckets(ray, refuse, "why", count=4))
     with pytest.raises(LabelguardError, match=r"does not find .*nowhere"):
-        list(run_over_buckets(executors[engine], miss, tmp_path, count=4))
+        list(run_over_buckets(ray, miss, tmp_path, count=4))
 
 
 COMMAND = [sys.executable, "-m", "labelguard", "privatize", "--mechanism", "rr", "--once", "--yes"]
@@ -153,28 +130,3 @@ def test_a_coordinator_that_is_killed_is_taken_up_and_charges_once(delay, shards
     assert one.id == made.id
     table = OpenProject.open(project).ledger.releases.labelers("rr")
     assert set(table.used.tolist()) == {1}
-
-
-@pytest.fixture
-def s3(monkeypatch):
-    """Storage with a bucket of three objects."""
-    with serve_bucket(monkeypatch, "labels-here") as filesystem:
-        frame = pl.DataFrame(TABLE.to_pylist())
-        for number in range(3):
-            with filesystem.open_output_stream(f"labels-here/run/{number}.parquet") as target:
-                frame[number::3].write_parquet(target)
-        yield filesystem
-
-
-@pytest.mark.parametrize("engine", ["local", "processes", *ENGINES])
-def test_the_command_releases_objects_of_s3(engine, s3, tmp_path):
-    project = lg.init(tmp_path / "project")
-    command = [*COMMAND, "--project", str(project.state), "s3://labels-here/run/*.parquet"]
-    done = subprocess.run(
-        [*command, "--engine", engine, "--workers", "2", "-o", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(lg.load(tmp_path / "out")) == len(TABLE)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import polars as pl
 import pytest
 from integration.label_studio_server import User
 from labelguard_connectors.label_studio import LabelStudio
@@ -14,7 +13,7 @@ from support import exports
 from support.receivers import Receiver, receiver
 
 from labelguard.answers.connector import Settings
-from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, no_progress
+from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP
 
 pytestmark = pytest.mark.integration
 TASKS = [
@@ -175,57 +174,3 @@ def test_a_project_is_completed_once_every_task_is(label_studio, monkeypatch):
         said.append(connector.is_completed())
         label_studio.annotate(user, int(task["id"]), "left", safer="left")
     assert [*said, connector.is_completed()] == [False, False, True]
-
-
-def chat(text):
-    return [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}]
-
-
-def write_release(directory, content=str):
-    """Four rows of three pairs; one pair was preferred both ways, one has no probability."""
-    rows = [("p0", "b", "a", "i0", 0.9), ("p0", "a", "b", "i0", 0.3)]
-    rows += [("p1", "c", "d", "i1", None), ("p2", "f", "e", "i2", 0.75)]
-    names = ["prompt", "chosen", "rejected", "item_id", "label_probability"]
-    texts = [(*map(content, row[:3]), *row[3:]) for row in rows]
-    pl.DataFrame(texts, names, orient="row").write_parquet(directory / "data.parquet")
-    return directory
-
-
-@pytest.mark.parametrize("content", [str, chat])
-def test_a_release_becomes_a_project_of_its_pairs(content, label_studio, connector, tmp_path):
-    title = f"released {content.__name__}"
-    url = connector.push(write_release(tmp_path, content), title, no_progress)
-    project = int(url.rsplit("/", 1)[1])
-    tasks = label_studio.tasks(project)
-    names = ("item_id", "response_a", "response_b")
-    found = [[task["data"][name] for name in names] for task in tasks]
-    assert found == [
-        [item, *map(content, sides)] for item, sides in {"i0": "ab", "i1": "cd", "i2": "ef"}.items()
-    ]
-    assert all(task["annotations"] == [] for task in tasks)
-    predicted = [
-        [(one["result"][0]["value"]["selected"], round(one["score"], 6)) for one in predictions]
-        for predictions in (task["predictions"] for task in tasks)
-    ]
-    assert predicted == [[("right", 0.8)], [], [("right", 0.75)]]
-    assert label_studio.admin.http.get(f"/api/projects/{project}/").json()["title"] == title
-    # People answer it anew, and what they say is pulled like everything else.
-    annotator = label_studio.admin
-    task = int(tasks[0]["id"])
-    region = {"from_name": "preference", "to_name": "response_a", "type": "pairwise"}
-    label_studio.submit(annotator, task, {"result": [{**region, "value": {"selected": "left"}}]})
-    here = LabelStudio(settings(label_studio, project))
-    path = tmp_path / "answers.jsonl"
-    path.write_text("".join(answer.body + "\n" for answer in pull(here)))
-    (row,) = exports.read(path, tmp_path).to_dicts()
-    assert (row["labeler"], row["label"]) == (str(annotator.id), LABEL_A)
-
-
-def test_a_push_that_fails_leaves_no_project(label_studio, connector, tmp_path):
-    def fail(step, share):
-        raise KeyboardInterrupt
-
-    before = label_studio.admin.http.get("/api/projects/").json()["count"]
-    with pytest.raises(KeyboardInterrupt):
-        connector.push(write_release(tmp_path), "half of it", fail)
-    assert label_studio.admin.http.get("/api/projects/").json()["count"] == before

@@ -554,6 +554,7 @@ def test_workers_compute_features_of_files_some_pairs_at_a_time(
         files.append(buckets.bucket_path(tmp_path, start))
     for module in ("learning.features", "storage.portions"):
         monkeypatch.setattr(f"labelguard.{module}.PORTION", 3)
+    monkeypatch.setattr("labelguard.storage.portions._LARGE", 8)
     engine = Twice()
     workers = Workers(engine, tmp_path)
     fitted, x = fit_features(spec, table, no_progress, workers, tuple(files))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import get_args
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from support.lives import TABLE, first_release
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.release.export import choose_unturned_rows, compute_target_probabilities
-from labelguard.release.frameworks import FRAMEWORKS
+from labelguard.release.frameworks import FRAMEWORKS, FrameworkName
 
 GAMMA = 0.2
 MESSAGES = {
@@ -55,6 +56,10 @@ def copy(tmp_path):
 
 
 # What rows are.
+
+
+def test_the_table_has_a_row_for_each_name():
+    assert tuple(FRAMEWORKS) == get_args(FrameworkName)
 
 
 @pytest.mark.parametrize("to", FRAMEWORKS)

@@ -1,11 +1,10 @@
-"""A release at the Hub and in a directory: the committed files, and nothing else."""
+"""A release at the Hub: the committed files, and nothing else."""
 
 import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -21,8 +20,7 @@ import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project.opening import OpenProject
 from labelguard.release import card as cards
-from labelguard.storage import destinations
-from labelguard.storage.files import SUMS, hash_file, hash_files
+from labelguard.storage.files import SUMS, hash_files
 
 NAME = "org/preferences"
 LOADING = """
@@ -31,19 +29,6 @@ datasets.disable_progress_bars()
 rows = datasets.load_dataset(sys.argv[1], split="train", cache_dir=sys.argv[2])
 rows.to_parquet(sys.argv[3])
 """
-
-
-@pytest.fixture(scope="module")
-def server():
-    with hubs.running() as running:
-        yield running
-
-
-@pytest.fixture
-def hub(server, monkeypatch, tmp_path):
-    hubs.point_to(server, monkeypatch, tmp_path)
-    server.forget()
-    return server
 
 
 @pytest.fixture
@@ -164,58 +149,35 @@ def test_load_dataset_reads_what_is_on_the_hub(used_project, directory, hub, tmp
     assert rows.equals(lg.load(directory))
 
 
-def test_a_directory_gets_the_same_files_once(used_project, directory, tmp_path):
-    target = tmp_path / "published"
-    published = lg.publish("r0001", target, project=used_project)
-    assert published.where == str(target) and contents(target) == public(directory)
-    times = {path: path.stat().st_mtime_ns for path in target.iterdir()}
-    lg.publish("r0001", target, project=used_project)
-    assert {path: path.stat().st_mtime_ns for path in target.iterdir()} == times
-    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
-    (target / "card.json").write_text("{}")
-    with pytest.raises(LabelguardError, match="holds something else"):
-        lg.publish("r0001", target, project=used_project)
-
-
-@pytest.mark.slow
-def test_load_dataset_reads_a_published_directory(used_project, directory, tmp_path):
-    lg.publish("r0001", tmp_path / "published", project=used_project)
-    assert load(tmp_path / "published", tmp_path).equals(lg.load(directory))
-
-
-def test_the_command_says_where_the_release_is(used_project, directory, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    command = ("release", "publish", "r0001", "--to", "published")
-    done = run(*command, project=used_project)
-    assert done.output == f"Release {directory.name} is at published\n"
-    shown = run(*command, "--json", project=used_project)
-    assert json.loads(shown.output) == {"release": directory.name, "where": "published"}
-    refused = run(*command, "--public", project=used_project, code=1)
-    assert "--public is for the Hub" in refused.output
+def test_the_command_says_where_the_release_is(used_project, directory, hub):
+    command, where = ("release", "publish", "r0001", "--to"), f"{hub.url}/datasets/{NAME}"
+    done = run(*command, f"hf:{NAME}", project=used_project)
+    assert done.output == f"Release {directory.name} is at {where}\n"
+    shown = run(*command, f"hf:{NAME}", "--json", project=used_project)
+    assert json.loads(shown.output) == {"release": directory.name, "where": where}
 
 
 @pytest.mark.parametrize(
     "to",
     [
-        *("gs://bucket/prefix", "s3://bucket", "s3://bucket/../x", "s3://key:secret@bucket/x"),
-        *("s3://bucket/x?endpoint_override=http://evil", "hf:name", "hf:org/../name"),
-        *("hf:org/name/more", "c:/x"),
+        *("s3://bucket/prefix", "published", "../published", "argilla:name", "hf:name"),
+        *("hf:org/../name", "hf:org/name/more", "hf:org/name\n", "c:/x"),
     ],
 )
 def test_places_of_another_kind_are_refused(to, used_project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(LabelguardError, match="expected "):
+    with pytest.raises(LabelguardError, match="expected hf:ORG/NAME or CONNECTOR:TITLE"):
         lg.publish("r0001", to, project=used_project)
     assert [path.name for path in tmp_path.iterdir()] == ["project"]
 
 
 @pytest.mark.parametrize("name", ["r0002", "", "../project", "r0001/../../keys", "/etc", "r0001\n"])
-def test_only_a_committed_release_of_the_ledger_is_published(name, used_project, tmp_path):
+def test_only_a_committed_release_of_the_ledger_is_published(name, used_project, hub):
     if not name:  # which would mean the only one
         lg.privatize(TABLE.slice(0, 80), **PRICE, project=used_project)
     with pytest.raises(LedgerError, match="committed release"):
-        lg.publish(name, tmp_path / "published", project=used_project)
-    assert not (tmp_path / "published").exists()
+        lg.publish(name, f"hf:{NAME}", project=used_project)
+    assert not hub.repositories
 
 
 def alter(directory):
@@ -249,19 +211,17 @@ def replace_directory(directory):
 @pytest.mark.parametrize(
     "attack", [alter, lead_away, add_keys, add_readme, add_file, replace_directory]
 )
-def test_a_release_that_does_not_verify_is_not_published(attack, used_project, directory, tmp_path):
+def test_a_release_that_does_not_verify_is_not_published(attack, used_project, directory, hub):
     attack(directory)
     with pytest.raises(LedgerError, match="nothing was published"):
-        lg.publish("r0001", tmp_path / "published", project=used_project)
-    assert not (tmp_path / "published").exists()
+        lg.publish("r0001", f"hf:{NAME}", project=used_project)
+    assert not hub.repositories
 
 
 @pytest.mark.parametrize("link", [False, True])
-@pytest.mark.parametrize("place", [f"hf:{NAME}", "published"])
 def test_a_file_that_is_changed_after_it_was_verified_does_not_leave(
-    place, link, used_project, directory, hub, tmp_path, monkeypatch
+    link, used_project, directory, hub, tmp_path
 ):
-    monkeypatch.chdir(tmp_path)
     secret = tmp_path / "secret"
     secret.write_text("{}")
 
@@ -271,9 +231,8 @@ def test_a_file_that_is_changed_after_it_was_verified_does_not_leave(
         card.symlink_to(secret) if link else card.write_text("{}")
 
     with pytest.raises(LabelguardError, match=r"card\.json (was altered|cannot be read)"):
-        lg.publish("r0001", place, project=used_project, progress=change)
-    assert not Path("published").exists()
-    assert not any(hub.published(NAME) for _ in hub.repositories)
+        lg.publish("r0001", f"hf:{NAME}", project=used_project, progress=change)
+    assert not hub.published(NAME)
 
 
 HOSTILE = "x`|\n---\ntags: [evil]\n---\n<script>alert(1)</script> [click](javascript:x) ![i](//e)"
@@ -301,12 +260,3 @@ def test_the_card_passes_the_validation_of_the_hub(directory, hub):
     card.validate(repo_type="dataset")
     assert card.data.to_dict()["labelguard"]["adjacency"] == "replace_labels"
     assert "validate" in hub.calls
-
-
-def test_a_file_of_another_content_is_not_copied(tmp_path):
-    (tmp_path / "file").write_text("content")
-    file = destinations.PublicFile(tmp_path / "file", hash_file(tmp_path / "file"))
-    file.copy_to((tmp_path / "copy").open("wb"))
-    (tmp_path / "file").write_text("another")
-    with pytest.raises(LabelguardError, match="was altered"):
-        file.copy_to((tmp_path / "other").open("wb"))

@@ -13,40 +13,41 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from labelguard.mechanisms import geometry
 from labelguard.storage import portions
-from labelguard.storage.executor import Threads, Workers
-from labelguard.storage.portions import PORTION, SharedArray, allocate, choose_workers
+from labelguard.storage.executor import Workers
+from labelguard.storage.portions import PORTION, SharedArray, allocate
 
 X = np.random.default_rng(0).standard_normal((PORTION + 99, 388), np.float32)
 COUNTS = np.random.default_rng(1).integers(0, 9, len(X))
 
 
-def results(workers):
-    spectrum = geometry.compute_spectrum(X, COUNTS, workers)
-    z = geometry.project(X, spectrum.axes[:, :7], workers)
-    return spectrum.values.tobytes(), spectrum.axes.tobytes(), z.tobytes()
-
-
 @pytest.mark.parametrize("cores", [1, 2])
-def test_sums_and_coordinates_are_the_same_wherever_they_are_computed(cores, tmp_path):
+def test_sums_and_coordinates_are_the_same_on_any_number_of_threads(cores, tmp_path, monkeypatch):
+    def results(threads):
+        monkeypatch.setattr("os.cpu_count", lambda: threads)
+        spectrum = geometry.compute_spectrum(X, COUNTS)
+        z = geometry.project(X, spectrum.axes[:, :7], tmp_path)
+        return spectrum.values.tobytes(), spectrum.axes.tobytes(), z.tobytes()
+
     with threadpool_limits(cores):  # of the command; eigenvalues depend on them
-        expected = results(None)
-        assert results(Workers(Threads(3), tmp_path)) == expected
-        engine = Twice()
-        assert results(Workers(engine, tmp_path)) == expected
-        assert engine.works == ["write_array", "write_array"]
-    assert not list(tmp_path.glob("arrays-*"))
+        assert results(1) == results(3)
 
 
-def test_few_rows_and_workers_without_a_directory_are_not_bothered(tmp_path):
-    engine = Twice()
-    assert choose_workers(Workers(engine, tmp_path), PORTION).executor is not engine
-    assert choose_workers(Workers(engine, None), 10 * PORTION).executor is not engine
-    assert choose_workers(Workers(engine, tmp_path), PORTION + 1).executor is engine
+def square(task, number):
+    return task[number] ** 2
+
+
+def test_arrays_that_others_compute_come_in_order_and_leave_no_file(tmp_path):
+    workers = Workers(Twice(), tmp_path)
+    arrays = list(portions.map_arrays(workers, square, X[:9].reshape(3, 3, -1), 3))
+    assert np.array_equal(np.concatenate(arrays), X[:9] ** 2)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_large_array_is_in_a_file_that_workers_can_open(tmp_path, monkeypatch):
     workers = Workers(Twice(), tmp_path)
-    x = allocate((5, 3), workers)
+    monkeypatch.setattr(portions, "_LARGE", 8)
+    x = allocate((5, 3), tmp_path)
+    assert isinstance(x, np.memmap)
     x[2] = 7
     shared = pickle.loads(pickle.dumps(SharedArray.of(x, workers)))
     assert shared.open()[2].tolist() == [7, 7, 7]
@@ -54,9 +55,9 @@ def test_a_large_array_is_in_a_file_that_workers_can_open(tmp_path, monkeypatch)
         shared.open()[2] = 8
     part = SharedArray.of(x[2:4], workers)  # a part of a file is no file
     assert part.open().tolist() == x[2:4].tolist() and part.path != shared.path
-    assert not isinstance(allocate((5, 3), Workers(Threads(1), tmp_path)), np.memmap)
-    monkeypatch.setattr(portions, "_LARGE", 8)
-    assert isinstance(allocate((5, 3), Workers(Threads(1), tmp_path)), np.memmap)
+    assert SharedArray.of(np.arange(3), workers).open().tolist() == [0, 1, 2]
+    monkeypatch.undo()
+    assert not isinstance(allocate((5, 3), tmp_path), np.memmap)
 
 
 def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path):
@@ -64,7 +65,7 @@ def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large") as raised:
-            allocate((1 << 20, 2), Workers(Twice(), tmp_path))
+            SharedArray.of(np.zeros((1 << 20, 2)), Workers(Twice(), tmp_path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert raised.value.errno == errno.EFBIG

@@ -1,7 +1,7 @@
 """Runs labelguard in processes that die by SIGKILL at a chosen step; used by `support.crashes`.
 
-A step is the moment before or after something reaches the disk or a store: a flush, a rename, a
-file, an object, a ledger transaction; and where a command is there to remove, a removal.
+A step is the moment before or after something reaches the disk: a flush, a rename, a
+file, a ledger transaction; and where a command is there to remove, a removal.
 """
 
 import functools
@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
 from labelguard.release.drawn import DrawnRelease
 from labelguard.release.privatize import Run, privatize
-from labelguard.storage.object_store import ObjectStore
 
 
 class Steps:
@@ -34,11 +32,9 @@ class Steps:
 
     def __init__(self, kill_at, full_at):
         self.taken, self.kill_at, self.full_at = 0, kill_at, full_at
-        self._counting = threading.Lock()  # objects are written side by side
 
     def step(self):
-        with self._counting:
-            self.taken += 1
+        self.taken += 1
         if self.taken == self.kill_at:
             die()
         if self.taken == self.full_at:
@@ -87,9 +83,6 @@ DISK: tuple[tuple[Any, str], ...] = (
     (pq, "write_table"),
     (pq.ParquetWriter, "close"),
     (sqlalchemy.engine.default.DefaultDialect, "do_commit"),
-    (ObjectStore, "write"),
-    (ObjectStore, "upload"),
-    (ObjectStore, "delete"),
 )
 REMOVALS: tuple[tuple[Any, str], ...] = ((os, "unlink"), (os, "rmdir"))
 AFTER = {

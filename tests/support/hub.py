@@ -49,6 +49,13 @@ class Hub:
         files.pop(".gitattributes", None)
         return files
 
+    def download(self, name, directory, kind="dataset"):
+        """Write the same files into a new directory, and return it."""
+        for file, data in self.published(name, kind).items():
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            (directory / file).write_bytes(data)
+        return directory
+
     def forget(self):
         """Begin anew."""
         for held in (self.repositories, self.uploads, self.failing, self.calls):

@@ -1,4 +1,4 @@
-"""A trained model at the Hub and in a directory: what training wrote, with its card.
+"""A trained model at the Hub: what training wrote, with its card.
 
 What docs/training.md and the example say, done.
 """
@@ -18,7 +18,6 @@ from huggingface_hub import ModelCard
 from labelguard_trainer.training.rows import RawLabels
 from labelguard_trainer.training.run import train
 from labelguard_trainer.training.training_card import publish_model
-from support import hub as hubs
 from support import tiny_models, train_runs
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -58,20 +57,18 @@ def public(directory):
     return {**files, "README.md": files["TRAINING_CARD.md"]}
 
 
-def test_the_hub_gets_a_model_that_loads_and_its_card(model, monkeypatch, tmp_path):
+def test_the_hub_gets_a_model_that_loads_and_its_card(model, hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
-    with hubs.running() as hub:
-        hubs.point_to(hub, monkeypatch, tmp_path)
-        where = publish_model(model, f"hf:{NAME}").where
-        assert where == f"{hub.url}/{NAME}" and hub.repositories["model", NAME].private
-        assert hub.published(NAME, "model") == public(model)
-        card = ModelCard(hub.published(NAME, "model")["README.md"].decode())
-        card.validate(repo_type="model")
-        hub.calls.clear()
-        publish_model(model, f"hf:{NAME}")
-        assert "commit" not in hub.calls
-        loaded = AutoModelForCausalLM.from_pretrained(NAME)
-        assert loaded.config.vocab_size == len(AutoTokenizer.from_pretrained(NAME))
+    where = publish_model(model, f"hf:{NAME}").where
+    assert where == f"{hub.url}/{NAME}" and hub.repositories["model", NAME].private
+    assert hub.published(NAME, "model") == public(model)
+    card = ModelCard(hub.published(NAME, "model")["README.md"].decode())
+    card.validate(repo_type="model")
+    hub.calls.clear()
+    publish_model(model, f"hf:{NAME}")
+    assert "commit" not in hub.calls
+    loaded = AutoModelForCausalLM.from_pretrained(NAME)
+    assert loaded.config.vocab_size == len(AutoTokenizer.from_pretrained(NAME))
     [release] = card.data.to_dict()["labelguard"]["learned_from"]
     assert release["epsilon"] == 20 and release["delta"] == 1e-5
 
@@ -81,42 +78,43 @@ def check_paths(directory, shop):
         assert str(shop).encode() not in path.read_bytes(), path
 
 
-def test_no_path_of_this_machine_is_published(model, shop, tmp_path):
-    publish_model(model, tmp_path / "out")
-    check_paths(tmp_path / "out", shop)
+def test_no_path_of_this_machine_is_published(model, shop, hub, tmp_path):
+    publish_model(model, f"hf:{NAME}")
+    check_paths(hub.download(NAME, tmp_path / "out", "model"), shop)
 
 
 @pytest.mark.slow
-def test_an_adapter_names_the_base_that_others_have(adapter, shop, tmp_path):
+def test_an_adapter_names_the_base_that_others_have(adapter, shop, hub, tmp_path):
     with pytest.raises(LabelguardError, match="--base ORG/NAME"):
-        publish_model(adapter, tmp_path / "out")
+        publish_model(adapter, f"hf:{NAME}")
     for bad in ("../base", "org/base\nlicense: mit", str(shop / "base")):
         with pytest.raises(LabelguardError, match="expected the id of a model"):
-            publish_model(adapter, tmp_path / "out", base=bad)
-    publish_model(adapter, tmp_path / "out", base="org/base")
-    check_paths(tmp_path / "out", shop)
+            publish_model(adapter, f"hf:{NAME}", base=bad)
+    publish_model(adapter, f"hf:{NAME}", base="org/base")
+    check_paths(hub.download(NAME, tmp_path / "out", "model"), shop)
     config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "org/base"
     card = ModelCard((tmp_path / "out" / "README.md").read_text())
     assert card.data.base_model == "org/base" and card.data.library_name == "peft"
-    publish_model(tmp_path / "out", tmp_path / "again", base="org/base")  # sums hold there too
-    assert hash_files(tmp_path / "again") == hash_files(tmp_path / "out")
+    before = hub.published(NAME, "model")
+    publish_model(tmp_path / "out", "hf:org/again", base="org/base")  # sums hold there too
+    assert hub.published("org/again", "model") == before
 
 
-def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, tmp_path):
+def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, hub, tmp_path):
     card = model / "TRAINING_CARD.md"
     card.write_text(card.read_text().replace("- differential-privacy", "- non-private", 1))
     hashes = hash_files(model)
     del hashes[SUMS]
     (model / SUMS).write_text(format_sums(hashes))
-    command = ["train", "publish", str(model), "--to", str(tmp_path / "out")]
+    command = ["train", "publish", str(model), "--to", f"hf:{NAME}"]
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 1 and "--non-private" in refused.output
-    assert not (tmp_path / "out").exists()
+    assert not hub.repositories
     done = CliRunner().invoke(main, [*command, "--non-private", "--json"])
-    assert json.loads(done.output)["where"] == str(tmp_path / "out")
+    assert json.loads(done.output)["where"] == f"{hub.url}/{NAME}"
     with pytest.raises(RawLabels):
-        publish_model(tmp_path / "out", tmp_path / "another")
+        publish_model(hub.download(NAME, tmp_path / "out", "model"), "hf:org/another")
 
 
 def add_file(model):
@@ -149,17 +147,17 @@ def drop_sums(model):
 @pytest.mark.parametrize(
     "attack", [add_file, add_link, alter_weights, lead_away, claim_a_guarantee, drop_sums]
 )
-def test_a_directory_that_is_not_as_training_wrote_it_is_not_published(attack, model, tmp_path):
+def test_a_directory_that_is_not_as_training_wrote_it_is_not_published(attack, model, hub):
     attack(model)
     with pytest.raises(LabelguardError, match=r"nothing was published|only what labelguard train"):
-        publish_model(model, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        publish_model(model, f"hf:{NAME}")
+    assert not hub.repositories
 
 
-def test_a_release_is_no_model(shop, tmp_path):
+def test_a_release_is_no_model(shop, hub):
     with pytest.raises(LabelguardError, match=r"does not name TRAINING_CARD\.md"):
-        publish_model(shop / "rr", tmp_path / "out")
-    assert not Path(tmp_path / "out").exists()
+        publish_model(shop / "rr", f"hf:{NAME}")
+    assert not hub.repositories
 
 
 ROOT = Path(__file__).parents[2]
@@ -185,7 +183,7 @@ def _blocks(language):
 
 
 @pytest.mark.docs
-def test_the_commands_of_the_page_run_with_its_configuration(here):
+def test_the_commands_of_the_page_run_with_its_configuration(here, hub):
     [config] = _blocks("yaml")
     (here / "train.yaml").write_text(config)
     for line in re.findall(r"(?m)^\$ labelguard (.*)$", "".join(_blocks("console"))):

@@ -181,14 +181,14 @@ def test_type_checkers_see_all_three_packages(installed, tmp_path):
 
 
 def test_all_extras_resolve_together(installed):
-    """Then each does alone, for `all` asks for what each of them does, but for engines."""
+    """Then each does alone: `all` asks for what each of them does, but for stores and engines."""
     asked: dict[str, set[tuple[str, str]]] = {}
     for requirement in metadata().requires_dist or []:
         for extra in metadata().provides_extra or []:
             if requirement.marker and requirement.marker.evaluate({"extra": extra}):
                 one = (requirement.name, str(requirement.specifier))
                 asked.setdefault(extra, set()).add(one)
-    engines = asked.pop("ray") | asked.pop("spark")  # which hold back what others need
+    apart = asked.pop("cloud") | asked.pop("ray")  # which hold back what others need
     assert len(asked) > 5 and set.union(*asked.values()) == asked["all"]
-    assert {name for name, _ in engines} == {"pandas", "pyspark", "ray"}
+    assert {name for name, _ in apart} == {"fsspec", "gcsfs", "huggingface_hub", "ray", "s3fs"}
     pip(installed, "install", "--dry-run", f"labelguard[all] @ {WHEEL.as_uri()}")

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 
 from labelguard import extras
@@ -18,11 +19,12 @@ from labelguard.errors import ConnectorError
 from labelguard.release.writer import load, read_card
 from labelguard.text import Progress
 from labelguard_connectors.argilla.rest import HINTS
-from labelguard_connectors.releases import SIDES, collect_released_pairs
 
 # Records in one request: Argilla takes 500, but some seconds for them.
 _RECORDS = 200
 _LONGEST_DATASET = 200
+_SIDES = ("response_a", "response_b")
+_COLUMNS = {"prompt", "chosen", "rejected", "item_id", "label_probability"}
 _LONGEST_CHAT, _LONGEST_ROLE = 500, 20
 _GUIDELINES = (
     "A release by labelguard. Suggestions are what it says of a pair: noisy on purpose, and "
@@ -96,7 +98,7 @@ def _build_settings(rg: Any, pairs: pl.DataFrame) -> Any:
             for name, is_text in kinds.items()
         ],
         questions=[
-            rg.LabelQuestion("preference", [*SIDES, "tie"], title="Which response is better?")
+            rg.LabelQuestion("preference", [*_SIDES, "tie"], title="Which response is better?")
         ],
         metadata=[rg.TermsMetadataProperty("release"), probability],
     )
@@ -104,7 +106,7 @@ def _build_settings(rg: Any, pairs: pl.DataFrame) -> Any:
 
 def _build_record(rg: Any, row: dict[str, Any], release: str) -> Any:
     share, item = row.pop("share"), row.pop("item_id")
-    side = SIDES[0] if share > 1 / 2 else SIDES[1]
+    side = _SIDES[0] if share > 1 / 2 else _SIDES[1]
     about = {"score": max(share, 1 - share), "agent": "labelguard", "type": "model"}
     suggested = [] if share == 1 / 2 else [rg.Suggestion("preference", side, **about)]
     return rg.Record(
@@ -132,14 +134,31 @@ def _hide_client_messages(where: str) -> Iterator[None]:
 
 
 def collect_displayable_pairs(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the distinct pairs: item_id, the fields, and `share`, the probability that A is
-    preferred.
+    """Return each pair of released rows once: item_id, question if rows have one, prompt, sides.
 
-    Raises `ConnectorError` for chats that Argilla cannot show whole.
+    Sides stand in the order of their contents, so that nobody can see which was preferred. `share`
+    is the probability of A being preferred, the mean of a pair's rows; what was released without
+    one is taken for certain. Raises `ConnectorError` for what is no release of pairs, and for chats
+    that Argilla cannot show whole.
     """
+    if not set(rows.columns) >= _COLUMNS:
+        raise ConnectorError("this is no release of pairs; publish one of pairs")
     for column in ("prompt", "chosen", "rejected"):
         _check_chats(rows, column)
-    return collect_released_pairs(rows).drop("probability")
+    question = "question," if "question" in rows.columns else ""
+    with duckdb.connect() as connection:
+        connection.register("rows", rows.to_arrow())
+        pairs: pl.DataFrame = connection.sql(f"""
+            WITH sided AS (
+                SELECT *, row_number() OVER () AS place, coalesce(label_probability, 1) AS said,
+                    to_json(chosen)::VARCHAR <= to_json(rejected)::VARCHAR AS in_order
+                FROM rows)
+            SELECT item_id, {question} first(prompt) AS prompt,
+                first(CASE WHEN in_order THEN chosen ELSE rejected END) AS {_SIDES[0]},
+                first(CASE WHEN in_order THEN rejected ELSE chosen END) AS {_SIDES[1]},
+                avg(CASE WHEN in_order THEN said ELSE 1 - said END) AS share
+            FROM sided GROUP BY {question} item_id ORDER BY min(place)""").pl()
+    return pairs
 
 
 def _check_chats(rows: pl.DataFrame, column: str) -> None:

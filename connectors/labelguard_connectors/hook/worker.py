@@ -81,9 +81,11 @@ class Worker:
         self._unknown: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
         self.outlook = self._schedule.describe_releases_and_allowance(self._project)
-        if self._schedule.when == "completed":
-            for settings in self._settings.values():
+        for settings in self._settings.values():
+            if self._schedule.when == "completed":
                 _open_completion_connector(settings)
+            if self._schedule.push:
+                connectors.open_push(settings)
 
     def run_forever(self, ended: threading.Event) -> None:
         """One turn after another, until told to end.
@@ -217,7 +219,7 @@ class Worker:
 
     def _publish(self, turn: Turn, progress: WorkerState, name: str, release: str) -> None:
         """Push the newest release of its source as a new data set of the connector's tool."""
-        _, address = publication.publish_with_connector(name, release, project=self._project)
+        address = publication.publish(release, f"{name}:", project=self._project).where
         progress.pushed[name] = release
         progress.write(self._project.state)
         turn.published.append(address)

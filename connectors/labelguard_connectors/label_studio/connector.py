@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -14,7 +13,6 @@ from labelguard.answers.connector import Answer, Page, Settings, read_credential
 from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.text import Progress
 from labelguard_connectors.label_studio import answers
 from labelguard_connectors.payloads import parse_server_url
 
@@ -49,7 +47,7 @@ class LabelStudio:
         questions = sorted(tag for tag, (kind, _) in interface.items() if kind in answers.LABEL_OF)
         return {
             "project": str(project.get("title")),
-            "url": self._make_project_url(self._project),
+            "url": self._project_url,
             "questions": ", ".join(questions),
             "tasks": str(project.get("task_number")),
             "annotations": str(project.get("total_annotations_number")),
@@ -68,9 +66,7 @@ class LabelStudio:
         project = self._client.project(self._project)
         tasks, finished = (project.get(f"{which}task_number") for which in ("", "finished_"))
         if not isinstance(tasks, int) or not isinstance(finished, int):
-            raise ConnectorError(
-                f"{self._make_project_url(self._project)}: expected counts of its tasks"
-            )
+            raise ConnectorError(f"{self._project_url}: expected counts of its tasks")
         return 0 < tasks <= finished
 
     def pull(self, cursor: str = "") -> Iterator[Page]:
@@ -81,16 +77,6 @@ class LabelStudio:
             return answers.read_interface(self._client.project(self._project))
 
         return pull_pages(partial(self._client.tasks, self._project), cursor, fetch_interface)
-
-    def push(self, release: Path, name: str, progress: Progress) -> str:
-        """Make a project `name` of the release's pairs, or nothing; return its address."""
-        from labelguard_connectors import releases
-
-        client = self._client
-        project = releases.push_to_label_studio(
-            client, self._make_project_url, release, name, progress
-        )
-        return self._make_project_url(project)
 
     def check_access(self) -> None:
         """Raise `ConnectorError` where its key or a package is missing."""
@@ -103,5 +89,6 @@ class LabelStudio:
 
         return LabelStudioClient(self._url, read_credential(self._name, "api_key"))
 
-    def _make_project_url(self, project: int) -> str:
-        return f"{self._url}/projects/{project}"
+    @property
+    def _project_url(self) -> str:
+        return f"{self._url}/projects/{self._project}"

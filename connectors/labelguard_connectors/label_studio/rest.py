@@ -77,7 +77,7 @@ class LabelStudioClient(HttpClient):
         if renew or not self._access:
             with HttpClient(self.tool, self.where, self.url, _HINTS, lambda renew: {}) as exchange:
                 body = {"refresh": self._key}
-                token = exchange.send("POST", "/api/token/refresh/", body=body, repeatable=True)
+                token = exchange.send("POST", "/api/token/refresh/", body=body)
             self._access = parse(_Token, token, f"{self.where}: a token").access
         return {"Authorization": f"Bearer {self._access}"}
 

@@ -337,8 +337,8 @@ class HeadOfPairs:
             options.features, pairs.table, context.progress, workers, pairs.files
         )
         shape = Shape(**asdict(_DEFAULT_SHAPE) | options.collect_shape_options())
-        axes = choose_basis(compute_spectrum(x, None, workers), shape)
-        return cls(options.features, provider, shape, axes, axes.coordinates(x, workers))
+        axes = choose_basis(compute_spectrum(x), shape)
+        return cls(options.features, provider, shape, axes, axes.coordinates(x, workers.scratch))
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -35,7 +35,6 @@ from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import Workers
 
 
 def check_identity(noun: str, recorded: str, present: str) -> None:
@@ -180,12 +179,12 @@ def design_window(
     if first is not None:
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _choose_shape(x, rows, noise, options, recorded, context.workers)
-        spectrum = compute_spectrum(x, counts, context.workers)
+        shape = _choose_shape(x, rows, noise, options, recorded, context.workers.scratch)
+        spectrum = compute_spectrum(x, counts)
         coordinates = choose_basis(spectrum, shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
-    z = coordinates.coordinates(x, context.workers)
+    z = coordinates.coordinates(x, context.workers.scratch)
     return complete_design(
         noise,
         rows,
@@ -290,7 +289,7 @@ def _choose_shape(
     noise: Noise,
     options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
-    workers: Workers,
+    scratch: Path | None,
 ) -> Shape:
     """Return the shape: as recorded, as asked, and its components by public columns."""
     if recorded:
@@ -298,7 +297,7 @@ def _choose_shape(
     fixed = options.collect_shape_options()
     if {"components", "ridge"} <= fixed.keys():
         return Shape(**fixed)
-    directions = Directions.of_features(x, rows, workers)
+    directions = Directions.of_features(x, rows, scratch)
     return replace(directions.choose_shape(lambda _: noise), **fixed)
 
 

@@ -97,13 +97,12 @@ def test_the_models_carry_the_guarantee_of_the_release_once(aligned, study):
     assert "ε = 8" in card and str(study) not in card
 
 
-def test_an_aligned_model_can_be_published(aligned, tmp_path):
+def test_an_aligned_model_can_be_published(aligned, hub, tmp_path):
     _, output = aligned
     copy = shutil.copytree(output / "rl", tmp_path / "rl")
-    publish_model(copy, tmp_path / "public")
-    assert (tmp_path / "public" / "README.md").read_bytes() == (
-        copy / "TRAINING_CARD.md"
-    ).read_bytes()
+    publish_model(copy, "hf:org/public")
+    card = (copy / "TRAINING_CARD.md").read_bytes()
+    assert hub.published("org/public", "model")["README.md"] == card
 
 
 def test_what_is_done_is_not_done_again(aligned, study, monkeypatch):
@@ -185,7 +184,7 @@ def test_prompts_without_room_for_a_response_are_left_out(follow):
         follow("other", **tables, rl={"config": {**RL, "max_completion_length": 256}})
 
 
-def test_public_demonstrations_leave_no_mark_of_the_release(follow):
+def test_public_demonstrations_leave_no_mark_of_the_release(follow, hub):
     answers = pa.table({"prompt": ["tea?", "rain?"] * 8, "response": ["yes good", "sure"] * 8})
     pq.write_table(answers, "answers.parquet")
     sft = {**RECIPE["sft"], "demonstrations": "answers.parquet"}
@@ -194,7 +193,7 @@ def test_public_demonstrations_leave_no_mark_of_the_release(follow):
     assert "learned_from: []" in card and "public demonstrations" in card
     assert find_learned_releases("out/sft", private=True) == ()
     assert not Path("out/rl").exists()
-    publish_model("out/sft", "public")
+    publish_model("out/sft", "hf:org/public")
     follow(sft=sft)
     assert len(find_learned_releases("out/rl", private=True)) == 1
 

@@ -311,7 +311,7 @@ class RecordsRun:
             finished = [runs.find_finished(name) for name in names]
             for path in card.copy_models_with_cards(work, finished, facts, self.recipe.model):
                 writer.move_in(path)
-        self.opened.commit(grant, epoch, 0, writer.hashes)
+        self.opened.ledger.commit(grant, epoch, 0, writer.hashes)
         project.clear_stages(grant.release.id)
 
     def _deliver(self, record: ReleaseRecord, notes: list[str], *, reused: bool) -> RecordsResult:

@@ -163,12 +163,12 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
 
 
 def _print_published(value: PublishedModel) -> None:
-    echo(f"Model {format_relative_path(value.model)} is at {format_relative_path(value.where)}")
+    echo(f"Model {format_relative_path(value.model)} is at {value.where}")
 
 
-@train_group.command("publish", short_help="Publish a trained model: Hub, S3 or directory.")
+@train_group.command("publish", short_help="Publish a trained model on the Hub.")
 @click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@destination_options()
+@destination_options("hf:ORG/NAME.")
 @click.option(
     "--base",
     metavar="ORG/NAME",
@@ -182,12 +182,12 @@ def train_publish(
     """Publish MODEL, a directory of `train dpo` or `train reward`, with its card as README.md.
 
     Its files must be as training wrote them; nothing else is read. The same command again changes
-    nothing, and completes what was interrupted. On the Hub a repository is private, and a newer
-    model takes the place of the one before.
+    nothing, and completes what was interrupted. The repository is private, and a newer model takes
+    the place of the one before.
 
     \b
     Example:
-      labelguard train publish judge --to published-model
+      labelguard train publish judge --to hf:ORG/NAME
     """
     from labelguard_trainer.training.training_card import publish_model
 

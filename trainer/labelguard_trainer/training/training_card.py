@@ -1,7 +1,7 @@
 """The card of a trained model: what it learned from, and the guarantee that it carries onward.
 
-Beside it the picture of a training: loss and agreement against steps. With it a model leaves: to
-the Hub, S3 or a directory, where the card is README.md.
+Beside it the picture of a training: loss and agreement against steps. With it a model goes to
+the Hub, where the card is README.md.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from labelguard.release.model_card import (
     read_front_matter,
 )
 from labelguard.release.writer import read_sums
-from labelguard.storage.destinations import PublicFile, send_files
 from labelguard.storage.files import SUMS, find_changed_file, format_sums, write_atomically
+from labelguard.storage.hub import PublicFile, send_files
 from labelguard.text import (
     Progress,
     escape_controls,
@@ -190,7 +190,7 @@ class PublishedModel:
 
 def publish_model(
     model: str | Path,
-    to: str | Path,
+    to: str,
     *,
     base: str | None = None,
     public: bool = False,
@@ -199,10 +199,10 @@ def publish_model(
 ) -> PublishedModel:
     """Publish a directory that `train` wrote, as it was written, and its card as README.md.
 
-    `to` is `hf:ORG/NAME` (a model of the Hugging Face Hub, private unless `public`),
-    `s3://BUCKET/PREFIX` or a new directory. `base` is the id by which others find the base model;
-    an adapter that was trained on a directory needs it, and has it in place of that path. Again, it
-    changes nothing; on the Hub another model takes the place of the one before.
+    `to` is `hf:ORG/NAME`, a model of the Hugging Face Hub, private unless `public`. `base` is the
+    id by which others find the base model; an adapter that was trained on a directory needs it, and
+    has it in place of that path. Again, it changes nothing; another model takes the place of the
+    one before.
 
     Raises `RawLabels` for a model without a guarantee unless `non_private`, and `LabelguardError`
     for a directory with other files than those written, and where `to` cannot take them.
@@ -234,7 +234,7 @@ def publish_model(
         learned = matter["labelguard"]["learned_from"]
         of = RAW if learned == RAW else ", ".join(str(entry.release) for entry in learned)
         title = f"Model of {of or 'public texts'}"
-        where = send_files(files, str(to), "model", title=title, public=public, progress=progress)
+        where = send_files(files, to, "model", title=title, public=public, progress=progress)
     return PublishedModel(str(directory), where)
 
 
