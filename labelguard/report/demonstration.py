@@ -34,7 +34,7 @@ class Outcome:
 
     # non-private, rr or statistic
     mechanism: str
-    # share of the released labels that differ from what the labeler said, ties aside
+    # share of the released labels that differ from what the labeler strict, ties aside
     wrong: float
     # share of the labels of other labelers that a head trained on the release gets right
     accuracy: float
@@ -72,22 +72,22 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
     every_fifth = pl.col("labeler_id").rank("dense") % 5 == 0
     labels, fresh = table.filter(~every_fifth), table.filter(every_fifth)
     labels.write_parquet(directory / "labels.parquet")
-    said, others = _orient_strict(labels), _orient_strict(fresh)
-    features, x = fit_features("length+style", said.to_arrow(), progress)
+    strict, others = _orient_strict(labels), _orient_strict(fresh)
+    features, x = fit_features("length+style", strict.to_arrow(), progress)
     x_fresh = features(others.to_arrow())
 
     def measure(mechanism: str, made: pl.DataFrame, x: Any) -> Outcome:
         flips = made["flip_probability"].fill_null(0).to_numpy()
         right = made["label_probability"].fill_null(1).to_numpy()
         head = HeadLearner(ridge=3.0).fit(x, right, flips, None)
-        as_said = made.join(said, on=said.columns, how="semi")
-        turned = dict(zip(said.columns, ("prompt", "second", "first"), strict=True))
-        reversed_ = made.join(said.rename(turned), on=said.columns, how="semi")
+        as_said = made.join(strict, on=strict.columns, how="semi")
+        turned = dict(zip(strict.columns, ("prompt", "second", "first"), strict=True))
+        reversed_ = made.join(strict.rename(turned), on=strict.columns, how="semi")
         wrong = len(reversed_) / (len(as_said) + len(reversed_))
         return Outcome(mechanism, wrong, float((head(x_fresh) > 0).mean()))
 
     plain = {"label_probability": pl.lit(1.0), "flip_probability": pl.lit(0.0)}
-    outcomes = [measure("non-private", said.with_columns(**plain), x)]
+    outcomes = [measure("non-private", strict.with_columns(**plain), x)]
     for mechanism, options in _MECHANISMS.items():
         progress(f"releasing: {mechanism}", None)
         budget: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "mechanism": mechanism}
