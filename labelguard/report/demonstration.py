@@ -34,7 +34,7 @@ class Outcome:
 
     # non-private, rr or statistic
     mechanism: str
-    # share of the released labels that differ from what the labeler strict, ties aside
+    # share of the released labels that differ from what the labeler said, ties aside
     wrong: float
     # share of the labels of other labelers that a head trained on the release gets right
     accuracy: float
