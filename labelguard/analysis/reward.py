@@ -186,7 +186,7 @@ class ReleaseReward:
         **_: Any,
     ) -> list[float]:
         """Return the reward of each completion; log the mean distance where TRL takes metrics."""
-        if log_metric is not None and self.has_distances:
+        if log_metric is not None and self._labeled is not None:
             log_metric("distance", float(self.distances(prompts, completions).mean()))
         return [float(value) for value in self.score(prompts, completions)]
 
@@ -209,11 +209,6 @@ class ReleaseReward:
                 total += weight * scorer(texts)
             self._known.update(zip(missing, total.tolist(), strict=True))
         return np.array([self._known[key] for key in keys], np.float64)
-
-    @property
-    def has_distances(self) -> bool:
-        """Return True if the labeled responses are at hand, which `distances` needs."""
-        return self._labeled is not None
 
     def distances(self, prompts: Sequence[Content], responses: Sequence[Content]) -> Floats:
         """Return how far responses are from the labeled ones, shape (n,), about 1 for one of these.
