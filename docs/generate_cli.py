@@ -88,7 +88,6 @@ ENVIRONMENT = {
     "XDG_STATE_HOME": "where `labelguard/projects` lists the projects you made; default "
     "`~/.local/state`",
     "TMPDIR": "where `plan`, `inspect` and `score` keep rows while they run",
-    "OPENAI_API_KEY": "sent to the server that `--url` of `candidates` and `synthesize` names",
     "HF_TOKEN": "read by the libraries that download models",
 }
 

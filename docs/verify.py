@@ -112,20 +112,19 @@ def check_noise(card, event, prices):
 def verify(card):
     """Print what a card claims beside what follows from it; refuse it where that is more."""
     privacy, event = card["privacy"], EVENTS.get(card["mechanism"])
-    policies = (event or card["mechanism"] == "synthesis") and privacy.get("policies")
+    policies = event and privacy.get("policies")
     known = policies and all(EVENTS.get(n) == n for one in policies for n in one["allowances"])
     require(known, f"{card['mechanism']}, or a policy, has no closed form here", 3)
     require(privacy["adjacency"] == "replace_labels", "adjacency is not replace_labels")
-    if event:
-        prices = [one["allowances"][event] for one in policies if event in one["allowances"]]
-        uses = [card["budget"][name].get("max", 0) for name in ("used", "allowed")]
-        uses.append(policies[-1]["allowances"][event]["allowed"])
-        require(uses == sorted(uses), f"used, allowed and paid for are {uses}")
-        said = privacy["accounting"].partition("priced together with ")[2].split(" and ")
-        beside = [str(a["allowed"]) for n, a in policies[-1]["allowances"].items() if n != event]
-        require([part.split()[0] for part in said if part] == beside, "more was priced")
-        require(("unit_pairs" in card["counts"]) == (privacy["unit"] != "item"), "another unit")
-        check_noise(card, event, prices)
+    prices = [one["allowances"][event] for one in policies if event in one["allowances"]]
+    uses = [card["budget"][name].get("max", 0) for name in ("used", "allowed")]
+    uses.append(policies[-1]["allowances"][event]["allowed"])
+    require(uses == sorted(uses), f"used, allowed and paid for are {uses}")
+    said = privacy["accounting"].partition("priced together with ")[2].split(" and ")
+    beside = [str(a["allowed"]) for n, a in policies[-1]["allowances"].items() if n != event]
+    require([part.split()[0] for part in said if part] == beside, "more was priced")
+    require(("unit_pairs" in card["counts"]) == (privacy["unit"] != "item"), "another unit")
+    check_noise(card, event, prices)
     values, newly = [*map(epsilon_of, policies)], privacy.get("newly_charged", policies[-1])
     values += [values[-1], mp.fsum(values)]
     names = [*(f"policy {one['policy']}" for one in policies), "newly charged", "all policies"]

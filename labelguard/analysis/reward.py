@@ -1,4 +1,4 @@
-"""Rewards of single responses by a release: what reinforcement learning and best-of-N ask for.
+"""Rewards of single responses by a release: what reinforcement learning asks for.
 
     trl.RLOOTrainer(model, reward_funcs=lg.reward("r0001"), …)
 
@@ -95,25 +95,14 @@ def reward(
     for spec, weight in (mix or {}).items():
         if not np.isfinite(weight):
             raise LabelguardError(f"the weight of {spec} must be a number, found {weight}")
-        learned += _find_releases_learned_from(spec, private=not non_private)
+        if model := spec.partition(":")[2].partition(",")[0]:
+            learned += find_learned_releases(model, private=not non_private)
         scorers.append((_make_feature_scorer(spec), float(weight)))
     near = _LabeledResponses(directory, provider) if is_release else None
     if reference is not None:
         near = _LabeledResponses(verify_release_directory(reference, project), None)
     distinct = tuple({one.sums: one for one in learned}.values())
     return ReleaseReward(directory.name, scorers, distinct, near)
-
-
-def open_feature_reward(spec: str) -> ReleaseReward:
-    """Return the reward of features alone, `reward:ID_OR_PATH`; it has no distances."""
-    learned = _find_releases_learned_from(spec, private=True)
-    return ReleaseReward(spec, [(_make_feature_scorer(spec), 1.0)], learned, None)
-
-
-def _find_releases_learned_from(spec: str, *, private: bool) -> tuple[LearnedRelease, ...]:
-    """Return the releases that the model of features learned from, if it is in a directory."""
-    model = spec.partition(":")[2].partition(",")[0]
-    return find_learned_releases(model, private=private) if model else ()
 
 
 def _locate_release_or_model(source: Release | str | Path, project: Where) -> tuple[Path, bool]:
@@ -197,7 +186,7 @@ class ReleaseReward:
         **_: Any,
     ) -> list[float]:
         """Return the reward of each completion; log the mean distance where TRL takes metrics."""
-        if log_metric is not None and self.has_distances:
+        if log_metric is not None and self._labeled is not None:
             log_metric("distance", float(self.distances(prompts, completions).mean()))
         return [float(value) for value in self.score(prompts, completions)]
 
@@ -220,11 +209,6 @@ class ReleaseReward:
                 total += weight * scorer(texts)
             self._known.update(zip(missing, total.tolist(), strict=True))
         return np.array([self._known[key] for key in keys], np.float64)
-
-    @property
-    def has_distances(self) -> bool:
-        """Return True if the labeled responses are at hand, which `distances` needs."""
-        return self._labeled is not None
 
     def distances(self, prompts: Sequence[Content], responses: Sequence[Content]) -> Floats:
         """Return how far responses are from the labeled ones, shape (n,), about 1 for one of these.

@@ -270,7 +270,7 @@ class _Trainer(click.Choice):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "verl":
-            self.fail("verl reads no rows: copy examples/verl_reward.py", param, ctx)
+            self.fail("verl reads no rows: call lg.reward in its reward function", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -170,9 +170,7 @@ def format_json(card: Mapping[str, Any]) -> str:
 
 def format_markdown(card: Mapping[str, Any]) -> str:
     """Return the card for people, with the front matter of a Hugging Face dataset card."""
-    # What a release labeled of a model's responses was charged to nobody: the page has its facts.
-    rows = () if "derived_from" in card else (*list_facts(card), *list_forecast_facts(card))
-    values = _collect_template_values(card)
+    rows, values = (*list_facts(card), *list_forecast_facts(card)), _collect_template_values(card)
     return fill_block("page", facts=rows, metadata=_format_guarantee_yaml(card), **values) + "\n"
 
 

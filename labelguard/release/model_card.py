@@ -37,21 +37,12 @@ class LearnedRelease:
     unit: str
 
 
-def identify_learned_release(card: Mapping[str, Any], sums: str) -> LearnedRelease:
-    """Return a release by its card; of a synthesis the release by which it was labeled.
-
-    A synthesis is computed from that release and has its price: nobody pays for both.
-    """
-    privacy = card["privacy"]
-    origin = card.get("derived_from", {"release": card["release"], "sums": sums})
-    own = origin["release"], origin["sums"]
-    return LearnedRelease(*own, privacy["epsilon"], privacy["delta"], str(privacy["unit"]))
-
-
 def list_learned_releases(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
-    """Return that release, and after it the others that it, or its models, are functions of."""
+    """Return a release by its card, and then others that it, or its models, are functions of."""
+    privacy = card["privacy"]
+    price = privacy["epsilon"], privacy["delta"], str(privacy["unit"])
     others = (LearnedRelease(**entry) for entry in card.get("learned_from", ()))
-    return (identify_learned_release(card, sums), *others)
+    return (LearnedRelease(card["release"], sums, *price), *others)
 
 
 def find_learned_releases(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:

@@ -133,30 +133,24 @@ def fresh_directory(path: Path, *, mode: int = 0o755) -> Path:
 
 
 @contextmanager
-def make_temporary_beside(output: Path) -> Iterator[Path]:
-    """Yield a new directory beside `output`, on the same file system, and remove it at the end."""
-    parent = output.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
 def new_directory(output: Path, mode: int = 0o755) -> Iterator[Path]:
     """Yield a directory that becomes `output` at the end, whole and on disk, or not at all.
 
     It replaces nothing but an empty directory.
     """
-    with make_temporary_beside(output) as temporary:
+    parent = output.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    # Beside `output`, and so on the same file system.
+    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
+    try:
         yield temporary
         temporary.chmod(mode)
         for path in (*temporary.rglob("*"), temporary):
             fsync_path(path)
         temporary.rename(output)
-        fsync_path(output.absolute().parent)
+        fsync_path(parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def format_sums(hashes: Mapping[str, str]) -> str:

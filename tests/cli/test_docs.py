@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support import reward_servers
 from support.arenas import SOURCES, arena
 from support.commands import FIRST
 from support.hooks import serving
@@ -40,11 +39,11 @@ SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
 PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "serve")
-OF_MODELS = ("align", "candidates", "synthesize", "train")
+OF_MODELS = ("align", "train")
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
 STAGES = {"privatize": "new", "leaderboard": "new"}
-STAGES |= dict.fromkeys(("align", "best-of", "reward", "score", "synthesize"), "head")
+STAGES |= dict.fromkeys(("align", "score"), "head")
 
 
 reference = script(REFERENCE)
@@ -206,24 +205,11 @@ def _tool(here, patch):
 def _serve(line):
     """Run it on any port, in a process of its own, until it has answered."""
     words = shlex.split(line)
-    if words[1] == "reward":
-        _serve_rewards(words[3:])
-        return
     assert words[:2] == ["labelguard", "serve"], line
     with serving(find(Path()), *words[2:], "--port", "0") as server:
         with urlopen(f"{server.url}/healthz") as answer:
             assert answer.status == 200
         assert server.stop() == 0
-
-
-def _serve_rewards(words):
-    with reward_servers.serving(*words) as server:
-        assert server.request("GET", "/healthz")[0] == 200
-        assert server.stop()[0] == 0
-
-
-def _responses():
-    Path("responses.jsonl").write_text('{"prompt": "Tea?", "response": "Yes, with milk."}\n')
 
 
 def _base():
@@ -237,16 +223,6 @@ def _base():
 def _model():
     _base()
     run("labelguard train reward r0001 --model base --train-config train.yaml -o judge")
-
-
-def _prompts():
-    _base()
-    pq.write_table(pa.table({"prompt": ["tea?", "rain?"]}), "prompts.parquet")
-
-
-def _candidates():
-    rows = {"prompt": ["tea?"] * 4, "response": ["yes", "no", "yes and no", "yes"]}
-    pq.write_table(pa.table(rows), "candidates.parquet")
 
 
 def _recipe():
@@ -266,9 +242,6 @@ PREPARED = {
     ("align",): _recipe,
     ("hook", "dead-letters", "discard"): _dead_letters,
     ("budget", "across"): lambda: run("labelguard init other"),
-    ("best-of",): _candidates,
-    ("candidates",): _prompts,
-    ("synthesize",): _prompts,
     ("policy", "activate"): _policy,
     ("policy", "drop"): _policy,
     ("policy", "show"): _policy,
@@ -276,7 +249,6 @@ PREPARED = {
     ("leaderboard",): _arena,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crash_release,
-    ("reward", "score"): _responses,
     ("train", "dpo"): _base,
     ("train", "reward"): _base,
     ("train", "publish"): _model,
@@ -324,19 +296,6 @@ def test_the_commands_of_features_run_in_their_order(preferences):
     assert lines
     for line in lines:
         run(line)
-
-
-@pytest.mark.docs
-def test_rewards_reach_other_trainers_as_the_page_says(stages, tmp_path, monkeypatch):
-    _begin(stages["head"], tmp_path, monkeypatch)
-    _responses()
-    text = (ROOT / "docs" / "alignment.md").read_text(encoding="utf-8")
-    section = text.partition("## Rewards for other trainers")[2].partition("\n## ")[0]
-    lines = re.findall(r"(?m)^\$ (.*)$", section)
-    assert len(lines) == 3
-    for line in lines:
-        _serve(line) if " serve " in line else run(line)
-    assert Path("rewards.parquet").exists()
 
 
 def _without_code(page):

@@ -189,14 +189,6 @@ def test_a_card_that_says_less_than_was_done_is_refused(name, cards, tmp_path):
     assert "HOLDS\n" not in said
 
 
-def test_a_card_of_a_model_alone_is_that_of_the_release(cards, tmp_path):
-    card = cards("Gaussian") | {"mechanism": "synthesis"}
-    del card["statistic"], card["budget"]
-    assert verify(card, tmp_path)[0] == HOLDS
-    change("privacy", "epsilon", by=0.97)(card)
-    assert verify(card, tmp_path)[0] == WRONG
-
-
 UNKNOWN = {
     "a gradient method": change("mechanism", to="uls"),
     "a policy that pays for one": change(*POLICY, "allowances", "uls", to={"allowed": 1}),

@@ -97,10 +97,11 @@ def stored(made):
     return found
 
 
-class Process:
-    """A server in a process of its own; `lines` are what it logged, as they come."""
+class Server:
+    """`labelguard serve` in a process of its own; `lines` are what it logged, as they come."""
 
-    def __init__(self, *arguments, ready):
+    def __init__(self, made, *options):
+        arguments = ("serve", "--port", "0", *options, "--project", str(made.state))
         self.process = subprocess.Popen(
             [sys.executable, *PROGRAM, *arguments],
             stdout=subprocess.PIPE,
@@ -111,7 +112,7 @@ class Process:
         self.lines: list[str] = []
         for line in self.process.stderr:
             self.lines.append(line)
-            if ready in line:
+            if "Application startup complete" in line:
                 break
         else:
             raise AssertionError(self.lines)
@@ -142,14 +143,6 @@ class Process:
         for pipe in (self.process.stdout, self.process.stderr):
             pipe.close()
         return code
-
-
-class Server(Process):
-    """`labelguard serve`."""
-
-    def __init__(self, made, *options):
-        arguments = ("serve", "--port", "0", *options, "--project", str(made.state))
-        super().__init__(*arguments, ready="Application startup complete")
 
     @property
     def url(self):

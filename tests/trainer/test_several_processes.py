@@ -13,9 +13,8 @@ import pytest
 import yaml
 from accelerate.commands.config import load_config_from_file
 from click.testing import CliRunner
-from labelguard_trainer import best_of, synthesize, train
+from labelguard_trainer import train
 from labelguard_trainer.alignment.align import align
-from labelguard_trainer.alignment.candidates import write_candidates
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.records.align import align_records
 from labelguard_trainer.training import guard
@@ -241,9 +240,6 @@ def test_the_rest_of_alignment_is_of_one_process(beside, as_one_of_two):
         lambda: align("recipe.yaml", output="out"),
         lambda: align("recipe.yaml", output="out", stage="rl"),
         lambda: align_records("recipe.yaml", output="out"),
-        lambda: best_of("statistic", "candidates.parquet"),
-        lambda: write_candidates("base", "prompts.parquet", "out.parquet", n=2),
-        lambda: synthesize("statistic", model="base", prompts="p.parquet", n=2, output="out"),
     ):
         with pytest.raises(LabelguardError, match="is done by one process, and 2 were launched"):
             one()

@@ -17,9 +17,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelguard_trainer.alignment.best_of import best_of as best_of
-    from labelguard_trainer.alignment.generation import generate as generate
-    from labelguard_trainer.alignment.synthesis import synthesize as synthesize
     from labelguard_trainer.features.cache import VectorCache as VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig as EncoderConfig
     from labelguard_trainer.features.encoder import FrozenEncoder as FrozenEncoder
@@ -44,10 +41,7 @@ _MODULES = {
     "RewardTrainer": "training.reward",
     "TrainingResult": "training.evaluate",
     "VectorCache": "features.cache",
-    "best_of": "alignment.best_of",
-    "generate": "alignment.generation",
     "publish_model": "training.training_card",
-    "synthesize": "alignment.synthesis",
     "train": "training.run",
 }
 __all__ = [*_MODULES]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from labelguard_trainer import synthesize, train
+from labelguard_trainer import train
 from labelguard_trainer.alignment.align import align
 from labelguard_trainer.training.training_card import publish_model
 from support import tiny_models, train_runs
@@ -237,17 +237,14 @@ def test_a_base_model_that_changes_while_it_is_loaded_is_refused(follow, study):
 
 
 @pytest.mark.slow
-def test_a_model_of_a_synthesis_has_the_price_of_its_generators_release_too(follow):
+def test_a_model_has_the_price_of_the_release_that_its_base_learned_from_too(follow):
     (config := Path("quick.yaml")).write_text(train_runs.QUICK)
-    train("dpo", "rr", "base", output="writer", config=config)
-    prompts = pa.table({"prompt": [f"{topic}?" for topic in tiny_models.TOPICS]})
-    pq.write_table(prompts, "prompts.parquet")
-    synthesize("teacher", "prompts.parquet", "writer", 4, "synthesis", max_new_tokens=6)
-    result = follow(release="synthesis", stage="sft", reward={"base": "base"})
-    [written_by] = find_learned_releases("writer", private=True)
+    train("dpo", "rr", "base", output="earlier", config=config)
+    result = follow(model="earlier", stage="sft")
+    [before] = find_learned_releases("earlier", private=True)
     learned = find_learned_releases("out/sft", private=True)
-    assert learned == (*lg.reward("teacher").learned_from, written_by)
-    assert any(written_by.release in note for note in result.notes)
+    assert learned == (before, *lg.reward("teacher").learned_from)
+    assert any(before.release in note for note in result.notes)
     card = Path("out/sft/TRAINING_CARD.md").read_text()
     assert "**The prices add**" in card and "**Not protected:**" in card
 

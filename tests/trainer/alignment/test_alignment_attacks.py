@@ -1,15 +1,12 @@
-"""Attacks on what a reward, an aligned model and a judge say that they learned from."""
+"""Attacks on what a reward and an aligned model say that they learned from."""
 
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
-from labelguard_trainer import best_of
 from labelguard_trainer.alignment.align import align
-from support import tiny_models
+from support import preferred_words, tiny_models
 from transformers import GPT2ForSequenceClassification
 
 import labelguard as lg
@@ -18,6 +15,12 @@ from labelguard.release.model_card import LearnedRelease, find_learned_releases,
 from labelguard.storage.files import SUMS, format_sums, hash_files
 
 OTHER = LearnedRelease("r0009-other", "9" * 64, 3.0, 1e-6, "labeler")
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """A release with a head."""
+    return preferred_words.head(tmp_path_factory.mktemp("liked"))
 
 
 def reward_model(directory, learned, *tags):
@@ -43,18 +46,6 @@ def test_the_price_of_what_is_mixed_in_is_named_once(release):
     [own] = lg.reward(release).learned_from
     of_both = reward_model("both", (OTHER, own))
     assert lg.reward(release, mix={f"reward:{of_both}": 0.5}).learned_from == (own, OTHER)
-
-
-def test_a_judge_is_not_of_the_rewards_own_release_by_another_name(release):
-    [own] = lg.reward(release).learned_from
-    rows = pa.table({"prompt": ["tea?", "tea?"], "response": ["yes", "no"]})
-    pq.write_table(rows, "candidates.parquet")
-    judge = f"reward:{reward_model('judge', (own,))}"
-    with pytest.raises(LabelguardError, match="same release"):
-        best_of(release, "candidates.parquet", judge=judge)
-    mix = {f"reward:{reward_model('mixed', (OTHER,))}": 0.5}
-    with pytest.raises(LabelguardError, match="same release"):
-        best_of(release, "candidates.parquet", judge=judge, mix=mix)
 
 
 def test_a_model_in_a_release_is_known_by_any_path_and_only_unaltered(release, monkeypatch):

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 import yaml
 from labelguard_trainer.alignment.align import align
-from labelguard_trainer.alignment.candidates import write_candidates
 from support import tiny_models
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 import labelguard as lg
 from labelguard.errors import BudgetExceeded
@@ -38,11 +38,7 @@ def write_labels(model, number, *, turn=False):
     Who gets which pair follows from the order of the pairs, and so from releases alone; `turn` has
     everybody say the opposite.
     """
-    file = Path(f"round-{number}-{Path(model).parent.name}-{turn}.parquet")
-    write_candidates(
-        *(str(model), "prompts.parquet", file), n=2, pairs=True, max_new_tokens=12, seed=number
-    )
-    pairs = pl.read_parquet(file).with_row_index()
+    pairs = write_pairs(str(model), number).with_row_index()
     longer = pl.col("response_a").str.len_chars() > pl.col("response_b").str.len_chars()
     return pairs.select(
         pl.format(f"{number}-{{}}", "index").alias("item_id"),
@@ -52,6 +48,19 @@ def write_labels(model, number, *, turn=False):
         (longer ^ turn).cast(pl.UInt8).alias("label"),
         pl.format("w{}", pl.col("index") % LABELERS).alias("labeler_id"),
     ).to_arrow()
+
+
+def write_pairs(model, seed):
+    """Two different responses of a model to each prompt that it gives two to."""
+    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
+    prompts = pl.read_parquet("prompts.parquet")["prompt"].to_list()
+    ids = tokenizer(prompts, return_tensors="pt", padding=True)
+    set_seed(seed)
+    network = AutoModelForCausalLM.from_pretrained(model)
+    written = network.generate(**ids, do_sample=True, max_new_tokens=12, num_return_sequences=2)
+    new = tokenizer.batch_decode(written[:, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+    columns = {"prompt": prompts, "response_a": new[::2], "response_b": new[1::2]}
+    return pl.DataFrame(columns).filter(pl.col("response_a") != pl.col("response_b"))
 
 
 def release_labels(table, project):

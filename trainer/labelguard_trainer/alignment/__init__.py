@@ -1,1 +1,1 @@
-"""From a release to an aligned model: rewards, candidates, synthesis, reinforcement learning."""
+"""From a release to an aligned model: supervised fine-tuning, a reward, reinforcement learning."""

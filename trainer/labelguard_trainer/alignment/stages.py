@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from labelguard_trainer.training.fitting import (
     DEFAULTS,
     begin,
     check_finite,
+    get_package_versions,
     publish_with_files,
     save_whole,
     train_from_checkpoint,
@@ -44,7 +44,6 @@ from labelguard_trainer.training.stage_training import build_lora_config, token_
 RewardFunction = Callable[..., list[float]]
 
 _RECORD = "stage.json"
-_PACKAGES = ("labelguard", "trl", "transformers", "torch")
 
 
 class _SFTConfig(guard.CorrectedDefaults, trl.SFTConfig):  # type: ignore[misc, unused-ignore]
@@ -190,7 +189,7 @@ class _Stage:
                 "config": settings.select_public_settings(self.config),  # it goes with the model
                 "method": self.kind,
                 "lora": self.lora,
-                "versions": {name: version(name) for name in _PACKAGES},
+                "versions": get_package_versions(),
             }
             if done := self._load_result(decisive):
                 return done

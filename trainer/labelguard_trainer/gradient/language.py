@@ -1,22 +1,27 @@
-"""Language models as a `Problem`: reward models and DPO by labeler-level DP-SGD, whole or by LoRA.
+"""Language models as a `Problem`: DP-SGD over labelers or users, of the whole model or by LoRA.
 
-z is the margin of a pair's first side, r(first) − r(second) for `reward` (Ouyang et al. 2022,
-eq. 1) and β[log π/π_ref(first) − log π/π_ref(second)] for `dpo` (Rafailov et al. 2023, eq. 7), and
-the loss of a label y ∈ {0, ½, 1} is −y log σ(z) − (1−y) log σ(−z) (aup-rlhf, section 5).
+`LanguageProblem` learns from pairs. z is the margin of a pair's first side, r(first) − r(second)
+for `reward` (Ouyang et al. 2022, eq. 1) and β[log π/π_ref(first) − log π/π_ref(second)] for `dpo`
+(Rafailov et al. 2023, eq. 7). The loss of a label y ∈ {0, ½, 1} is −y log σ(z) − (1−y) log σ(−z)
+(aup-rlhf, section 5). `DemonstrationProblem` is supervised fine-tuning: the loss of a demonstration
+is the mean negative log-likelihood over the tokens of its response.
 
 Passes are padded to the longest of a labeler's own texts.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from labelguard_trainer.gradient.model import Floats, Indices, ModelProblem
 from labelguard_trainer.gradient.records import Records, Sides, StepRecords
 from labelguard_trainer.losses import soft
-from labelguard_trainer.training.stage_training import StageTraining
+from labelguard_trainer.training.stage_training import StageTraining, tokenize
 
 
 class LanguageProblem(ModelProblem):
@@ -81,3 +86,32 @@ class LanguageProblem(ModelProblem):
         """Return all pairs in batches of similar length."""
         order = np.argsort(-self._sides.token_counts.max(1), kind="stable")
         return np.split(order, range(self._scored, len(order), self._scored))
+
+
+class DemonstrationProblem(ModelProblem):
+    """A `ModelProblem` on demonstrations, whose tokens `tokenize_demonstrations` makes."""
+
+    def __init__(self, base: StageTraining, records: Records, *, updates: int = 1) -> None:
+        super().__init__(base, records, updates=updates)
+        limit = self._settings["max_length"]
+        self._sides = Sides(base.tokens, limit, base.tokenizer.pad_token_id)
+
+    def _loss(self, step: StepRecords, part: slice, labels: Floats) -> Tensor:
+        rows = step.rows[part]
+        padded = self._sides.pad(rows)
+        # The first sides alone: a demonstration has one.
+        ids, real, response = (
+            torch.from_numpy(each[: len(rows)]).to(self._device) for each in padded
+        )
+        log_probs = self._token_log_probs(self._model, ids, real, response).sum(1)
+        lengths = response.sum(1).clamp(min=1)
+        return -(self._tensor(step.weights[part]) * log_probs / lengths).sum()
+
+
+def tokenize_demonstrations(tokenizer: Any, prompts: pa.Array, responses: pa.Array) -> pa.Table:
+    """Return the tokens of texts, as a `Sides` has them, whose second sides are empty."""
+    pairs = pa.table({"prompt": prompts, "first": responses, "second": responses})
+    tokens = tokenize("dpo", pairs, tokenizer)
+    place = tokens.schema.get_field_index("rejected_ids")
+    nothing = pa.array([[]] * len(tokens), tokens.schema.field(place).type)
+    return tokens.set_column(place, "rejected_ids", nothing)

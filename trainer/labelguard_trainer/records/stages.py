@@ -28,8 +28,11 @@ from labelguard.storage import files
 from labelguard.storage.files import write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.demonstrations import DemonstrationProblem, tokenize_demonstrations
-from labelguard_trainer.gradient.language import LanguageProblem
+from labelguard_trainer.gradient.language import (
+    DemonstrationProblem,
+    LanguageProblem,
+    tokenize_demonstrations,
+)
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from labelguard_trainer.gradient.model import ModelProblem
 from labelguard_trainer.gradient.records import Records

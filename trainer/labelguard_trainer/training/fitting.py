@@ -33,7 +33,6 @@ from labelguard_trainer.training.runs import RunDirectory
 from labelguard_trainer.training.stage_training import TRAINERS, build_lora_config
 from labelguard_trainer.training.training_card import PANELS, Panels, draw_curves, to_markdown
 
-_PACKAGES = ("labelguard", "trl", "transformers", "torch")
 _COLUMNS = ("prompt", "chosen", "rejected")
 _ROW = "held_out_row"
 # Of what trainers write beside a model: a pickle with paths of here, and an empty form of peft's.
@@ -97,7 +96,9 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
                 notes=notes,
             )
             if trainer.is_world_process_zero():
-                if request.kind == "reward" and request.lora and is_sharded(trainer):
+                # Each process has a part of the weights, which a trainer cannot merge.
+                sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+                if request.kind == "reward" and request.lora and sharded:
                     models.merge_adapters("reward", request.model, run.finished_path, trainer)
                 adapter = (run.finished_path / "adapter_config.json").exists()
                 card = to_markdown(request, trained, parameters, adapter=adapter)
@@ -117,8 +118,13 @@ def _collect_run_parameters(request: TrainingRequest, identity: str) -> dict[str
         "config": request.config,
         "lora": request.lora,
         "holdout": request.holdout,
-        "versions": {name: version(name) for name in _PACKAGES},
+        "versions": get_package_versions(),
     }
+
+
+def get_package_versions() -> dict[str, str]:
+    """Return the versions that decide the weights, beside all else that does."""
+    return {name: version(name) for name in ("labelguard", "trl", "transformers", "torch")}
 
 
 @contextmanager
@@ -179,11 +185,6 @@ def publish_with_files(
         sums = format_sums(hash_files(directory))  # what may be published
         write_atomically(directory / SUMS, sums.encode("ascii"))
     run.publish()
-
-
-def is_sharded(trainer: Any) -> bool:
-    """Return True if each process has a part of the weights."""
-    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
 
 
 def _build_trainer(

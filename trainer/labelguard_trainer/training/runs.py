@@ -130,7 +130,7 @@ class RunDirectory:
 def last_checkpoint(directory: Path) -> Path | None:
     """Return the newest checkpoint in a directory that was marked as complete."""
     complete = [path.parent for path in directory.glob(f"checkpoint-*/{_COMPLETE}")]
-    return max(complete, key=_step, default=None)
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def mark_complete(checkpoint: Path) -> None:
@@ -142,10 +142,6 @@ def mark_complete(checkpoint: Path) -> None:
     for path in checkpoint.rglob("*"):
         fsync_path(path)
     write_atomically(checkpoint / _COMPLETE, b"")
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _read_json(file: Path) -> dict[str, Any]:
