@@ -22,7 +22,7 @@ from labelguard.cli.plan import inspect, plan
 from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
-from labelguard.cli.release import agreement, demo, leaderboard, release, report, score
+from labelguard.cli.release import agreement, demo, release, report, score
 from labelguard.cli.terminal import (
     StopSignal,
     echo,
@@ -194,7 +194,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
     *(pull, ingest, connect),
-    *(budget, labeler, project, account, release, leaderboard, agreement, report),
+    *(budget, labeler, project, account, release, agreement, report),
 ):
     main.add_command(command)
 
