@@ -1,1 +1,1 @@
-"""Agreement, scores and rewards from releases, and audits that attack the mechanisms."""
+"""Agreement, scores and rewards from releases."""
