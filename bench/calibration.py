@@ -102,7 +102,7 @@ def measure(name: str, problem: Problem, size: int | None, seed: int) -> Iterato
         record["error_best"] = best
         for worlds, way in zip(given, ("range", "given"), strict=True):
             release = (x, rows, basis, shape, bounds, grid.deviation, noise.kind)
-            scale = calibration.calibrate_head(*release, worlds.prior).scale
+            scale = calibration.calibrate_head(*release, worlds.prior)
             forecast = worlds.statistic(epsilon, noise, shape).accuracy
             record |= {
                 f"scale_{way}": scale,

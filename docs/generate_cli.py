@@ -32,7 +32,7 @@ _WIDTH = 80
 
 EXIT_CODES = {
     0: "done",
-    1: "an error, or something that does not hold (`verify`, `doctor`, `audit`, `report`)",
+    1: "an error, or something that does not hold (`verify`, `doctor`, `report`)",
     2: "wrong usage, an extra that is not installed, or nobody agreed to a first release",
     3: "labelers are exhausted; nothing was charged or released (`retrain`: with `--strict`)",
     4: "another job works in the project, or another run of the same job is under way",

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from labelguard import errors as errors
     from labelguard.accounting import account as account
     from labelguard.analysis.agreement import score as score
-    from labelguard.analysis.leaderboard import leaderboard as leaderboard
     from labelguard.analysis.reward import reward as reward
     from labelguard.budget.policy import Policy as Policy
     from labelguard.planner.forecast import plan as plan
@@ -45,7 +44,6 @@ _HOMES = {
     "find": "labelguard.project.project:find",
     "init": "labelguard.project.opening:init",
     "inspect": "labelguard.report.inspection:inspect",
-    "leaderboard": "labelguard.analysis.leaderboard:leaderboard",
     "load": "labelguard.release.writer:load",
     "plan": "labelguard.planner.forecast:plan",
     "policies": "labelguard.project.policies",

@@ -9,14 +9,13 @@ from types import ModuleType
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.arenas import SOURCES, arena
 
 import labelguard as lg
 from labelguard.extras import MissingExtra
 
 NAMES = (
     *("Policy", "Project", "Release", "__version__", "account", "errors", "export", "find"),
-    *("init", "inspect", "leaderboard", "load", "plan", "policies", "privatize", "publish"),
+    *("init", "inspect", "load", "plan", "policies", "privatize", "publish"),
     *("reward", "score", "simulate", "waiting"),
 )
 MODULES = ("account", "policies")
@@ -63,12 +62,6 @@ def release(tmp_path_factory):
     return lg.privatize(table, mechanism="statistic", features="length", project=project)
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    """A release of comparisons of systems."""
-    return lg.privatize(arena(20), project=lg.init(tmp_path_factory.mktemp("compared")), **SOURCES)
-
-
 def _found(name):
     found = lg
     for part in name.split("."):
@@ -78,12 +71,10 @@ def _found(name):
 
 @pytest.mark.docs
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_of_a_public_name_runs_as_it_is_printed(
-    name, release, compared, hub, tmp_path, monkeypatch
-):
+def test_the_example_of_a_public_name_runs_as_it_is_printed(name, release, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pq.write_table(lg.simulate(labelers=30, labels=900, items=200), "labels.parquet")
-    known = {"lg": lg, "release": release, "compared": compared, "Path": Path}
+    known = {"lg": lg, "release": release, "Path": Path}
     text = _found(name).__doc__ or ""
     if "lg.init" not in text:
         Path("study").symlink_to(release.path.parents[2])
@@ -105,7 +96,7 @@ def test_a_release_is_loaded_as_whichever_table_is_asked_for(release):
         lg.load(release, "panda")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("name", ["leaderboard", "load", "score"])
+@pytest.mark.parametrize("name", ["load", "score"])
 def test_what_is_no_release_is_told_what_is_expected(name):
     rest = ("labels.parquet",) if name == "score" else ()
     with pytest.raises(

@@ -257,10 +257,10 @@ def _released_statistic(
     details = {"components": len(basis.metric), "noise": grid.deviation}
     scale = 1.0
     if calibrate:
-        found = calibration.calibrate_head(
+        scale = calibration.calibrate_head(
             problem.x, problem.rows, basis, shape, bounds, grid.deviation, noise.kind
         )
-        scale, details = found.scale, details | {"scale": found.scale}
+        details |= {"scale": scale}
     return by_teacher(problem, scale * heads.margins(z, theta), details)
 
 

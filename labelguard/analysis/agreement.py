@@ -17,21 +17,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
 from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input
-from labelguard.learning.features import open_provider
 from labelguard.mechanisms.agreement import AgreementEstimate, estimate_with_gold
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import (
     SELF_SHARE,
     USEFUL,
-    Floats,
-    Items,
     bound_unit_share,
     check_pairs,
     clip_agreement,
@@ -86,11 +82,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("labels of one item", between)]
     by_gold = None
     if gold is not None:
-        item, side = read_items_and_sides(data, by_question=has_question_column(data))
-        flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
-        blocks = card["flip_probability"].get("blocks", ())
-        at, answer = _match_gold_labels(gold, data, item)
-        by_gold = estimate_with_gold(item[at], side[at], answer, flips[at], blocks)
+        by_gold = _estimate_by_gold(gold, data, card)
         notes += _estimate_notes("labels of gold items", by_gold)
     usable = clip_agreement(card, between)
     plan = None if usable is None else f"--agreement {usable:.2f}"
@@ -98,19 +90,27 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     return Agreement(card["release"], between, by_gold, plan, tuple(notes))
 
 
-def _match_gold_labels(gold: Path, release: Path, item: Items) -> tuple[NDArray[np.intp], Floats]:
-    """Return which labels are of gold items, and the side that gold prefers for each, ±1."""
+def _estimate_by_gold(gold: Path, data: Path, card: Mapping[str, Any]) -> AgreementEstimate | None:
+    """Estimate how often the labels of gold items are those that the file says."""
     check_pairs(gold)
-    by_question = has_question_column(release)
+    by_question = has_question_column(data)
     if by_question and not has_question_column(gold):
         raise LabelguardError(f"{gold} needs a column question, as the release has one")
-    keys, side = read_items_and_sides(gold, by_question=by_question)
+    keys, answers = read_items_and_sides(gold, by_question=by_question)
     keys, at, where = np.unique(keys, return_index=True, return_inverse=True)
-    if (side != side[at][where]).any():
+    if (answers != answers[at][where]).any():
         raise LabelguardError(f"{gold} has two answers to one pair; remove one of them")
+    item, side = read_items_and_sides(data, by_question=by_question)
+    flips = pl.read_parquet(escape_file_names(data))["flip_probability"].to_numpy()
     nearest = np.minimum(np.searchsorted(keys, item), len(keys) - 1)
-    labels = np.flatnonzero(keys[nearest] == item)
-    return labels, side[at][nearest[labels]]
+    of_gold = keys[nearest] == item
+    return estimate_with_gold(
+        item[of_gold],
+        side[of_gold],
+        answers[at][nearest[of_gold]],
+        flips[of_gold],
+        card["flip_probability"].get("blocks", ()),
+    )
 
 
 def _estimate_notes(labels: str, estimate: AgreementEstimate | None) -> list[str]:
@@ -173,13 +173,8 @@ def score(
     """
     path = resolve_release_directory(release)
     head = Head.load(path)
-    provider = open_provider(head.features, head.state)
-    if provider.identity() != head.identity:
-        raise LabelguardError(
-            f"the head in {path} was fitted on features {head.identity}; "
-            f"found {provider.identity()}"
-        )
     with contextlib.closing(open_executor(engine, workers, address)) as executor:
+        provider = head.load_provider(no_progress, Workers(executor))
         pairs = read_public_pairs(
             source,
             columns=add_labeler_column(columns, labeler_column),
@@ -191,7 +186,6 @@ def score(
             public_columns=(*_public_columns(path), *parse_public_columns(public_columns)),
             executor=executor,
         )
-        provider.set_progress(no_progress, Workers(executor))
         probability = head.predict_probability(provider(pairs.table))
     first = probability >= 0.5
     chosen, rejected = split_by_preference(pairs.table, np.arange(len(first)), first)

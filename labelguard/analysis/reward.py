@@ -82,7 +82,10 @@ def reward(
         >>> lg.reward(release).score(["Which is larger?"], ["The sun."]).shape
         (1,)
     """
-    directory, is_release = _locate_release_or_model(source, project)
+    directory = resolve_release_directory(source, project)
+    is_release = (directory / "card.json").is_file()
+    if not is_release and not (directory / "config.json").is_file():
+        raise LabelguardError(f"{directory} is neither a release nor a reward model")
     learned: tuple[LearnedRelease, ...]
     if is_release:
         verify_release_directory(directory)
@@ -103,15 +106,6 @@ def reward(
         near = _LabeledResponses(verify_release_directory(reference, project), None)
     distinct = tuple({one.sums: one for one in learned}.values())
     return ReleaseReward(directory.name, scorers, distinct, near)
-
-
-def _locate_release_or_model(source: Release | str | Path, project: Where) -> tuple[Path, bool]:
-    """Return a directory, and True if it is that of a release."""
-    directory = resolve_release_directory(source, project)
-    is_release = (directory / "card.json").is_file()
-    if not is_release and not (directory / "config.json").is_file():
-        raise LabelguardError(f"{directory} is neither a release nor a reward model")
-    return directory, is_release
 
 
 def _make_release_scorer(directory: Path) -> tuple[Scorer, PairFeatures | None]:
@@ -195,7 +189,10 @@ class ReleaseReward:
 
         Raises `ValueError` unless there are as many prompts as responses.
         """
-        keys = [_hash_texts(*texts) for texts in zip(prompts, responses, strict=True)]
+        keys = [
+            hashlib.sha256(json.dumps(texts).encode()).digest()
+            for texts in zip(prompts, responses, strict=True)
+        ]
         if len(self._known) > _REMEMBERED:
             self._known.clear()
         missing = {key: row for row, key in enumerate(keys) if key not in self._known}
@@ -253,10 +250,6 @@ class _LabeledResponses:
         # A feature that no labeled response has counts by the spread of the others.
         usual = deviation.max() or 1.0
         return provider, values.mean(axis=0), np.where(deviation > 0, deviation, usual)
-
-
-def _hash_texts(prompt: Content, response: Content) -> bytes:
-    return hashlib.sha256(json.dumps([prompt, response]).encode()).digest()
 
 
 def _make_text_table(prompts: Sequence[Content], responses: Sequence[Content]) -> pa.Table:

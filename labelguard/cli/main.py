@@ -14,7 +14,7 @@ import click
 
 import labelguard
 from labelguard import plugins, processes
-from labelguard.cli.account import account, audit
+from labelguard.cli.account import account
 from labelguard.cli.budget import budget
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
@@ -22,7 +22,7 @@ from labelguard.cli.plan import inspect, plan
 from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
-from labelguard.cli.release import agreement, demo, leaderboard, release, report, score
+from labelguard.cli.release import agreement, demo, release, report, score
 from labelguard.cli.terminal import (
     StopSignal,
     echo,
@@ -192,9 +192,9 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
 
 
 for command in (
-    *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
+    *(inspect, privatize, score, plan, policy, source, people, retrain),
     *(pull, ingest, connect),
-    *(budget, labeler, project, account, release, leaderboard, agreement, report),
+    *(budget, labeler, project, account, release, agreement, report),
 ):
     main.add_command(command)
 

@@ -1,4 +1,4 @@
-"""Releases and pages on them: `release`, `score`, `leaderboard`, `agreement`, `report`, `demo`."""
+"""Releases and pages on them: `release`, `score`, `agreement`, `report`, `demo`."""
 
 from __future__ import annotations
 
@@ -33,18 +33,15 @@ from labelguard.cli.terminal import (
     print_table,
     prints,
     show_progress,
-    wants_json,
 )
 from labelguard.options import RunOptions
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.analysis.agreement import Agreement, Scored
-    from labelguard.analysis.leaderboard import Leaderboard
     from labelguard.mechanisms.agreement import AgreementEstimate
     from labelguard.project.opening import Abandoned
     from labelguard.project.verification import FilesVerification
-    from labelguard.release.coefficients import Coefficients
     from labelguard.release.publication import Published
     from labelguard.report.demonstration import Demonstration
     from labelguard.report.overview import ReleaseLine
@@ -100,46 +97,23 @@ _LOSSES = {
 
 def _print_card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
+    from labelguard.release.mechanisms.reports import list_weight_cells
 
     loss = _LOSSES.get(value["train_with"], value["train_with"])
     facts = [*list_card_facts(value), *cards.list_forecast_facts(value), ("train with", loss)]
     print_facts([*facts, *format_bullet_facts("not protected", value["not_protected"])])
-
-
-def _print_card_or_head(value: Mapping[str, Any] | Coefficients) -> None:
-    _print_card(value) if isinstance(value, Mapping) else _print_head(value)
-
-
-def _print_head(value: Coefficients) -> None:
-    echo(f"{value.words}\n")
-    components = f"{pluralize(value.components, 'component')} of {value.column_count:,} columns"
-    facts = [("features", f"{value.features}, {components}")]
-    for one in value.groups:
-        columns = pluralize(one.columns, "column")
-        facts.append((f"  {one.group}", f"{one.share:z.0%} of the decision, {columns}"))
-    print_facts(facts)
-    if value.columns:
-        from labelguard.release.coefficients import COLUMNS, format_coefficient_rows
-
+    if cells := list_weight_cells(value):
         echo()
-        print_table(COLUMNS, format_coefficient_rows(value.columns), right=COLUMNS[1:])
-    print_bullets(value.notes)
+        print_table(("feature", "log-odds"), cells, right=["log-odds"])
 
 
 @release.command("show")
 @click.argument(
     "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_else_files
 )
-@click.option(
-    "--head",
-    is_flag=True,
-    help="Show what its teacher decides by: signed coefficients with intervals, of named columns.",
-)
-@prints(_print_card_or_head, project=True)
-def release_show(
-    release_id: str | None, head: bool, project: Path | None
-) -> Mapping[str, Any] | Coefficients:
-    """The card of one release, or what its teacher decides by; by default the newest.
+@prints(_print_card, project=True)
+def release_show(release_id: str | None, project: Path | None) -> Mapping[str, Any]:
+    """The card of one release, by default the newest.
 
     RELEASE may be a directory with a copy of a release, without its project.
 
@@ -149,13 +123,7 @@ def release_show(
     """
     from labelguard.release.writer import read_card
 
-    if not head:
-        return read_card(_find_release_directory(release_id, project))
-    from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
-
-    return summarize_coefficients(
-        load_summarized_head(_find_release_directory(release_id, project))
-    )
+    return read_card(_find_release_directory(release_id, project))
 
 
 def _find_release_directory(release: str | None, project: Path | None) -> Path:
@@ -268,49 +236,6 @@ def score(
     from labelguard.analysis.agreement import write_scores
 
     return write_scores(_find_release_directory(release, project), list(inputs), output, **options)
-
-
-def _print_leaderboard(value: Leaderboard) -> None:
-    from labelguard.analysis.leaderboard import COLUMNS, format_standings
-
-    for board in value.boards:
-        if len(value.boards) > 1:
-            echo(f"{board.title}:")
-        echo(f"{board.words}\n")
-        print_table(COLUMNS, format_standings(board), right=set(COLUMNS) - {"source"})
-    if value.alone:
-        echo(f"\nCompared with no other: {', '.join(value.alone)}")
-    print_bullets(value.notes)
-
-
-@click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")
-@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
-@click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
-@file_option("board.html", help="Also write it to FILE: .html, .md, .json, .png or .svg.")
-@prints(_print_leaderboard, project=True)
-def leaderboard(
-    release: str, stratum: str | None, output: Path | None, project: Path | None
-) -> Leaderboard:
-    """Rank the systems that wrote the responses, by the head of RELEASE.
-
-    RELEASE is an id, or a directory with a copy of a release, by --mechanism statistic with
-    --features source:COLUMN. Scores are in points of Elo, with intervals and ranks. It reads the
-    release alone, and charges nothing.
-
-    \b
-    Example:
-      labelguard leaderboard r0001
-      labelguard leaderboard r0001 -o board.html
-    """
-    from labelguard.analysis.leaderboard import leaderboard as rank_sources
-    from labelguard.report.page import write_leaderboard
-
-    path = _find_release_directory(release, project)
-    board = rank_sources(path, stratum)
-    if output is not None:
-        write_leaderboard(board, path.name, output)
-        echo(f"Leaderboard: {format_relative_path(str(output))}", err=wants_json())
-    return board
 
 
 def _format_estimate(estimate: AgreementEstimate) -> str:

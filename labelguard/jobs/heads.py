@@ -149,7 +149,6 @@ class HeadStep:
             coefficients=head.scale * coefficients,
             statistic=total,
             noise=noise,
-            summary=None if most else head.summary,  # it describes all windows
         )
         return head, facts | {"windows": len(windows)}
 

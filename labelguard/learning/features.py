@@ -72,20 +72,12 @@ class Group:
     """The columns `start` to `stop` of the features, which one part of a specification gives.
 
     `name` is that part as it was written; `names` says what each column is, if the part can tell.
-    `strata` are the strata of sources within which columns are, if there are any: the name of such
-    a column is its stratum, a colon and its source.
     """
 
     name: str
     start: int
     stop: int
     names: tuple[str, ...] | None
-    strata: tuple[str, ...] | None
-
-    @property
-    def has_sources(self) -> bool:
-        """Return True if the columns are of sources that wrote the responses."""
-        return self.name.partition(":")[0] == "source"
 
 
 def open_provider(spec: str, state: State | None = None) -> PairFeatures:
@@ -245,24 +237,11 @@ class PairFeatures:
         """
         ends = np.cumsum(self._scales_and_widths()[1]).tolist()
         return tuple(
-            Group(
-                name, start, stop, part.names() if hasattr(part, "names") else None, _strata(part)
-            )
+            Group(name, start, stop, part.names() if hasattr(part, "names") else None)
             for name, part, start, stop in zip(
                 self._names, self._parts, [0, *ends[:-1]], ends, strict=True
             )
         )
-
-    def has_known_sources(self, pairs: pa.Table) -> NDArray[np.bool_]:
-        """Return True for each pair (n,) in which no part meets a source that it does not know.
-
-        Public: all of it follows from columns of sources.
-        """
-        known = np.ones(pairs.num_rows, bool)
-        for part in self._parts:
-            if hasattr(part, "has_known_sources"):
-                known &= part.has_known_sources(pairs)
-        return known
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all parts' states, named `<part>.<name>`, with the `scale` and `width` of each."""
@@ -410,12 +389,6 @@ def fill(x: Features, rows: slice, columns: slice, part: Features) -> None:
     if part.shape[1] != width:
         raise InvalidLabels(f"features: expected {width} columns, found {part.shape[1]}")
     x[rows, columns] = part
-
-
-def _strata(part: Any) -> tuple[str, ...] | None:
-    """Return the strata of the columns of a part; None if there are none."""
-    strata = tuple(stratum for stratum, _ in getattr(part, "list_strata_and_names", tuple)())
-    return strata if any(strata) else None
 
 
 def length(options: str, state: State | None) -> FeatureProvider:

@@ -3,9 +3,7 @@
 A package adds a provider by an entry point in the group `labelguard.features`: a callable
 (options, state) → `FeatureProvider`, where `options` is the text after the colon and `state` what
 an earlier provider's `state()` returned, or None. A provider whose numbers have names says them in
-a method `names()`. One whose numbers are of sources says in `has_known_sources(pairs)` of which
-pairs it knows both, and in `list_strata_and_names()` the stratum and the source of each column.
-Neither `+` nor `,` can be part of an option.
+a method `names()`. Neither `+` nor `,` can be part of an option.
 """
 
 from __future__ import annotations

@@ -83,24 +83,6 @@ class SourceFeatures:
 
         Raises `LabelguardError` before `fit`, `InvalidLabels` for a missing column or name.
         """
-        place, indicators, known = self._look_up(pairs)
-        x: Features = indicators[place[: pairs.num_rows]]
-        x -= indicators[place[pairs.num_rows :]]
-        x[~_are_both_known(known[place])] = 0
-        return x
-
-    def has_known_sources(self, pairs: pa.Table) -> NDArray[np.bool_]:
-        """Return True where the sources of both sides, all parts of A+B, were in `fit`: shape (n,).
-
-        Public; raises as a call does.
-        """
-        place, _, known = self._look_up(pairs)
-        return _are_both_known(known[place])
-
-    def _look_up(self, pairs: pa.Table) -> tuple[NDArray[np.int64], Features, NDArray[np.bool_]]:
-        """Return the distinct sources: the number of each first and then each second side's (2n,),
-        their indicators (distinct, d), and whether each is known (distinct,).
-        """
         names = self._known_names()
         sides = self._read_side_sources(pairs)
         distinct = sides.unique()
@@ -115,7 +97,10 @@ class SourceFeatures:
         indicators: Features = np.zeros((len(distinct), len(names)), np.float32)
         at = parts["row"].to_numpy(), parts["place"].to_numpy()
         np.add.at(indicators, at, parts["share"].to_numpy())
-        return place.to_numpy().astype(np.int64), indicators, known
+        first, second = np.split(place.to_numpy(), 2)
+        x: Features = indicators[first] - indicators[second]
+        x[~(known[first] & known[second])] = 0
+        return x
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of names; {} before `fit`."""
@@ -129,18 +114,8 @@ class SourceFeatures:
 
     def names(self) -> tuple[str, ...]:
         """Return `gpt-4`, or with its stratum `de-en: gpt-4`; `LabelguardError` before `fit`."""
-        listed = self.list_strata_and_names()
-        return tuple(f"{stratum}: {name}" if self._by else name for stratum, name in listed)
-
-    def list_strata_and_names(self) -> tuple[tuple[str, str], ...]:
-        """Return the stratum ("" without) and the name of each column, for people to read.
-
-        Raises `LabelguardError` before `fit`.
-        """
         rows = self._known_names().rows()
-        return tuple(
-            (escape_controls(row[0]) if self._by else "", escape_controls(row[-1])) for row in rows
-        )
+        return tuple(": ".join(map(escape_controls, row)) for row in rows)
 
     def _known_names(self) -> pl.DataFrame:
         if self._known is None:
@@ -189,12 +164,6 @@ def _read_names(pairs: pa.Table, name: str) -> pl.Series:
     if missing:
         raise InvalidLabels(f"column {name}: {missing:,} of {len(column):,} pairs have no name")
     return column.cast(pl.String)
-
-
-def _are_both_known(known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return True for pairs (n,) of which both sides, first ones first (2n,), are known."""
-    first, second = np.split(known, 2)
-    return first & second
 
 
 def _pack_names(key: str, names: pl.Series) -> tuple[tuple[str, NDArray[Any]], ...]:

@@ -42,9 +42,6 @@ STEP_BITS = 30
 SLACK = 1 + 1e-9
 
 _MEDIAN = 0.5
-# Of `compute_source_bounds`: how far labels are from a coin's on average, by how much a typical
-# labeler's norm may be exceeded, and the noise that is accepted, in units of the labels' scatter.
-_PREFERENCE, _ROOM, _NOISE_SHARE = 0.45, 1.2, 2.0
 _CHUNK = 1 << 10  # rows at a time: stays in cache
 
 Floats = NDArray[np.float64]
@@ -155,26 +152,6 @@ def compute_unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
     """
     clip, weight = choose_clip_and_weights(_largest_norms(z, rows), _MEDIAN)
     return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
-
-
-def compute_source_bounds(
-    z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float
-) -> Bounds:
-    """Bounds for scores of sources: few labelers are clipped, as far as noise allows.
-
-    A clip at the norm without signal shortens labelers who agree with themselves, by how much they
-    do, which nobody knows: scores would be stretched or shrunk with it. The norm of one whose
-    labels are `_PREFERENCE` from a coin's is about √(b_u² + (`_PREFERENCE` D_u/2)²). That, with
-    some room, is the norm here, but no more than keeps the noise of a coordinate (of standard
-    deviation `noise` in units of Δ) within `_NOISE_SHARE` of what labels scatter by. All of it is
-    public; Δ = 2C as in `compute_bounds`, whose errors it raises.
-    """
-    least, most = compute_norms_of_random_labels(z, rows), _largest_norms(z, rows)
-    usual = np.minimum(_ROOM * np.hypot(least, _PREFERENCE * most), most)
-    labelers, components = np.count_nonzero(least), z.shape[1]
-    room = max(_NOISE_SHARE * math.sqrt(labelers / components) / (2 * noise), 1.0)
-    clip, weight = choose_clip_and_weights(np.clip(usual, least, room * least), clip_quantile)
-    return Bounds(clip, weight, 2 * clip)
 
 
 def _largest_norms(z: NDArray[np.float32], rows: Rows) -> Floats:

@@ -9,9 +9,6 @@ noise, ridge, fit), and c minimises the mean log loss of fresh simulated labeler
 Accuracy and order are those of c = 1; a probability says how often a fresh labeler who does not
 call a tie prefers that side.
 
-The same worlds tell the *design effect*: by how much labelers scatter more than independent labels
-do, since each has a taste of their own.
-
 Nothing here has an argument that could hold labels. The numbers are functions of public columns and
 a prior.
 """
@@ -43,22 +40,9 @@ AXES = 128
 _MOST_ROWS = 120_000
 _MOST_PAIRS = 20_000  # that principal axes are found from
 _PRECISION = 1e-3
-_TINY = np.finfo(np.float64).tiny
 
 Floats = NDArray[np.float64]
 Small = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """`scale` is c, by which the coefficients of a head are multiplied, to two digits.
-
-    `design_effect`, at least 1, is the variance of the clipped sum over labelers of one world,
-    beside that of independent labels, Σ w_u² share² σ'(c·xᵀθ) z zᵀ: a mean over components.
-    """
-
-    scale: float
-    design_effect: float
 
 
 def calibrate_head(
@@ -74,8 +58,8 @@ def calibrate_head(
     windows: float = 1.0,
     worlds: int = WORLDS,
     progress: Progress = no_progress,
-) -> Calibration:
-    """Return the scale and the design effect of one release, by simulation.
+) -> float:
+    """Return the scale c of one release, by simulation, to two digits.
 
     `x` (pairs, d) are public features; `rows`, `basis`, `shape` and `bounds` are the release's own,
     and `noise` the standard deviation of its noise for each component, in units of the statistic.
@@ -90,26 +74,11 @@ def calibrate_head(
     generator = np.random.default_rng([prior.seed, WORLDS])
     shocks = ReleasedNoise(kind, release.noise).draws(len(basis.metric), generator, worlds)
     simulated = []
-    for number, draw in enumerate(release.population(prior).draws(worlds, twins=True)):
+    for number, draw in enumerate(release.population(prior).draws(worlds)):
         progress("simulating calibration", number / worlds)
         simulated.append(release.simulate_world(draw, shocks[number]))
-    parts = ((getattr(one, name) for one in simulated) for name in ("margin", "gain", "strict"))
-    scale = find_best_scale(*(np.concatenate(list(part)) for part in parts))
-    effects = [release.estimate_design_effect(world, scale) for world in simulated]
-    return Calibration(round(scale, 2), round(max(1.0, float(np.mean(effects))), 2))
-
-
-@dataclass(frozen=True, eq=False)
-class _SimulatedWorld:
-    """The outcome of one world: margins of the pairs under its head, and what fresh labelers do.
-
-    `difference` (components,) is that of the clipped sums of two populations of labelers.
-    """
-
-    margin: Floats
-    gain: Floats
-    strict: Floats
-    difference: Floats
+    margin, gain, strict = map(np.concatenate, zip(*simulated, strict=True))
+    return round(find_best_scale(margin, gain, strict), 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,17 +149,6 @@ class _SimulatedRelease:
         return np.asarray((self.z * weight[:, None]).T @ self.z, np.float64)
 
     @cached_property
-    def square_weight(self) -> Floats:
-        """Σ w_u² share² of each pair, shape (pairs,)."""
-        squares = np.bincount(self.rows.pair, (self.weight * self.rows.row_weights()) ** 2)
-        return np.asarray(squares, np.float64)
-
-    @cached_property
-    def squared_coordinates(self) -> Small:
-        """z², shape (pairs, components)."""
-        return np.square(self.z)
-
-    @cached_property
     def pair_shares(self) -> Floats:
         """The share of all rows that each pair has."""
         return np.bincount(self.rows.pair) / len(self.rows)
@@ -201,23 +159,14 @@ class _SimulatedRelease:
         part = trials.sums_by_labeler(self.z, self.rows, factor)
         return np.asarray(clip_rows(part, self.clip).sum(axis=0))
 
-    def simulate_world(self, draw: Draw, shock: Floats) -> _SimulatedWorld:
-        """Return the head of one world."""
-        assert draw.twin is not None
-        total, other = self.clipped_sum(draw.half), self.clipped_sum(draw.twin)
+    def simulate_world(self, draw: Draw, shock: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return margins of the pairs under the head of one world, and what fresh labelers do."""
+        total = self.clipped_sum(draw.half)
         theta = fit_statistic(
             self.z, self.likelihood, total + shock, self.ridge, curvature=self.curvature
         )
         margin = (self.z @ theta.astype(np.float32)).astype(np.float64)
-        return _SimulatedWorld(
-            margin, self.pair_shares * draw.gain, self.pair_shares * draw.strict, total - other
-        )
-
-    def estimate_design_effect(self, world: _SimulatedWorld, scale: float) -> float:
-        """½ d²/V, a mean over components: 1 on average were the labels of a labeler independent."""
-        slope = 1 / (4 * np.cosh(scale * world.margin / 2) ** 2)
-        variance = (self.square_weight * slope).astype(np.float32) @ self.squared_coordinates
-        return float(np.mean(world.difference**2 / np.maximum(variance, _TINY))) / 2
+        return margin, self.pair_shares * draw.gain, self.pair_shares * draw.strict
 
 
 def find_best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:

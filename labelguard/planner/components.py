@@ -16,7 +16,7 @@ the same whatever the labels are, and it costs no privacy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -26,15 +26,12 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import ball, gaussian
 from labelguard.errors import InvalidLabels
-from labelguard.learning.features import Group
 from labelguard.learning.heads import square_sums
-from labelguard.learning.providers import default_features
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Shape, compute_spectrum, project
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import compute_margin_variance, guess_explained_share
-from labelguard.text import pluralize
 
 # The numbers of components to choose from: never one direction alone where there are more, since
 # labelers may care nothing for it.
@@ -140,60 +137,3 @@ def make_noise_chooser(epsilon: float, delta: float, releases: int = 1) -> Noise
         return balls if ball_wins else gaussians
 
     return choose_noise
-
-
-def has_room_for_sources(source_directions: int, components: int) -> bool:
-    """Return True if features of sources, and style, are best: the planned components hold all
-    directions of sources.
-
-    Of m sources a head learns m − 1 differences: the directions of the group `source`, fewer where
-    some were never compared with others, and within strata those of each. On held-out data of two
-    kinds, sources alone predict best where a release of so few labelers has room for all of these
-    directions, and worst where it has not: then they are one more group, of which the leading
-    directions are taken.
-    """
-    return source_directions <= components
-
-
-def describe_room_for_sources(
-    x: NDArray[np.float32], rows: Rows, groups: Sequence[Group], noises: Mapping[float, Noises]
-) -> tuple[str, ...]:
-    """Return what the rule says of an input at each ε, where its features have sources; else
-    nothing.
-
-    `x` is (pairs, d), with the columns of `groups`; `noises` are what each ε buys. The room is that
-    of a release on sources alone, whatever stands beside them here.
-    """
-    lines = []
-    for group in groups:
-        columns = x[:, group.start : group.stop]
-        if group.name.startswith("source:") and columns.any():
-            of_group = Directions.of_features(columns, rows)
-            room = {epsilon: of_group.best_component_count(of) for epsilon, of in noises.items()}
-            lines.append(_describe_room_for_group(group, count_directions(columns), room))
-    return tuple(lines)
-
-
-def count_directions(x: NDArray[np.float32]) -> int:
-    """Return how many directions differences of indicators have, (pairs, sources): as many as a
-    release of them could have components.
-    """
-    return compute_spectrum(x).rank if x.any() else 0
-
-
-def _describe_room_for_group(group: Group, count: int, planned: dict[float, int]) -> str:
-    fitting, other = list[str](), list[str]()
-    for epsilon, room in planned.items():
-        (fitting if has_room_for_sources(count, room) else other).append(f"{epsilon:g}")
-    rooms = (
-        f"{group.name} has {pluralize(count, 'direction')}; "
-        "a release on sources alone has room for "
-        f"{', '.join(f'{room} at ε = {epsilon:g}' for epsilon, room in planned.items())}"
-    )
-    ways = []
-    if fitting:
-        ways.append(f"sources and style at ε = {', '.join(fitting)}: --features style+{group.name}")
-    if other:
-        beside = f"{default_features()}+{group.name}"
-        ways.append(f"sources beside others at ε = {', '.join(other)}: --features {beside}")
-    return f"{rooms}; best take {'; '.join(ways)}"

@@ -25,7 +25,7 @@ from labelguard.learning.features import (
 )
 from labelguard.learning.providers import default_features
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import advice, components, tuning
+from labelguard.planner import advice, tuning
 from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Worth
 from labelguard.planner.outcomes import Forecast, find_best_excluding_uls, find_best_including_uls
 from labelguard.planner.prior import Prior
@@ -160,9 +160,6 @@ def plan(
         )
         for epsilon, forecast in good.items()
     )
-    noises = {
-        epsilon: components.make_noise_chooser(epsilon, delta, periods) for epsilon in budgets
-    }
     worth = _UNKNOWN_WORTH
     if provider:
         quickly = partial(setting, growth=False, draws=_FEW_DRAWS, progress=progress)
@@ -181,11 +178,6 @@ def plan(
         worth=worth,
         notes=(
             *left_out,
-            *(
-                components.describe_room_for_sources(x, rows, provider.groups(), noises)
-                if provider
-                else ()
-            ),
             *advice.suggest_improvements(recommended, good, units, unit),
         ),
     )

@@ -102,14 +102,12 @@ class Draw:
     """One simulated world.
 
     `half` (n,) is the label of each row less ½, 0 for a tie. `gain` and `strict` (pairs,) are what
-    a fresh labeler does: E[label − ½] and P(no tie). `twin` (n,), where it was asked for, is what
-    other labelers of the same world would have labeled in place of these.
+    a fresh labeler does: E[label − ½] and P(no tie).
     """
 
     half: NDArray[np.float32]
     gain: Floats
     strict: Floats
-    twin: NDArray[np.float32] | None = None
 
 
 def compute_margin_variance(explained: Range) -> float:
@@ -136,17 +134,16 @@ class Population:
         self._counts = np.bincount(rows.pair, minlength=len(z)).astype(np.float64)
         self._explained = prior.explained or guess_explained_share(z)
 
-    def draws(self, number: int, skip: int = 0, twins: bool = False) -> Iterator[Draw]:
+    def draws(self, number: int, skip: int = 0) -> Iterator[Draw]:
         """Simulated worlds but for the first few.
 
-        Each has a random stream of its own, so that a world is the same however many there are, and
-        whether or not it has `twins`.
+        Each has a random stream of its own, so that a world is the same however many there are.
         """
         streams = np.random.SeedSequence(self._prior.seed).spawn(number)
         for index, stream in enumerate(streams[skip:], skip):
-            yield self._draw(index, np.random.default_rng(stream), twins)
+            yield self._draw(index, np.random.default_rng(stream))
 
-    def _draw(self, world: int, rng: np.random.Generator, twins: bool) -> Draw:
+    def _draw(self, world: int, rng: np.random.Generator) -> Draw:
         rows = self._rows
         agreement, explained, tie_rate = self._prior.describe_world(world, self._explained)
         axes = len(self._variances)
@@ -167,20 +164,15 @@ class Population:
         strict = 1 - tie_probability(fresh, ties)
         gain = strict * np.tanh(fresh / 2) / 2
 
-        def draw_labels() -> NDArray[np.float32]:
-            taste = rng.standard_normal((rows.units, _TASTES))
-            gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
-            half = _simulate_labels(scale * gap, ties, rng)
-            if not rows.choices or rows.size is None:
-                return half
+        taste = rng.standard_normal((rows.units, _TASTES))
+        gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
+        half = _simulate_labels(scale * gap, ties, rng)
+        if rows.choices and rows.size is not None:
             # Of the pairs of a choice those tell something that hold the chosen one, 2 of K; given
             # that, which of the two it is has the odds of a comparison.
-            return np.where(rng.random(len(half)) < 2 / rows.size, half, 0)
-
-        half = draw_labels()
-        twin = draw_labels() if twins else None
+            half = np.where(rng.random(len(half)) < 2 / rows.size, half, 0)
         weights = _WEIGHTS / _WEIGHTS.sum()
-        return Draw(half, gain @ weights, strict @ weights, twin)
+        return Draw(half, gain @ weights, strict @ weights)
 
     def _scale_to_unit(self, values: NDArray[np.float32]) -> Floats:
         """Columns scaled to mean square 1 over rows."""

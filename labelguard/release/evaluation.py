@@ -27,11 +27,10 @@ from labelguard.keys.prf import Split
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.noise import ReleasedNoise, bound_quantile
+from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, bound_quantile
 from labelguard.project.opening import OpenProject
 from labelguard.release import head
 from labelguard.release.head import WINDOW, Coordinates, Head, Window
-from labelguard.release.head_summary import pack_noises, unpack_noises
 from labelguard.release.mechanisms.options import EvaluationOptions
 from labelguard.release.mechanisms.statistic import (
     build_statistic_card,
@@ -157,7 +156,7 @@ class Evaluation:
         """Return the file that `load` reads."""
         named = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
         return arrays.pack_arrays(
-            {**self.coordinates.arrays(), **named, **pack_noises(self.noises)}
+            {**self.coordinates.arrays(), **named, **_pack_noises(self.noises)}
         )
 
     @classmethod
@@ -167,7 +166,7 @@ class Evaluation:
             named = arrays.load_arrays(release / FILE)
             public = (named[name] for name in _PUBLIC)
             return cls(
-                Coordinates.from_arrays(named), named["statistic"], unpack_noises(named), *public
+                Coordinates.from_arrays(named), named["statistic"], _unpack_noises(named), *public
             )
         except FileNotFoundError:
             raise ProjectError(
@@ -176,6 +175,30 @@ class Evaluation:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, LabelguardError):
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
+
+
+def _pack_noises(noises: Sequence[ReleasedNoise]) -> dict[str, NDArray[Any]]:
+    """Return the noise of every window as named arrays; `_unpack_noises` is the inverse."""
+    return {
+        "kinds": np.array([noise.kind for noise in noises], np.str_),
+        "least": np.array([noise.least for noise in noises], np.int64),
+        "deviations": np.array([noise.deviation for noise in noises]),
+    }
+
+
+def _unpack_noises(arrays: Mapping[str, NDArray[Any]]) -> tuple[ReleasedNoise, ...]:
+    """Invert `_pack_noises`; `KeyError`, `TypeError` or `ValueError` for anything else."""
+    columns = [arrays[name] for name in ("kinds", "deviations", "least")]
+    if any(column.ndim != 1 for column in columns) or not len(columns[0]):
+        raise ValueError("noise is not listed")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    noises = tuple(ReleasedNoise(*row) for row in rows)
+    for noise in noises:
+        if noise.kind not in ("gaussian", "ball") or type(noise.least) is not int:
+            raise ValueError("noise of a kind that is not known")
+        if not (0 <= noise.deviation < np.inf and 1 <= noise.least <= DIMENSION_LIMIT):
+            raise ValueError("noise of a size that cannot be")
+    return noises
 
 
 def load_coordinates(directory: Path) -> Coordinates:
@@ -280,7 +303,9 @@ class HeldOut(Mechanism[Design]):
     ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if map_path is not None and (window := draw_window(context, prepared, map_path)):
-            window.save(map_path / WINDOW)
+            assert prepared.bounds
+            bound = statistic.bound_sampling_covariance(prepared.z, prepared.rows, prepared.bounds)
+            replace(window, sampling=bound).save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Write the sum of all windows to a file, and return it with its card."""

@@ -24,7 +24,6 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import compute_noise_aware_ridge
-from labelguard.release.head_summary import HeadSummary, check_numbers
 from labelguard.storage import arrays
 from labelguard.storage.executor import Workers
 from labelguard.text import Progress
@@ -143,17 +142,10 @@ class Window:
     `kind`, in `least` dimensions or more (see `mechanisms.noise`). `z` (pairs, components) and
     `weight` (pairs,) are the pairs' coordinates and weights in the likelihood. `sampling`
     (components, components) bounds what labels beside the noise scatter by
-    (see `mechanisms.statistic.bound_sampling_covariance`); `square_weight` (pairs,) is what they
-    scatter by if they are independent, 4 Var(Σ) = Σ square_weight z zᵀ at margin 0; `radius` is
-    √(Σ C² over labelers), which clipped parts scatter by at most.
+    (see `mechanisms.statistic.bound_sampling_covariance`).
 
-    Of features with sources, `edges` (edges, 3) tell which two sources met and how often, and
-    who compared what: `row_pair` and `row_unit` (n,), `row_size` of rankings, `unit_weight`
-    (units,). Units are numbers that mean nothing elsewhere.
-
-    `scale` and `design_effect` are those of the head of the sum up to this window (see
-    `planner.calibration`); 1 where nothing learns from it. `unknown` is in how many comparisons a
-    source is that the sum's first window did not know.
+    `scale` is that of the head of the sum up to this window (see `planner.calibration`); 1 where
+    nothing learns from it.
     """
 
     statistic: Floats
@@ -165,16 +157,7 @@ class Window:
     sampling: Floats | None = None
     kind: NoiseKind = "gaussian"
     least: int = 1
-    square_weight: Floats | None = None
-    radius: float = math.inf
-    edges: NDArray[np.int64] | None = None
-    row_pair: NDArray[np.int32] | None = None
-    row_unit: NDArray[np.int32] | None = None
-    row_size: NDArray[np.int64] | None = None
-    unit_weight: Floats | None = None
     scale: float = 1.0
-    design_effect: float = 1.0
-    unknown: int = 0
 
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
@@ -186,11 +169,10 @@ class Window:
         """Invert `save`; `ProjectError` for anything else."""
         try:
             values: dict[str, Any] = dict(arrays.load_arrays(path))
-            for name in ("noise", "clip", "sensitivity", "radius", "scale", "design_effect"):
+            for name in ("noise", "clip", "sensitivity", "scale"):
                 values[name] = float(values[name])
-            for name in ("least", "unknown"):
-                values[name] = int(values[name])
-            return cls(**(values | {"kind": str(values["kind"])}))
+            kind, least = str(values["kind"]), int(values["least"])
+            return cls(**(values | {"kind": kind, "least": least}))
         except (OSError, ValueError, KeyError, TypeError):
             raise ProjectError(f"{path} is damaged; restore it from a backup") from None
 
@@ -201,15 +183,13 @@ class Head(Coordinates):
 
     `statistic` is the noisy statistic it was fitted from, if it was, with its `noise`. `scale` is
     what the fitted coefficients were multiplied by, so that probabilities mean what they say (see
-    `planner.calibration`): those here hold it already. `summary` says what its columns are and how
-    sure its coefficients, where that is known.
+    `planner.calibration`): those here hold it already.
     """
 
     coefficients: Floats
     statistic: Floats | None = None
     noise: float = math.nan
     scale: float = 1.0
-    summary: HeadSummary | None = None
 
     def predict_log_odds(self, x: NDArray[np.float32]) -> Floats:
         """Return log-odds that the first side of each pair is preferred, shape (pairs,)."""
@@ -228,7 +208,6 @@ class Head(Coordinates):
                 "statistic": np.zeros(0) if self.statistic is None else self.statistic,
                 "noise": np.array(self.noise),
                 "scale": np.array(self.scale),
-                **(self.summary.arrays() if self.summary else {}),
             }
         )
 
@@ -249,7 +228,6 @@ class Head(Coordinates):
                 statistic=check_numbers(statistic, (components,)) if statistic.size else None,
                 noise=float(named["noise"]),
                 scale=scale,
-                summary=HeadSummary.from_arrays(named, columns, components),
             )
         except FileNotFoundError:
             raise ProjectError(
@@ -257,6 +235,15 @@ class Head(Coordinates):
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
+
+
+def check_numbers(values: NDArray[Any], shape: tuple[int, ...]) -> Floats:
+    """Return an array of finite numbers of this shape; `TypeError` or `ValueError` otherwise."""
+    if values.dtype.kind != "f" or values.shape != shape:
+        raise ValueError(f"expected numbers of shape {shape}, found {values.shape}")
+    if not np.isfinite(values).all():
+        raise ValueError("a number is not finite")
+    return np.asarray(values, np.float64)
 
 
 def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, Floats, float]:

@@ -69,7 +69,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure: bars over names, lines over numbers, or points beside names, one below the other.
+    """A figure: bars over names, or lines over numbers.
 
     Its numbers are a table, too.
     """
@@ -79,8 +79,8 @@ class Chart:
     # what is to be seen in it, in a sentence, for who does not see it
     message: str
     # how it is drawn
-    kind: Literal["bars", "lines", "points"]
-    # names of bars or points, or places along lines
+    kind: Literal["bars", "lines"]
+    # names of bars, or places along lines
     x: tuple[str, ...] | tuple[float, ...]
     # what stands along it
     x_label: str

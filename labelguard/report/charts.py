@@ -43,8 +43,6 @@ _LETTERS = 8
 _SHORT = 14
 _HATCHES = ("", "///", "...", "xxx")
 _DASHES = ("-", "--", "-.", ":")
-# Inches that a point and its name take.
-_LINE = 0.32
 _MARKERS = ("o", "s", "^", "D")
 
 
@@ -74,14 +72,12 @@ def draw_svg_or_png(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -
     }
     with rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # letters that the measuring font lacks
-        # Points stand one below the other, and take as much room as they are many.
-        high = 1.1 + _LINE * len(chart.x) if chart.kind == "points" else size[1]
-        figure = Figure(figsize=(size[0], high), layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         figure.patch.set_facecolor(LIGHT.background)
         axes = figure.subplots()
         axes.set_facecolor(LIGHT.background)
-        {"bars": _draw_bars, "lines": _draw_lines, "points": _draw_points}[chart.kind](axes, chart)
+        {"bars": _draw_bars, "lines": _draw_lines}[chart.kind](axes, chart)
         _label_axes_and_legend(axes, chart, size)
         buffer = io.BytesIO()
         unsaid = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
@@ -133,28 +129,6 @@ def _draw_bars(axes: Axes, chart: Chart) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def _draw_points(axes: Axes, chart: Chart) -> None:
-    """The first is above; what is in a series alone has its color and its mark."""
-    for number, one in enumerate(chart.series):
-        places = [p for p, value in enumerate(one.values) if value is not None]
-        ends = np.array(_measure_error_bars(one))[:, places] if one.low else None
-        axes.errorbar(
-            [one.values[p] or 0.0 for p in places],
-            [-p for p in places],
-            xerr=ends,
-            fmt=_MARKERS[number],
-            color=LIGHT.series[number],
-            markersize=6,
-            capsize=3,
-            linewidth=1.6,
-            label=escape_controls(one.name),
-        )
-    axes.set_yticks(
-        [-p for p in range(len(chart.x))], [escape_controls(str(name)) for name in chart.x]
-    )
-    axes.set_ylim(0.6 - len(chart.x), 0.6)
-
-
 def _measure_error_bars(one: Series) -> Any:
     if not one.low:
         return None
@@ -187,11 +161,10 @@ def _draw_lines(axes: Axes, chart: Chart) -> None:
 def _label_axes_and_legend(axes: Axes, chart: Chart, size: tuple[float, float]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-    beside = chart.kind == "points"
-    axes.set_xlabel(escape_controls(chart.y_label if beside else chart.x_label))
-    axes.set_ylabel("" if beside else escape_controls(chart.y_label))
+    axes.set_xlabel(escape_controls(chart.x_label))
+    axes.set_ylabel(escape_controls(chart.y_label))
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="x" if beside else "y", color=LIGHT.grid, linewidth=0.8)
+    axes.grid(axis="y", color=LIGHT.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     for mark in chart.marks:
@@ -201,13 +174,12 @@ def _label_axes_and_legend(axes: Axes, chart: Chart, size: tuple[float, float]) 
     whole = all(float(v).is_integer() for one in chart.series for v in one.values if v is not None)
     if chart.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    elif whole and not beside:
+    elif whole:
         axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     if chart.kind == "lines":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    if not beside:
-        axes.margins(y=0.12)
+    axes.margins(y=0.12)
     named = len(axes.get_legend_handles_labels()[1])
     if named > 1:
         columns = named if size == WIDE else 1

@@ -1,4 +1,4 @@
-"""`report` and leaderboards: sections in order, written as a page, Markdown, JSON or a picture."""
+"""`report`: sections in order, written as a page, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from labelguard import clock
 from labelguard._version import __version__
-from labelguard.analysis.leaderboard import COLUMNS, MEAN, Board, Leaderboard, format_standings
 from labelguard.budget import events
 from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
 from labelguard.project.opening import Where
 from labelguard.project.verification import Verification
-from labelguard.release.sections import Chart, Mark, Section, Series, Table, load_card_sections
-from labelguard.report import charts, figures, sections
+from labelguard.release.sections import Section, load_card_sections
+from labelguard.report import figures, sections
 from labelguard.report.facts import ReportFacts, verify_project
 from labelguard.report.render import FORMS, Report, fill_words
 from labelguard.storage.files import check_output_file, write_atomically
 from labelguard.text import format_budget, pluralize
 
 Format: TypeAlias = Literal["html", "md", "json"]
-_PICTURES = ("png", "svg")
 
 
 @dataclass(frozen=True)
@@ -161,70 +158,3 @@ def _make_ids_unique(parts: Iterable[Section]) -> tuple[Section, ...]:
         suffix = f"-{counts[plain]}" if counts[plain] > 1 else ""
         unique.append(replace(part, id=plain + suffix))
     return tuple(unique)
-
-
-def write_leaderboard(leaderboard: Leaderboard, release: str, output: Path) -> None:
-    """Write a leaderboard to a file, which is replaced; its name says in which form.
-
-    Raises `LabelguardError` if it cannot be written, for a name of no known form, and for a
-    picture of several boards.
-    """
-    form = output.suffix.removeprefix(".").lower()
-    if form not in (*FORMS, *_PICTURES):
-        names = ", .".join((*FORMS, *_PICTURES))
-        raise LabelguardError(f"expected -o with a name that ends in .{names}; found {output.name}")
-    check_output_file(output, "board.html")
-    if form in FORMS:
-        data = FORMS[form](_build_leaderboard(leaderboard, release)).encode()
-    elif len(leaderboard.boards) == 1:
-        data = charts.draw_svg_or_png(_chart_board(leaderboard.boards[0]), form)
-    else:
-        raise LabelguardError(
-            f"a picture shows one board, and there are {len(leaderboard.boards)}; name one with "
-            "--stratum, or write a page"
-        )
-    write_atomically(output, data)
-
-
-def _build_leaderboard(leaderboard: Leaderboard, release: str) -> Report:
-    """Return the leaderboard of a release as a report, a section for each board."""
-    parts = [
-        Section(
-            f"board-{number}",
-            f"Leaderboard: {board.title}",
-            (board.words,),
-            Table(f"Standings, {board.title}", COLUMNS, tuple(format_standings(board))),
-            _chart_board(board),
-        )
-        for number, board in enumerate(leaderboard.boards, 1)
-    ]
-    if leaderboard.alone:
-        parts.append(fill_words("alone", sources=leaderboard.alone))
-    parts.append(fill_words("reading", notes=leaderboard.notes))
-    summary = (
-        ("release", release),
-        ("sources", f"{sum(len(board.standings) for board in leaderboard.boards):,}"),
-        ("boards", f"{len(leaderboard.boards):,}"),
-        ("intervals", f"{leaderboard.level:.0%}"),
-    )
-    title = f"Leaderboard of release {release}"
-    return Report(title, clock.now(), __version__, True, summary, tuple(parts))
-
-
-def _chart_board(board: Board) -> Chart:
-    """Return scores with their intervals, by rank, then by name."""
-    standings = board.standings
-    columns = (
-        tuple(round(getattr(standing, name), 1) for standing in standings)
-        for name in ("score", "low", "high")
-    )
-    return Chart(
-        f"Scores, {board.title}",
-        f"{pluralize(len(standings), 'source')}, by rank, then by name. {board.words}",
-        "points",
-        tuple(standing.source for standing in standings),
-        "source",
-        "points of Elo, with 95% intervals",
-        (Series("score", *columns),),
-        (Mark("x", MEAN, ""),),
-    )

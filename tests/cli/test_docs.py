@@ -20,14 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.arenas import SOURCES, arena
 from support.commands import FIRST
 from support.hooks import serving
 from support.pages import ROOT, script
 from support.terms import unexplained
 from support.tools import connected, deliver
 
-import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.ledger.ledger import Ledger
 from labelguard.project.opening import OpenProject
@@ -42,7 +40,7 @@ OF_TOOLS = ("connect", "hook", "ingest", "pull", "serve")
 OF_MODELS = ("align", "train")
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
-STAGES = {"privatize": "new", "leaderboard": "new"}
+STAGES = {"privatize": "new"}
 STAGES |= dict.fromkeys(("align", "score"), "head")
 
 
@@ -187,11 +185,6 @@ def _groups():
     Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
 
 
-def _arena():
-    """A release of comparisons of systems."""
-    lg.privatize(arena(10), project=find(Path()), **SOURCES)
-
-
 def _tool(here, patch):
     """A connector `label-studio` to a tool with answers, and what its hook was told of one more."""
     project, desk = connected(find(here), here, patch, name="label-studio")
@@ -246,7 +239,6 @@ PREPARED = {
     ("policy", "drop"): _policy,
     ("policy", "show"): _policy,
     ("policy", "groups"): _groups,
-    ("leaderboard",): _arena,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crash_release,
     ("train", "dpo"): _base,

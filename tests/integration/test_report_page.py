@@ -11,19 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.arenas import SOURCES, arena
 from support.preferences import STATISTIC
 from support.times import simulate_time
 
 import labelguard as lg
 from labelguard import clock
-from labelguard.analysis.leaderboard import leaderboard
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
-from labelguard.report.page import write_leaderboard, write_report
+from labelguard.report.page import write_report
 from labelguard.simulation import simulate
 
 pytestmark = pytest.mark.browser
@@ -67,12 +65,9 @@ def pages(tmp_path_factory):
         write_report(here / "full.html", project=project)
         write_report(here / "release.html", made.id, project)
         write_report(here / "empty.html", project=empty)
-        board = lg.init(here / "arena", max_epsilon=1e6)
-        systems = lg.privatize(arena(10), project=board, **SOURCES)
-        write_leaderboard(leaderboard(systems.path), systems.id, here / "board.html")
         (made.path / "data.parquet").write_bytes(b"")
         write_report(here / "broken.html", project=project)
-    names = ("full", "release", "empty", "broken", "board")
+    names = ("full", "release", "empty", "broken")
     return {name: here / f"{name}.html" for name in names}
 
 
@@ -100,7 +95,7 @@ def visit(browser, path, said, **options):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["full", "release", "empty", "broken", "board"])
+@pytest.mark.parametrize("name", ["full", "release", "empty", "broken"])
 def test_it_opens_without_a_word_and_asks_for_nothing(browser, pages, name, mode, width):
     said: list[str] = []
     size = {"width": width, "height": 900}
@@ -110,7 +105,7 @@ def test_it_opens_without_a_word_and_asks_for_nothing(browser, pages, name, mode
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     loaded = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
     drawn = page.evaluate(loaded)
-    assert all(drawn) and len(drawn) >= {"empty": 0, "board": 1}.get(name, 4)
+    assert all(drawn) and len(drawn) >= (0 if name == "empty" else 4)
     wanted = "dark" if mode == "dark" else "light"
     background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 29)"}[wanted]
@@ -118,7 +113,7 @@ def test_it_opens_without_a_word_and_asks_for_nothing(browser, pages, name, mode
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["full", "empty", "broken", "board"])
+@pytest.mark.parametrize("name", ["full", "empty", "broken"])
 def test_axe_finds_nothing_to_object_to(browser, pages, name, mode):
     if not AXE.exists():
         pytest.skip("axe-core is not there (make test-browser fetches it)")

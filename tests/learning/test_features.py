@@ -293,10 +293,10 @@ def test_groups_say_what_each_column_is(bert):
     provider = fitted(spec, table)
     style = tuple(one.name for one in FUNCTIONS)
     expected = (
-        Group("columns:a,b", 0, 2, ("a", "b"), None),
-        Group(f"hf:{bert}", 2, 34, None, None),
-        Group("length", 34, 35, ("length",), None),
-        Group("style", 35, 35 + len(style), style, None),
+        Group("columns:a,b", 0, 2, ("a", "b")),
+        Group(f"hf:{bert}", 2, 34, None),
+        Group("length", 34, 35, ("length",)),
+        Group("style", 35, 35 + len(style), style),
     )
     assert provider.groups() == expected
     assert open_provider(spec, provider.state()).groups() == expected

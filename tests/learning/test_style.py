@@ -145,31 +145,23 @@ def test_a_pair_with_a_source_that_was_not_there_is_zero_on_both_sides():
     provider = fitted(pairs(["a"], ["b"]))
     later = pairs(["new", "a", "a+new", "a+b", "b"], ["b", "newer", "b", "a", "a"])
     assert provider(later).tolist() == [[0, 0], [0, 0], [0, 0], [-0.5, 0.5], [-1, 1]]
-    assert provider.has_known_sources(later).tolist() == [False, False, False, True, True]
-    assert provider(pairs([], [])).shape == (0, 2) and provider.has_known_sources(
-        pairs([], [])
-    ).shape == (0,)
+    assert provider(pairs([], [])).shape == (0, 2)
 
 
 def test_a_source_of_another_stratum_is_not_known():
     provider = fitted(pairs(["a", "a"], ["b", "c"], ["de", "en"]), "language")
     later = pairs(["a", "a", "a"], ["b", "b", "b"], ["de", "en", "fr"])
     assert provider(later).any(axis=1).tolist() == [True, False, False]
-    assert provider.has_known_sources(later).tolist() == [True, False, False]
 
 
-def test_features_beside_sources_say_which_pairs_are_known():
+def test_features_beside_sources_are_those_of_all_pairs():
     texts = {"prompt": ["p", "p"], "first": ["one", "other"], "second": ["three", "fo"]}
     table = pa.table(texts | {"source_model_first": ["a", "b"], "source_model_second": ["b", "a"]})
     provider = open_provider("length+source:model")
     provider.fit(table)
     later = table.set_column(3, "source_model_first", pa.array(["new", "b"]))
-    assert provider.has_known_sources(later).tolist() == [False, True]
     length, source = provider(later)[:, 0], provider(later)[:, 1:]
     assert length.all() and source.any(axis=1).tolist() == [False, True]
-    plain = open_provider("length")
-    plain.fit(table)
-    assert plain.has_known_sources(later).all()
 
 
 def test_an_output_of_several_sources_counts_a_share_for_each():
@@ -205,14 +197,12 @@ def test_a_text_is_no_name_and_one_long_name_costs_itself_alone():
     assert sum(array.nbytes for array in state.values()) <= 400 * 12 + 256 * 3 + 8
 
 
-def test_names_are_told_in_one_line_with_their_strata_apart():
+def test_names_are_told_in_one_line_after_their_strata():
     table = pairs(["a: b", "x\ny"], ["c", "c"], ["de: en", "de"])
     provider = fitted(table, "language")
-    expected = (("de", "c"), ("de", "x\\ny"), ("de: en", "a: b"), ("de: en", "c"))
-    assert provider.list_strata_and_names() == expected
-    assert provider.names() == tuple(f"{stratum}: {name}" for stratum, name in expected)
+    assert provider.names() == ("de: c", "de: x\\ny", "de: en: a: b", "de: en: c")
     assert provider(table).any(axis=1).all()
-    assert fitted(table).list_strata_and_names() == (("", "a: b"), ("", "c"), ("", "x\\ny"))
+    assert fitted(table).names() == ("a: b", "c", "x\\ny")
 
 
 def states():

@@ -6,10 +6,11 @@ are fixed, so that a test fails at random only when the stream changes.
 
 Noise is rounded exactly, at whatever precision that takes, and comes from its nonce alone.
 
-A statistical test accepts what happens unless it has a probability below FALSE_FAILURE under the
-claim; all nonces are fixed.
+Quantiles along a direction are exact for the ball, and those of normal noise would not do. Where a
+count of draws is tested, five standard errors are allowed, and seeds are fixed.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -28,6 +29,8 @@ from labelguard.mechanisms.noise import (
     Noise,
     NoiseKind,
     NoiseStream,
+    ReleasedNoise,
+    bound_quantile,
     draw_noise,
     noise_of_price,
 )
@@ -337,3 +340,94 @@ def test_other_arguments_out_of_range_are_refused(kind):
             draw_noise(kind, 1, count, stream())
     with pytest.raises(TypeError):
         draw_noise(kind, 2.5, 1, stream())  # type: ignore[arg-type]
+
+
+# --- quantiles along a direction ------------------------------------------------------------------
+
+DRAWS = 400_000
+BELL = float(stats.norm.isf(0.01))
+
+
+def ball(deviation=1.0, least=1):
+    return ReleasedNoise("ball", deviation, least)
+
+
+def along(direction, noises, variance):
+    """N(0, variance) + Σ cᵀY, shape (DRAWS,)."""
+    c, rng = np.array(direction), np.random.default_rng(len(direction))
+    total = math.sqrt(variance) * rng.standard_normal(DRAWS)
+    for one in noises:
+        total += one.draws(len(c), rng, DRAWS) @ c
+    return total
+
+
+def excess(values, t, probability):
+    """By how many standard errors more of the values exceed t than should."""
+    error = math.sqrt(probability * (1 - probability) / len(values))
+    return (float(np.mean(values > t)) - probability) / error
+
+
+def test_in_one_dimension_it_is_laplace_noise():
+    for probability in (0.4, 0.1, 0.05, 0.01, 1e-4, 1e-8):
+        exact = math.log(1 / (2 * probability)) / math.sqrt(2)
+        assert exact <= bound_quantile(probability, 0.0, [ball()], 1.0, 1) <= 1.01 * exact
+    t = 2.326348 / math.sqrt(1 / 2)  # in scales
+    assert math.exp(-t) / 2 == pytest.approx(0.0187, abs=1e-4)
+
+
+def test_without_ball_noise_it_is_normal():
+    noises = [ReleasedNoise("gaussian", 3.0), ReleasedNoise("gaussian", 1.0)]
+    assert bound_quantile(0.05, 4.0, noises, 2.0, 7) == pytest.approx(
+        1.644854 * math.sqrt(44), rel=1e-6
+    )
+    assert bound_quantile(0.5, 4.0, [ball()], 2.0, 7) == 0
+    assert bound_quantile(0.05, 4.0, [ball()], 0.0, 7) == pytest.approx(1.644854 * 2, rel=1e-6)
+    with pytest.raises(ValueError, match="probability"):
+        bound_quantile(0.6, 1.0, [], 1.0, 1)
+
+
+@pytest.mark.parametrize("variance", [0.0, 0.5])
+@pytest.mark.parametrize("dimensions", [1, 2, 4, 16])
+def test_noise_along_a_direction_exceeds_it_as_often_as_it_says(dimensions, variance):
+    direction = np.linspace(1, 2, dimensions)
+    values = along(direction.tolist(), [ball()], variance)
+    for probability in (0.05, 0.01, 0.001):
+        t = bound_quantile(
+            probability, variance, [ball()], float(np.linalg.norm(direction)), dimensions
+        )
+        assert excess(values, 0.99 * t, probability) > -5  # less than 1 % too large
+        assert excess(values, t, probability) < 5
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 4])
+def test_a_normal_quantile_is_exceeded_too_often(dimensions):
+    """The negative control: .0187 in place of .01 for one dimension."""
+    values = along([1.0] + [0.0] * (dimensions - 1), [ball()], 0.0)
+    assert excess(values, BELL, 0.01) > 20
+    if dimensions == 1:
+        assert np.mean(values > BELL) == pytest.approx(0.0187, abs=0.001)
+
+
+@pytest.mark.slow
+def test_the_mechanism_draws_noise_of_this_law():
+    """Its own sampler, three coordinates of noise in five dimensions: 30,000 draws."""
+    source, unit, released = NoiseStream(bytes(32)), 2**20, Noise("ball", 1.0, 5)
+    drawn = np.array([draw_noise("ball", unit, 5, source)[:3] for _ in range(30_000)], float) / unit
+    known = ball(released.deviation(3), 5)
+    c = np.array([0.6, 0.0, -0.8])
+    for probability in (0.05, 0.01):
+        t = bound_quantile(probability, 0.0, [known], 1.0, 3)
+        assert abs(excess(drawn @ c, t, probability)) < 5
+        assert excess(drawn @ c, 0.7 * t, probability) > 5  # noise 30 % off is found out
+
+
+def test_windows_of_several_scales_and_kinds_are_never_underrated():
+    noises = [ball(1.0), ball(0.3), ReleasedNoise("gaussian", 0.5)]
+    values = along([0.6, 0.8], noises, 0.2)
+    for probability in (0.05, 0.01):
+        t = bound_quantile(probability, 0.2, noises, 1.0, 2)
+        assert excess(values, t, probability) < 5
+        assert excess(values, 0.85 * t, probability) > 5  # nor by much too large
+    equal = [ball(1.0), ball(1.0)]
+    values = along([0.6, 0.8], equal, 0.0)
+    assert abs(excess(values, bound_quantile(0.01, 0.0, equal, 1.0, 2), 0.01)) < 5

@@ -77,7 +77,7 @@ def calibration_error(scale, found):
 
 def test_probabilities_of_a_scaled_head_mean_what_they_say():
     release = Release(asked())
-    scale = release.calibrated().scale
+    scale = release.calibrated()
     found = worlds(release, seed=7)
     raw, scaled = calibration_error(1.0, found), calibration_error(scale, found)
     assert raw > 0.06  # the negative control: as it is fitted a head is too timid
@@ -87,7 +87,7 @@ def test_probabilities_of_a_scaled_head_mean_what_they_say():
 
 def test_ball_noise_of_the_same_deviation_needs_about_the_same_scale():
     release = Release(asked())
-    one, other = (release.calibrated(kind=kind).scale for kind in ("gaussian", "ball"))
+    one, other = (release.calibrated(kind=kind) for kind in ("gaussian", "ball"))
     assert one == pytest.approx(other, abs=0.35)
     assert one != other
 
@@ -104,8 +104,7 @@ def test_the_order_of_rows_changes_nothing():
 def test_a_scale_neither_turns_a_head_round_nor_explodes():
     release = Release(asked())
     loud = release.calibrated(noise=300 * release.noise)
-    assert calibration.SMALLEST <= loud.scale <= calibration.LARGEST
-    assert loud.design_effect >= 1
+    assert calibration.SMALLEST <= loud <= calibration.LARGEST
     margin, gain, strict = np.ones(4), np.full(4, 0.2), np.ones(4)
     assert calibration.find_best_scale(margin, -gain, strict) == calibration.SMALLEST
     assert calibration.find_best_scale(margin, gain, 0.4 * strict) == calibration.LARGEST
@@ -128,7 +127,7 @@ def test_noise_makes_heads_too_bold_where_labelers_are_few(kind):
     """The less labelers agree and the smaller ε is, the more of a margin is noise."""
     priors = [replace(PRIOR, agreement=one) for one in (0.55, 0.65, 0.8)]
     by_epsilon = [
-        [few(epsilon).calibrated(kind=kind, prior=prior, worlds=15).scale for prior in priors]
+        [few(epsilon).calibrated(kind=kind, prior=prior, worlds=15) for prior in priors]
         for epsilon in (0.5, 1.0)
     ]
     smaller, larger = map(np.array, by_epsilon)
@@ -141,7 +140,7 @@ def test_a_scale_of_at_least_one_would_leave_bold_heads_bold():
     """Sure of .70 where .55 are right, in worlds of another seed: what a bound of 1 did."""
     prior = replace(PRIOR, agreement=0.6)
     release = few(0.5)
-    scale = release.calibrated(prior=prior).scale
+    scale = release.calibrated(prior=prior)
     found = worlds(release, seed=7, prior=prior)
     bound, scaled = calibration_error(1.0, found), calibration_error(scale, found)
     assert scale < 0.5
@@ -153,16 +152,16 @@ def test_a_window_that_stands_for_two_is_like_twice_the_labelers():
     rows = asked()
     twice = Rows(np.tile(rows.pair, 2), np.concatenate([rows.unit, rows.unit + 60]), 120)
     one, both = Release(rows), Release(twice)
-    stands = one.calibrated(noise=both.noise, windows=2.0, worlds=24).scale
-    assert stands == pytest.approx(both.calibrated(worlds=24).scale, abs=0.15)
-    assert abs(one.calibrated(noise=both.noise * 2, worlds=24).scale - stands) > 0.15
+    stands = one.calibrated(noise=both.noise, windows=2.0, worlds=24)
+    assert stands == pytest.approx(both.calibrated(worlds=24), abs=0.15)
+    assert abs(one.calibrated(noise=both.noise * 2, worlds=24) - stands) > 0.15
 
 
 def test_some_of_many_labelers_stand_for_all(monkeypatch):
     release = Release(asked(labelers=240))
-    whole = release.calibrated(worlds=30).scale
+    whole = release.calibrated(worlds=30)
     monkeypatch.setattr(calibration, "_MOST_ROWS", 3000)
-    assert release.calibrated(worlds=30).scale == pytest.approx(whole, abs=0.2)
+    assert release.calibrated(worlds=30) == pytest.approx(whole, abs=0.2)
 
 
 def test_choices_of_two_are_comparisons():
@@ -193,14 +192,5 @@ def test_a_head_of_choices_is_scaled_by_its_pairs():
     gap = (utility[:, one] - utility[:, other]).reshape(-1)
     margin, right = z @ theta, 1 / (1 + np.exp(-gap))
     found = [(margin, right - 0.5, np.ones(len(margin)))]
-    scale = calibrate_head(x, rows, axes, shape, bounds, 0.0, prior=PRIOR, worlds=WORLDS).scale
+    scale = calibrate_head(x, rows, axes, shape, bounds, 0.0, prior=PRIOR, worlds=WORLDS)
     assert calibration_error(scale, found) < 0.7 * calibration_error(1.0, found)
-
-
-def test_labelers_with_tastes_of_their_own_scatter_more_than_independent_labels():
-    wide, short = Release(asked(labelers=30, each=200)), Release(asked(labelers=300, each=2))
-    for release in (wide, short):  # the clip hides what it cuts
-        release.bounds = replace(release.bounds, clip=100 * release.bounds.clip)
-    prior = Prior(0.6, explained=(0.5, 0.5), tie_rate=(0.0, 0.0))
-    assert wide.calibrated(prior=prior, worlds=30).design_effect > 1.4
-    assert short.calibrated(prior=prior, worlds=30).design_effect < 1.2

@@ -29,6 +29,7 @@ from labelguard.release.drawn import DrawnRelease
 from labelguard.release.evaluation import FILE, Evaluation
 from labelguard.release.head import Head
 from labelguard.report import overview
+from labelguard.storage import arrays
 
 RAW = survey(labelers=60)
 
@@ -171,7 +172,7 @@ def test_other_coordinates_begin_anew(project, teacher, tmp_path):
     head = Head.load(teacher.path)
     turned = Basis(head.basis.projection[:, :1], head.basis.metric[:1])
     flat = np.asarray(turned.projection @ np.ones(1))
-    other = replace(head, basis=turned, coefficients=flat, statistic=None, summary=None)
+    other = replace(head, basis=turned, coefficients=flat, statistic=None)
     (tmp_path / "head.npz").write_bytes(other.to_bytes())
     with pytest.raises(PolicyError, match=f"than evaluation {first.id}.*leave --head out.*--again"):
         lg.privatize(survey(labelers=60, seed=2), project=project, head=tmp_path, **EVALUATION)
@@ -243,9 +244,13 @@ def test_there_is_nothing_to_load_train_on_or_score_by(project, teacher, tmp_pat
             refuses()
     with pytest.raises(ProjectError, match="holds no evaluation"):
         Evaluation.load(teacher.path)
-    (output / FILE).write_bytes(b"something else")
-    with pytest.raises(ProjectError, match="is damaged"):
-        Evaluation.load(output)
+    found = arrays.load_arrays(output / FILE)
+    wrong = {"kinds": np.array(["laplace"]), "least": np.array([10**9])}
+    damages = [arrays.pack_arrays({**found, name: wrong[name]}) for name in wrong]
+    for damaged in (b"something else", *damages):
+        (output / FILE).write_bytes(damaged)
+        with pytest.raises(ProjectError, match="is damaged"):
+            Evaluation.load(output)
     assert overview.verify_releases(None, project).ok
 
 
@@ -262,7 +267,7 @@ def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
         basis = replace(basis, metric=np.full_like(basis.metric, np.nan))
     else:
         coefficients = np.full_like(coefficients, np.nan)
-    made = replace(head, basis=basis, coefficients=coefficients, statistic=None, summary=None)
+    made = replace(head, basis=basis, coefficients=coefficients, statistic=None)
     (tmp_path / "head.npz").write_bytes(made.to_bytes())
     before = spent(project)
     with pytest.raises(ProjectError, match="is damaged"):

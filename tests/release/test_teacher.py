@@ -12,11 +12,18 @@ from support.preferences import notes, spent
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.errors import InvalidLabels, LabelguardError, LedgerError, PolicyError
+from labelguard.errors import (
+    InvalidLabels,
+    LabelguardError,
+    LedgerError,
+    PolicyError,
+    ProjectError,
+)
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
-from labelguard.release.head import WINDOW, Head, Window
+from labelguard.release.head import FILE, WINDOW, Head, Window
 from labelguard.report import overview
+from labelguard.storage import arrays
 
 CEILING = 1e6
 
@@ -55,15 +62,28 @@ def test_every_row_of_the_input_comes_out_with_the_teachers_probability(release)
     assert "privatized" not in card and "labels were" not in card
 
 
-def test_the_card_and_the_head_are_shown_in_the_same_words(project, release):
-    card, head = (
-        run("release", "show", *flags, project=project).stdout for flags in ((), ("--head",))
-    )
-    [features] = re.findall(r"^features +(.+)$", card, re.MULTILINE)
-    assert f"{features} of 2 columns" in head and "2 components" in features
-    shares = re.findall(r"\S+% of the decision", card)
-    assert shares and shares == re.findall(r"\S+% of the decision", head)
-    assert "directions" not in head and "of it" not in head
+def test_the_card_lists_the_weights_of_named_features_largest_first(project, release):
+    pairs, weights = survey().unique("prompt"), release.card["head"]["weights"]
+    gaps = [pairs[f"{name}_a"] - pairs[f"{name}_b"] for name in ("score", "length")]
+    square = np.mean(np.square(gaps), axis=1)
+    log_odds = Head.load(release.path).coefficients * np.sqrt(square / square.sum())
+    expected = dict(zip(("score", "length"), log_odds.tolist(), strict=True))
+    assert {one["feature"]: one["log_odds"] for one in weights} == pytest.approx(expected)
+    assert abs(weights[0]["log_odds"]) >= abs(weights[1]["log_odds"])
+    shown = run("release", "show", project=project).stdout
+    for one in weights:
+        assert re.search(rf"(?m)^{one['feature']} +\{one['log_odds']:+.3f}$", shown), shown
+
+
+@pytest.mark.parametrize(
+    "damage", [{"scale": np.array(np.nan)}, {"scale": None}, {"coefficients": np.zeros(1)}]
+)
+def test_a_damaged_head_is_refused(release, tmp_path, damage):
+    changed = arrays.load_arrays(release.path / FILE) | damage
+    kept = {name: values for name, values in changed.items() if values is not None}
+    (tmp_path / FILE).write_bytes(arrays.pack_arrays(kept))
+    with pytest.raises(ProjectError, match="damaged"):
+        Head.load(tmp_path)
 
 
 def test_a_labeler_pays_one_place_however_many_labels_they_gave(project):

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 import labelguard as lg
 from labelguard.accounting.account import LabelNoise, RunNoise, StatisticNoise
-from labelguard.analysis.leaderboard import Leaderboard
 from labelguard.planner.advice import PlanResult
 from labelguard.project.policy_facts import Activation, PolicyDetails, PolicyLine
 from labelguard.report.inspection import Inspection
@@ -83,8 +82,6 @@ def load_release(release: lg.Release) -> None:
     arrow: pa.Table = lg.load(release.path, "arrow")
     frames: list[Any] = [lg.load(release, "pandas"), lg.load(release, "datasets"), arrow]
     assert_type(lg.score(release, frames), pl.DataFrame)
-    assert_type(lg.leaderboard(release), Leaderboard)
-    assert_type(lg.leaderboard("release", stratum="en"), Leaderboard)
 
 
 def projects() -> None:

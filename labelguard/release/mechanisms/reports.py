@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from labelguard.release.coefficients import COLUMNS, Coefficient, format_coefficient_rows
 from labelguard.release.sections import (
     Chart,
     Mark,
@@ -62,10 +61,14 @@ def _build_flips_section(card: Card, differ: str) -> Section:
 def describe_statistic(card: Card) -> Iterator[Section]:
     """Yield the noise of a statistic, and what the head decides by."""
     yield _build_statistic_section(card, "statistic", is_held_out=False)
-    if "head" in card:
-        head = card["head"]
-        cells = format_coefficient_rows(Coefficient(**column) for column in head["columns"])
-        yield fill_section(_load_template(), "head", table=cells, headings=COLUMNS, **head)
+    if cells := list_weight_cells(card):
+        yield fill_section(_load_template(), "head", table=cells)
+
+
+def list_weight_cells(card: Card) -> list[tuple[str, str]]:
+    """Return the weights of a teacher's named features, as cells of a table."""
+    weights = card.get("head", {}).get("weights", ())
+    return [(one["feature"], f"{one['log_odds']:+z.3f}") for one in weights]
 
 
 def describe_evaluation(card: Card) -> Iterator[Section]:

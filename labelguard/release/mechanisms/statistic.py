@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.keys import keyring
 from labelguard.keys.prf import Split
 from labelguard.learning.columns import parse_feature_columns
+from labelguard.learning.heads import square_sums
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
@@ -28,9 +29,7 @@ from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.project import private_map
 from labelguard.release import card, selection
-from labelguard.release.coefficients import summarize_coefficients
 from labelguard.release.head import WINDOW, Head, Window, fit, load_windows_of_sum
-from labelguard.release.mechanisms import statistic_summary
 from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.mechanisms.statistic_design import (
     Design,
@@ -48,8 +47,8 @@ from labelguard.storage.buckets import check_seen
 from labelguard.storage.portions import SharedArray
 from labelguard.text import LABEL_TIE
 
-if TYPE_CHECKING:
-    from labelguard.planner.calibration import Calibration
+# Named columns of a head that its card lists.
+_MOST_COLUMNS = 40
 
 
 class Teacher(Mechanism[Design]):
@@ -83,8 +82,8 @@ class Teacher(Mechanism[Design]):
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if map_path is not None and (window := draw_window(context, prepared, map_path)):
             before = list_windows_of_sum(context, prepared.first, self.part)
-            calibration = calibrate_head_of_sum(context, prepared, window, before)
-            replace(window, **vars(calibration)).save(map_path / WINDOW)
+            scale = calibrate_head_of_sum(context, prepared, window, before)
+            replace(window, scale=scale).save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
@@ -102,24 +101,29 @@ class Teacher(Mechanism[Design]):
             total,
             noise,
             scale,
-            statistic_summary.describe_head(
-                provider.groups(),
-                design.x,
-                summed,
-                design.shape,
-                design.basis,
-                scale * coefficients,
-                scale=scale,
-                design_effect=summed[-1].design_effect,
-            ),
         )
         write_pair_labels(context, design.plan, design.pairs, head.predict_probability(design.x))
         card = build_statistic_card(context, design, grant, summed, self.options.features)
         card["statistic"] |= {"probability_scale": scale}
-        coefficients_of_head = asdict(summarize_coefficients(head))
-        card |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of_head}
+        about = {"features": self.options.features, "weights": list_named_weights(head, design)}
+        card |= {"kind": "teacher", "train_with": "soft", "head": about}
         finished = Finished(card, ((context.staged, context.outcomes),))
         return add_head_and_labels(finished, context, head, provider, design.pairs)
+
+
+def list_named_weights(head: Head, design: Design) -> list[dict[str, Any]]:
+    """Return the weights of named columns: the log-odds of a typical difference, largest first.
+
+    A difference is typical that is the column's root mean square over the release's pairs.
+    """
+    typical = np.sqrt(square_sums(design.x, np.ones(len(design.x))) / len(design.x))
+    named: list[dict[str, Any]] = [
+        {"feature": name, "log_odds": float(head.coefficients[column] * typical[column])}
+        for group in design.provider.groups()
+        for column, name in enumerate(group.names or (), group.start)
+        if typical[column]
+    ]
+    return sorted(named, key=lambda one: -abs(one["log_odds"]))[:_MOST_COLUMNS]
 
 
 _ACCOUNTING = {
@@ -165,8 +169,8 @@ def _recover_released_noise(window: Window) -> Noise:
 
 def calibrate_head_of_sum(
     context: ReleaseContext, design: Design, window: Window, before: Sequence[Window]
-) -> Calibration:
-    """Calibrate the head of the sum that `window` joins, by simulation on public columns.
+) -> float:
+    """Return the scale of the head of the sum that `window` joins, simulated on public columns.
 
     It stands for all windows of the sum, those `before` it and itself. It is kept with the window,
     since a release that is finished later finds none of its labels new.
@@ -243,15 +247,6 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
         design.bounds.sensitivity,
         kind=design.grid.kind,
         least=design.grid.least,
-        **statistic_summary.compute_window_fields(
-            design.x,
-            design.z,
-            design.rows,
-            design.bounds,
-            used,
-            design.provider.groups(),
-            design.provider.has_known_sources(design.pairs.table),
-        ),
     )
 
 

@@ -189,7 +189,7 @@ def design_window(
         noise,
         rows,
         z,
-        _compute_bounds(z, rows, shape, provider, noise) if len(rows) else None,
+        statistic.compute_bounds(z, rows, shape.clip_quantile) if len(rows) else None,
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -200,16 +200,6 @@ def design_window(
         first=first_release,
         agreement=options.agreement or find_agreement_in_releases(context.opened),
     )
-
-
-def _compute_bounds(
-    z: NDArray[np.float32], rows: Rows, shape: Shape, provider: PairFeatures, noise: Noise
-) -> Bounds:
-    """Return the bounds of a window: on sources alone those for scores, which a clip distorts."""
-    if not all(group.has_sources for group in provider.groups()):
-        return statistic.compute_bounds(z, rows, shape.clip_quantile)
-    deviation = noise.deviation(z.shape[1])
-    return statistic.compute_source_bounds(z, rows, shape.clip_quantile, deviation)
 
 
 def load_head_to_join(

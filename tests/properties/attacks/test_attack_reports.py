@@ -11,17 +11,16 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 from support import world
-from support.arenas import arena
 from support.copies import copy_project
 from support.preferences import STATISTIC
 from support.times import simulate_time
 
 import labelguard as lg
-from labelguard.analysis.leaderboard import leaderboard
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release import head
@@ -86,9 +85,9 @@ def test_their_difference_does_not_tell_the_label_between_them(options, tmp_path
 
 # An attack on what follows from a noisy statistic: does any of it look at labels once more?
 #
-# Coefficients, their errors, scores of systems, shares, the scale of probabilities and every label
-# of the teacher are functions of the noisy sum and of public columns. With the sum held fixed, all
-# that leaves the project is the same, whatever the labels are and however the file is sorted.
+# Coefficients, weights, the scale of probabilities and every label of the teacher are functions of
+# the noisy sum and of public columns. With the sum held fixed, all that leaves the project is the
+# same, whatever the labels are and however the file is sorted.
 
 
 OPTIONS: dict[str, Any] = {
@@ -96,7 +95,34 @@ OPTIONS: dict[str, Any] = {
     "features": "length+source:model,by=language",
     "public_columns": ["language", "model"],
 }
-FIRST = arena(judges=24, labels=12)
+
+
+SYSTEMS = ("alpha", "beta", "gamma", "delta", "epsilon")
+
+
+def compare_systems():
+    """24 judges compare pairs of five systems on some of 40 questions in two languages."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(5, size=288)
+    second = (first + rng.integers(1, 5, size=288)) % 5
+    question = rng.integers(40, size=288)
+    sides = {
+        f"{what}_{side}": [words.format(SYSTEMS[s], q) for s, q in zip(by, question, strict=True)]
+        for side, by in (("a", first), ("b", second))
+        for what, words in (("response", "{} on {}"), ("model", "{}"))
+    }
+    return pl.DataFrame(
+        {
+            "labeler_id": [f"judge-{row // 12}" for row in range(288)],
+            "prompt": [f"question {q}" for q in question.tolist()],
+            "language": ["de" if q % 2 else "en" for q in question.tolist()],
+            "label": (rng.random(288) < 1 / (1 + np.exp(first - second))).astype(float),
+            **sides,
+        }
+    )
+
+
+FIRST = compare_systems()
 
 
 def labels(name):
@@ -115,8 +141,8 @@ def published_by(name, empty, here):
     copy_project(empty, here)
     made = lg.privatize(labels(name), project=here, epsilon=1, delta=1e-5, **OPTIONS)
     rows = lg.load(made, "polars").sort("prompt", "chosen", "rejected", "item_id").write_ndjson()
-    card = {**made.card["statistic"], **made.card["head"]}
-    return (made.path / head.FILE).read_bytes(), rows, str(card), leaderboard(made.path)
+    card = made.card["statistic"], made.card["head"]
+    return (made.path / head.FILE).read_bytes(), rows, str(card)
 
 
 def publish_copies(tmp_path, *names):

@@ -24,7 +24,6 @@ from support.preferences import STATISTIC, TABLE
 
 import labelguard
 import labelguard as lg
-from labelguard.analysis.leaderboard import Board, Leaderboard, Standing
 from labelguard.cli.main import main
 from labelguard.project.project import Project
 
@@ -207,15 +206,7 @@ def results(tmp_path_factory):
         release,
         replace(release, card={**release.card, "mechanism": EVIL}, notes=(EVIL,) * 30),
         lg.policies.show(project=project),
-        _board(),
     ]
-
-
-def _board():
-    """A leaderboard of sources with hostile names."""
-    one = Standing(EVIL, 1, 1, 1000.0, 990.0, 1010.0, 20.0, 10)
-    board = Board(EVIL, (one,) * 30, EVIL)
-    return Leaderboard("source:model", 0.95, 1000.0, (board,) * 30, (EVIL,), (EVIL,))
 
 
 def test_a_card_of_hostile_data_is_text_in_a_frame(results):

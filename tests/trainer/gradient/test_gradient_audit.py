@@ -21,12 +21,10 @@ from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, threshold
 from scipy.stats import binom
-from support import world
-from support.guesses import epsilon_of_guesses
+from support import bounds, world
+from support.bounds import FALSE_ALARM, epsilon_of_guesses
 
 from labelguard.accounting import subsampled
-from labelguard.analysis import audit_bounds as bounds
-from labelguard.analysis.audit_bounds import FALSE_ALARM
 from labelguard.mechanisms.statistic import Rows
 
 CLAIM, DELTA = 1.0, 1e-9

@@ -20,12 +20,12 @@ import torch
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, train
 from labelguard_trainer.gradient.model import ModelProblem
 from labelguard_trainer.records.stages import RecordStage
+from support import bounds
+from support.bounds import FALSE_ALARM
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from labelguard.accounting import zero_out
-from labelguard.analysis import audit_bounds as bounds
-from labelguard.analysis.audit_bounds import FALSE_ALARM
 from labelguard.keys import keyring
 
 CLAIM, DELTA = 1.0, 1e-4
