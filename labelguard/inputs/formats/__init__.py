@@ -28,7 +28,6 @@ from labelguard.inputs.formats.pairs import (
     TRANSCRIPTS,
     refuse_thumbs,
 )
-from labelguard.inputs.formats.potato import POTATO
 from labelguard.inputs.formats.scores import HELPSTEER, SCORES, ULTRAFEEDBACK
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.readers import InputFile, identifier
@@ -37,7 +36,7 @@ from labelguard.text import AUTO_FORMAT
 
 __all__ = ["FORMATS", "FormattedFile", "apply_format"]
 
-_TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
+_TOOLS = (ARGILLA, LABEL_STUDIO)
 _PLAIN = (ALPACA, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 _SETS = (ULTRAFEEDBACK, *_PLAIN)
 # Every format by name. The first that recognises a file is taken, in this order, of those that

@@ -53,11 +53,6 @@ def label_studio_row(number, labeler):
     return texts(number) | {"annotator": labeler, "annotation_id": number, "lead_time": 1}
 
 
-def potato_row(number, labeler):
-    """A row of Potato's CSV, but for its schemas."""
-    return texts(number) | {"instance_id": number, "user_id": labeler}
-
-
 @pytest.mark.quick("pref-label_studio_row-beside0", "quality-label_studio_row-beside1")
 @pytest.mark.parametrize(
     ("key", "row", "beside"),
@@ -65,8 +60,6 @@ def potato_row(number, labeler):
         ("pref", label_studio_row, {}),
         ("quality", label_studio_row, {"pref": "left"}),
         ("Pref", label_studio_row, {}),
-        ("pref.selection", potato_row, {}),
-        ("conf.likert", potato_row, {"pref.selection": "A"}),
     ],
 )
 def test_directories_named_by_answers_of_an_export_are_refused_without_saying_one(
@@ -93,8 +86,9 @@ def test_directories_named_by_labels_are_refused_before_a_file_is_opened(key, st
 
 @pytest.mark.parametrize("key", ["split", "date"])
 def test_directories_named_by_what_nobody_was_asked_are_read(key, staged, tmp_path):
-    as_csv([potato_row(1, "u") | {"pref.selection": "A"}], tmp_path / f"in/{key}=x/x.csv")
-    assert len(staged(tmp_path / "in", split=None).labels) == 1
+    row = label_studio_row(1, "u") | {"pref": "left"}
+    as_csv([row], tmp_path / f"in/{key}=x/x.csv")
+    assert len(staged(tmp_path / "in", question="pref").labels) == 1
 
 
 def write_task(number, labeler, answer):
@@ -122,16 +116,6 @@ def write_record(number, labeler, answer):
     return {"external_id": f"e{number}", "fields": texts(number), "responses": [response]}
 
 
-def write_line(number, labeler, answer):
-    """A line of Potato's JSONL."""
-    return potato_row(number, labeler) | {"labels": {"q": {"selection": "A"}} if answer else {}}
-
-
-def in_a_column(number, labeler, answer):
-    """A line of Potato's table, written as JSON without what is blank."""
-    return potato_row(number, labeler) | ({"q.selection": "A"} if answer else {})
-
-
 def in_a_tag(number, labeler, answer):
     """A row of Label Studio's JSON_MIN, which has no member for what is blank."""
     return label_studio_row(number, labeler) | ({"q": "left"} if answer else {})
@@ -153,14 +137,12 @@ BLANKS: dict[str, tuple[Callable[[int, str, Any], Row], Row]] = {
     "Label Studio": (write_task, {"question": "q", "columns": SIDES}),
     "JSON_MIN": (in_a_tag, {"question": "q"}),
     "Argilla": (write_record, {"question": "q"}),
-    "Potato": (write_line, {"question": "q"}),
-    "Potato's columns": (in_a_column, {"question": "q"}),
     "choices": (chosen, {}),
     "choices, named": (chosen_or_silent, {"format": "choices"}),
 }
 
 
-@pytest.mark.quick("Label Studio-beside others", "Potato-alone")
+@pytest.mark.quick("Label Studio-beside others", "Argilla-alone")
 @pytest.mark.parametrize("alone", [False, True], ids=["beside others", "alone"])
 @pytest.mark.parametrize("name", BLANKS)
 def test_blanks_that_are_ties_do_not_tell_whether_a_labeler_answered_anything(
@@ -178,7 +160,7 @@ def test_blanks_that_are_ties_do_not_tell_whether_a_labeler_answered_anything(
 
 
 @pytest.mark.quick("Label Studio")
-@pytest.mark.parametrize("name", ["Label Studio", "JSON_MIN", "Argilla", "Potato"])
+@pytest.mark.parametrize("name", ["Label Studio", "JSON_MIN", "Argilla"])
 def test_where_blanks_are_ties_a_question_is_named_whatever_was_answered(name, staged, tmp_path):
     row, _ = BLANKS[name]
     path = tmp_path / "x.jsonl"
@@ -200,9 +182,6 @@ def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(st
 ANSWERED = {
     "JSON_MIN": (label_studio_row(1, "u") | {"pref": "left", "quality": "good"}, "pref", "quality"),
     "the control tag": (label_studio_row(1, "u") | {"pref_id": "left"}, "pref_id", "pref_id"),
-    "Potato": (potato_row(1, "u") | {"q.selection": "A", "conf.likert": "5"}, "q", "conf.likert"),
-    "the schema": (potato_row(1, "u") | {"q.selection": "A"}, "q", "q.selection"),
-    "labels": (write_line(1, "u", True), "q", "labels"),
     "Argilla": (
         texts(1)
         | {"q.responses": ["response_a"], "q.responses.users": ["u"], "z.responses": ["x"]}
@@ -213,7 +192,7 @@ ANSWERED = {
 }
 
 
-@pytest.mark.quick("JSON_MIN-item_id", "Potato-item_id", "labels-item_id")
+@pytest.mark.quick("JSON_MIN-item_id", "Argilla-item_id")
 @pytest.mark.parametrize("role", ["item_id", "ranking_id"])
 @pytest.mark.parametrize("name", ANSWERED)
 def test_answers_of_an_export_are_nothing_else_too(name, role, staged, tmp_path):

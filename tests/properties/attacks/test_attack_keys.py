@@ -79,13 +79,6 @@ def answer_question(export, name):
     return export
 
 
-def answer_schema(name):
-    """Potato: the first labeler answers one schema more."""
-    rows = exports.potato_jsonl(ROWS)
-    rows[0]["labels"][name] = {"selection": "A"}
-    return rows
-
-
 CASES: dict[str, tuple[Callable[[], Export], dict[str, Any]]] = {
     "another control tag": (lambda: with_tag(from_name=MARK), {}),
     "no such control tag": (lambda: with_tag(from_name=MARK), {"question": MARK[:-1] + "?"}),
@@ -104,8 +97,6 @@ CASES: dict[str, tuple[Callable[[], Export], dict[str, Any]]] = {
         lambda: answer_question(exports.argilla_records(ROWS), MARK),
         {"question": "*-r"},
     ),
-    "another schema": (lambda: answer_schema(MARK), {}),
-    "no such schema": (lambda: answer_schema(MARK), {"question": MARK[:-1] + "?"}),
 }
 
 
@@ -157,14 +148,8 @@ def question(value):
     return records
 
 
-def schema(value):
-    rows = exports.potato_jsonl(ROWS)
-    rows[0]["labels"][exports.NAME] = {"selection": value}
-    return rows
-
-
 @pytest.mark.quick("pairwise")
-@pytest.mark.parametrize("tool", [pairwise, choices, rating, ranker, question, schema])
+@pytest.mark.parametrize("tool", [pairwise, choices, rating, ranker, question])
 def test_what_an_account_answers_changes_nothing_but_its_own_label(tool, tmp_path):
     found = []
     for number, value in enumerate(("left", *HOSTILE)):
