@@ -28,8 +28,8 @@ FORECAST_ASSUMPTION = (
 AUTO_FORMAT = "auto"
 # The formats of inputs that have a name (`labelguard.inputs.formats`).
 FORMAT_NAMES = (
-    *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
-    *("alpaca", "argilla", "label-studio"),
+    *("pairs", "rankings", "choices", "scores", "hh-rlhf", "helpsteer", "arena"),
+    *("argilla", "label-studio"),
 )
 
 # Called with what is being done and, where it is known, the share of it that is done.

@@ -193,7 +193,6 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(sha
 CORRUPT: list[Any] = [None, "rubbish", [1], {"x": [2]}, float("nan")]
 TELLING = {
     "scores": ("score_a", "score_b"),
-    "binarized": ("score_chosen", "score_rejected"),
     "helpsteer": ("overall_preference", "individual_preference"),
     "helpsteer2": ("preference_strength", "preference_statement"),
     "arena": ("winner",),
@@ -361,19 +360,7 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
     assert read_public_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 
-def test_an_instruction_is_the_prompt_and_its_input_is_below_it(tmp_path):
-    texts = {"instruction": "Add up.", "chosen": "It is 5.", "rejected": "It is 6."}
-    for given, prompt in ((None, "Add up."), ("", "Add up."), ("2 + 3", "Add up.\n2 + 3")):
-        row = {"labeler_id": "w", **texts, "input": given}
-        for columns in ({}, {"prompt": "instruction"}):
-            table = read_public_pairs(as_jsonl([row], tmp_path / "a.jsonl"), columns=columns).table
-            assert table["prompt"].to_pylist() == [prompt]
-            assert table["first"].to_pylist() == ["It is 5."]
-    with pytest.raises(InvalidLabels, match="column input: expected text"):
-        read_public_pairs(as_table([{"labeler_id": "w", **texts, "input": 5}]))
-
-
-@pytest.mark.parametrize("name", ["question", "Query", "context", "input", "conversations"])
+@pytest.mark.parametrize("name", ["question", "Query", "instruction", "input", "conversations"])
 def test_sides_are_no_whole_dialogues_where_another_column_is_evidently_the_prompt(name):
     found = as_table(dialogues("It is 5.", "It is 6.", **{name: "2 + 3?"}))
     with pytest.raises(InvalidLabels, match=f"column {name} may be the prompt: .* prompt={name}"):

@@ -149,14 +149,6 @@ def helpsteer2(n, p):
     }
 
 
-@each
-def alpaca(n, p):
-    """LLaMA-Factory's preferences: an instruction, whose input may be empty."""
-    chosen, rejected = by_position(n, p)
-    row = {"instruction": question(n), "input": "", "chosen": chosen, "rejected": rejected}
-    return {"labeler_id": who(n), **row, "tie": p == "tie"}
-
-
 MODELS = {"model_a": "one", "model_b": "other"}
 WINNERS = {"a": "model_a", "b": "model_b", "tie": "tie", None: None}
 
@@ -221,13 +213,12 @@ SHAPES = {
     "scores": Shape(scores, "scores"),
     "hh-rlhf": Shape(hh_rlhf, "hh-rlhf", blank=False),
     "implicit": Shape(implicit, "hh-rlhf", blank=False),
-    "binarized": Shape(binarized, "ultrafeedback", blank=False),
+    "binarized": Shape(binarized, "pairs", blank=False),
     "helpsteer": Shape(helpsteer, "helpsteer", "annotator"),
     "helpsteer2": Shape(helpsteer2, "helpsteer", "annotator"),
     "arena": Shape(arena, "arena", "judge"),
     "mt-bench": Shape(mt_bench, "arena", "judge"),
     "votes": Shape(votes, "arena", "judge_hash"),
-    "alpaca": Shape(alpaca, "alpaca", blank=False),
 }
 
 

@@ -21,14 +21,13 @@ from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
 from labelguard.inputs.formats.pairs import (
-    ALPACA,
     CHOICES,
     PAIRS,
     RANKINGS,
     TRANSCRIPTS,
     refuse_thumbs,
 )
-from labelguard.inputs.formats.scores import HELPSTEER, SCORES, ULTRAFEEDBACK
+from labelguard.inputs.formats.scores import HELPSTEER, SCORES
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.readers import InputFile, identifier
 from labelguard.spelling import suggest
@@ -37,11 +36,10 @@ from labelguard.text import AUTO_FORMAT
 __all__ = ["FORMATS", "FormattedFile", "apply_format"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO)
-_PLAIN = (ALPACA, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
-_SETS = (ULTRAFEEDBACK, *_PLAIN)
+_PLAIN = (PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
-FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
+FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_PLAIN)}
 # Columns of labels that --columns may name by what their format calls them: winner=NAME.
 _LABELS = ("winner", "overall_preference", "preference_strength")
 # Directories that data is often divided by, about which nobody is asked.

@@ -7,7 +7,7 @@ chosen cannot show.
 from __future__ import annotations
 
 from labelguard.inputs import canonical
-from labelguard.inputs.canonical import NotContent, is_text
+from labelguard.inputs.canonical import NotContent
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, PROMPTS, TableSchema
 from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
@@ -30,7 +30,6 @@ _TURNS = identifier("labelguard: turns"), identifier("labelguard: other turns")
 _WORDS = identifier("labelguard: words"), identifier("labelguard: other words")
 _COUNT = identifier("labelguard: turns in common")
 _SINGLE = "completion"
-_INSTRUCTION = ("instruction", "input")
 # Columns that hold what was asked, whatever else is in a file: its sides are no whole dialogues.
 _ASKED = {*PROMPTS, "query", "input", "problem", "user_prompt", "conversations"}
 _COMPARED = {role for roles in LAYOUTS.values() for role in roles[1:]} - {*PRIVATE_ROLES}
@@ -47,26 +46,6 @@ def _unify_pairs_if_needed(schema: TableSchema) -> FormatQuery | None:
     return unify_prompt_and_sides(
         schema, *(CONTENT_ROLES[1:] if _has_two_responses(schema) else _CHOSEN)
     )
-
-
-def _is_alpaca(schema: TableSchema) -> bool:
-    instruction, text = _INSTRUCTION
-    is_free = text not in schema.reading.columns.values()
-    is_prompt = (schema.find_column("prompt") or instruction) == instruction
-    return has_chosen_and_rejected(schema) and schema.has(instruction) and is_prompt and is_free
-
-
-def _adapt_alpaca(schema: TableSchema) -> FormatQuery:
-    """Read an instruction, and the input below it where there is one, as the prompt."""
-    present = [name for name in _INSTRUCTION if schema.has(name)]
-    for name in present:
-        if not is_text(schema.types[name]) and schema.types[name].id != "null":
-            raise schema.error(f"column {name}: expected text; name another --format than alpaca")
-    prompt, *others = map(identifier, present)
-    for other in others:
-        prompt += f"::VARCHAR || coalesce(chr(10) || nullif({other}::VARCHAR, ''), '')"
-    query = f"SELECT {schema.select_public_except('prompt')}{prompt} AS prompt FROM part"
-    return FormatQuery(query, frozenset(("prompt",)), names={"prompt": present[0]})
 
 
 def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
@@ -168,12 +147,6 @@ CHOICES = Format(
     "prompt, responses, choice (the number of the preferred response, from 0)",
     lambda schema: schema.has_all("prompt", "responses", "choice") and not schema.has_all("ranks"),
     accepts=lambda schema: schema.has_all("prompt", "responses"),
-)
-ALPACA = Format(
-    "alpaca",
-    "instruction (and below it input, where there is one) is the prompt; chosen, rejected",
-    _is_alpaca,
-    _adapt_alpaca,
 )
 TRANSCRIPTS = Format(
     "hh-rlhf",

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labelguard.budget.label_values import LabelValues
-from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
     Format,
     FormatQuery,
-    has_prompt_chosen_and_rejected,
     select_pairs,
     unify_contents,
-    unify_prompt_and_sides,
 )
 from labelguard.inputs.readers import literal
 
@@ -26,7 +23,6 @@ _SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
 OUTSIDE = literal("no number")
 
 _SCORES = ("score_a", "score_b")
-_BINARIZED = ("score_chosen", "score_rejected")
 _PREFERENCES = ("overall_preference", "preference_strength")
 _REMARKS = ("individual_preference", "preference_statement", "preference_elaboration")
 _RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
@@ -94,33 +90,6 @@ SCORES = Format(
     _adapt_scores,
     has_label_columns=lambda schema: schema.has_any(*_SCORES),
     private=_SCORES,
-)
-
-
-def _is_binarized(schema: TableSchema) -> bool:
-    """Return whether score_chosen and score_rejected are labels beside two chats.
-
-    Elsewhere they may be what a model says of the two texts.
-    """
-    if not (
-        has_prompt_chosen_and_rejected(schema)
-        and schema.has_any(*_BINARIZED)
-        and is_text(schema.find_type("prompt"))
-    ):
-        return False
-    kinds = {schema.find_type(role).id for role in ("chosen", "rejected")}
-    return kinds - {"null"} == {"list"}  # a side may be null in every row
-
-
-ULTRAFEEDBACK = Format(
-    "ultrafeedback",
-    "prompt, chosen and rejected beside score_chosen and score_rejected",
-    _is_binarized,
-    lambda schema: unify_prompt_and_sides(schema, "chosen", "rejected"),
-    "UltraFeedback was rated by a model, and its files name no labelers; one of your own in this "
-    "shape may.",
-    private=_BINARIZED,
-    accepts=has_prompt_chosen_and_rejected,
 )
 
 
