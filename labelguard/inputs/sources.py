@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 import duckdb
-import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.objects import RemoteObject, list_objects
@@ -36,8 +33,8 @@ from labelguard.spelling import suggest
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 
 # A path or glob (str, Path), objects of S3 (`s3://bucket/labels`, `s3://bucket/labels/*.parquet`),
-# `-` for standard input, a table (pyarrow, polars, pandas, datasets), splits by name, an
-# `InputFile`, or a sequence of these; or rows, a sequence of dictionaries.
+# a table (pyarrow, polars, pandas, datasets), splits by name, an `InputFile`, or a sequence of
+# these; or rows, a sequence of dictionaries.
 Input: TypeAlias = Any
 
 _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
@@ -93,7 +90,7 @@ def resolve_input(
     """Return the files and tables of an input, in a fixed order, those of one split of several.
 
     `roles` is the column that was named for each role: in JSON, only what is compared has a
-    type. Standard input is kept in `spool`, or in TMPDIR until the process ends.
+    type. Objects are downloaded into `spool`, or into TMPDIR until the process ends.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
@@ -106,8 +103,6 @@ def resolve_input(
     for number, item in enumerate(items, 1):
         if isinstance(item, InputFile):
             files.append(item)
-        elif str(item) == "-" and isinstance(item, str | Path):
-            files.append(resolve_file(_spool_standard_input(spool), roles, _STANDARD_INPUT))
         elif isinstance(item, str) and is_remote(item):
             files += [_resolve_object(one, roles, spool) for one in list_objects(item)]
         elif isinstance(item, str | Path):
@@ -207,61 +202,13 @@ def _find_file_type(path: Path) -> str | None:
     return suffix if suffix in _FORMATS and not compressed else None
 
 
-_STANDARD_INPUT = "standard input"  # what messages call it
-_MAGIC = ((b"PAR1", ".parquet"), (b"ARROW1", ".arrow"), (b"\xff\xff\xff\xff", ".arrow"))
-_COMPRESSED = ((b"\x1f\x8b", ".gz", "gzip"), (b"\x28\xb5\x2f\xfd", ".zst", "zstd"))
-_PEEK = 1 << 16
 _directories: list[tempfile.TemporaryDirectory[str]] = []
-_spooled: list[tuple[TextIO, Path]] = []
 
 
 def _create_private_directory() -> Path:
     """Return a directory in TMPDIR that lasts until the process ends."""
     _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
     return Path(_directories[-1].name)
-
-
-def _spool_standard_input(directory: Path | None) -> Path:
-    """Return the file that holds all of standard input, named by its kind as its first bytes say.
-
-    It is written into `directory`, or into one in TMPDIR, and read once in a process.
-
-    Raises `InvalidLabels` if there is none, or if the file went with the job that read it.
-    """
-    if sys.stdin is None or sys.stdin.isatty():
-        raise InvalidLabels(
-            f"{_STANDARD_INPUT}: nothing is piped into it; give a file, or pipe one in"
-        )
-    path = next((path for stream, path in _spooled if stream is sys.stdin), None)
-    if path is None:
-        plain = (directory or _create_private_directory()) / "standard-input"
-        with plain.open("xb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-        path = plain.rename(plain.with_name(f"{plain.name}{_find_suffix_of_content(plain)}"))
-        _spooled.append((sys.stdin, path))
-    if not path.exists():
-        raise InvalidLabels(
-            f"{_STANDARD_INPUT}: an earlier job read and removed it; give a file instead"
-        )
-    return path
-
-
-def _find_suffix_of_content(path: Path) -> str:
-    """Return the suffix of a file with these first bytes."""
-    with path.open("rb") as file:
-        begin = file.read(_PEEK)
-    matches = (pair for magic, *pair in _COMPRESSED if begin.startswith(magic))
-    suffix, codec = next(matches, ("", None))
-    with pa.input_stream(str(path), compression=codec) as stream:
-        begin = stream.read(_PEEK)
-        for magic, kind in _MAGIC:
-            if begin.startswith(magic):
-                return kind + suffix
-        text = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
-        while begin and not text:  # blanks may go on for longer than one looks
-            begin = stream.read(_PEEK)
-            text = begin.lstrip()
-    return (".json" if text[:1] in (b"[", b"{") else ".csv") + suffix
 
 
 _SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval")

@@ -1,9 +1,6 @@
 """A dataset's splits are never mixed unasked, whether they are files, folders or tables."""
 
-import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.published import arena, as_jsonl, as_table, pairs
+from support.published import as_jsonl, as_table, pairs
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.pairs import read_public_pairs
@@ -112,37 +109,3 @@ def test_a_dataset_is_read_in_its_own_order_and_selection():
     assert read_public_pairs(both, split="train").table.equals(read_public_pairs(dataset).table)
     with pytest.raises(InvalidLabels, match="load it without streaming=True"):
         read_public_pairs(dataset.to_iterable_dataset())
-
-
-def run_with_input(content, code):
-    program = f"from labelguard.inputs.pairs import read_public_pairs\n{code}"
-    return subprocess.run([sys.executable, "-c", program], input=content, capture_output=True)
-
-
-TWICE = (
-    "print(len(read_public_pairs('-').rows),"
-    " read_public_pairs('-').table.equals(read_public_pairs('-').table))"
-)
-
-
-@pytest.mark.slow
-def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_path):
-    rows = pairs(["a", "b", "tie"])
-    columns = list(rows[0])
-    lines = [",".join(columns), *(",".join(map(str, row.values())) for row in rows)]
-    pq.write_table(as_table(rows), tmp_path / "x.parquet")
-    packed = pa.compress(json.dumps(rows).encode(), "gzip", asbytes=True)
-    blanks = b" \n" * 100_000 + json.dumps(rows).encode()
-    table = (tmp_path / "x.parquet").read_bytes()
-    for content in ("\n".join(lines).encode(), table, packed, blanks, gzip.compress(blanks)):
-        found = run_with_input(content, TWICE)
-        assert found.stdout.decode().strip() == "3 True", found.stderr.decode()[-300:]
-
-
-def test_standard_input_leaves_nothing_behind_and_has_a_name_in_messages(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    broken = arena(["a"])
-    del broken[0]["judge"]
-    found = run_with_input(json.dumps(broken).encode(), "read_public_pairs('-')")
-    assert b"InvalidLabels: standard input: no column labeler_id" in found.stderr
-    assert not list(tmp_path.iterdir())
