@@ -41,15 +41,14 @@ _CONTAINER_LIMITS = tuple(
 class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `path` and
-    `size`, in bytes, are those of a file on disk, `remote` is the object of S3 that it is. A
-    `sparse` file lacks a column where no row has a value for it. `arguments` name it in a command.
-    `answers` is the file of answers ingested from a tool, in which no label stops a release.
+    `path` and `size`, in bytes, are those of a file on disk, `remote` is the object of S3 that it
+    is. A `sparse` file lacks a column where no row has a value for it. `arguments` name it in a
+    command. `answers` is the file of answers ingested from a tool, in which no label stops a
+    release.
     """
 
     name: str
     open: Opener
-    partitions: frozenset[str] = frozenset()
     size: int | None = None
     sparse: bool = False
     arguments: tuple[str, ...] = ("INPUT",)

@@ -123,10 +123,7 @@ def build_arrow_opener(path: Path, name: str) -> Opener:
 
 def build_parquet_opener(path: Path, name: str) -> Opener:
     """Return what opens a Parquet file."""
-    query = (
-        f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=true, "
-        "hive_types_autocast=false)"
-    )
+    query = f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=false)"
 
     def open_parquet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         check_column_names(pq.read_schema(path).names, name)

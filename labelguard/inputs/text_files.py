@@ -48,7 +48,6 @@ from labelguard.inputs.readers import (
 
 _PIECE = 1 << 20
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
-_PARTITIONS = "hive_partitioning=true, hive_types_autocast=false"
 
 
 def open_stream(path: Path) -> pa.NativeFile:
@@ -77,7 +76,7 @@ def build_csv_opener(path: Path, name: str) -> Opener:
             f"FROM read_csv({quote_file_name(path)}, auto_detect=false, header=true, "
             f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
             f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
-            f"force_not_null=[{texts}], {_PARTITIONS})"
+            f"force_not_null=[{texts}], hive_partitioning=false)"
         )
 
     return open_csv
@@ -153,7 +152,7 @@ def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener
     def read_options() -> str:
         return (
             f"{quote_file_name(path)}, format='{_find_json_format(path)}', "
-            f"maximum_object_size={MAX_LINE}, {_PARTITIONS}"
+            f"maximum_object_size={MAX_LINE}, hive_partitioning=false"
         )
 
     types: dict[str, str] = {}
@@ -196,17 +195,11 @@ def _choose_column_types(
                 f"{where}: not JSON of rows; every line, or element of an array, must be one object"
             )
         raise InvalidLabels(f"{where}: no rows in the input")
-    # The others are names of directories.
-    columns = zip(shallow.columns, shallow.types, strict=True)
-    members = [name for name, kind in columns if str(kind) == "JSON"]
-    types = dict.fromkeys(shallow.columns, "VARCHAR")
-    if members:
-        listed = _column_types_sql(dict.fromkeys(members, "JSON"))
-        raw = connection.sql(f"FROM read_json({options}, columns={listed})")
-        raw = raw.project(", ".join(map(identifier, members)))
-        types |= {name: column.sql for name, column in choose_json_types(raw, roles).items()}
+    listed = _column_types_sql(dict.fromkeys(shallow.columns, "JSON"))
+    raw = connection.sql(f"FROM read_json({options}, columns={listed})")
     # In the order of their names: which row has a key first may follow from the labels.
-    return dict(sorted(types.items()))
+    types = sorted(choose_json_types(raw, roles).items())
+    return {name: column.sql for name, column in types}
 
 
 def _read_json_keys(

@@ -319,7 +319,7 @@ def test_missing_files_and_the_one_of_several_are_named(refusal, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "nowhere.parquet: no such file" in refusal(tmp_path / "nowhere.parquet")
     assert "no such file" in refusal(str(tmp_path / "*.parquet"))
-    assert "no readable file in it" in refusal(tmp_path / "empty")
+    assert "is a directory; name its files" in refusal(tmp_path / "empty")
     pq.write_table(table(), tmp_path / "1.parquet")
     pq.write_table(table(good(prompt=None)), tmp_path / "2.parquet")
     assert f"{tmp_path}/2.parquet row 3: column prompt" in refusal(tmp_path / "*.parquet")

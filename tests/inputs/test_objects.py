@@ -52,7 +52,7 @@ def test_objects_are_released_like_files(s3, suffix, engine, tmp_path, monkeypat
         path.write_bytes(s3.open_input_file(f"labels-here/run=1/part-{number}.{suffix}").read())
     put(s3, "run=1/_SUCCESS", frame, suffix)
     put(s3, "run=2/part-0", frame, suffix)
-    here = release(tmp_path / "here", str(tmp_path / "files"), monkeypatch)
+    here = release(tmp_path / "here", str(tmp_path / "files" / "*" / "*"), monkeypatch)
     if engine == "twice":
         monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: Twice())
     for name, source in (("one", "run=1"), ("two", f"run=1/part-*.{suffix}")):

@@ -7,7 +7,7 @@ that follows (layouts, canonical pairs, quarantine) sees columns that are called
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,7 +15,7 @@ import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
-from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema, find_side_columns
+from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema
 from labelguard.inputs.formats.arena import ARENA, WINNERS
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
@@ -42,8 +42,6 @@ _PLAIN = (PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_PLAIN)}
 # Columns of labels that --columns may name by what their format calls them: winner=NAME.
 _LABELS = ("winner", "overall_preference", "preference_strength")
-# Directories that data is often divided by, about which nobody is asked.
-_USUAL = ("split", "date", "year", "month", "day", "hour")
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,7 @@ def apply_format(
     labels in a public role. A file that no format recognises is left as it is; its layout says what
     it lacks.
     """
-    sides = find_side_columns([*file.partitions, *reading.columns.values()], reading.columns)
     own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
-    answers = {*ANSWERS, *map(reading.get_column_name, ANSWERS), *sides, *WINNERS, *own.values()}
-    _refuse_directories_named_by(file, {*answers, *filter(None, [reading.question])})
     if own:
         file, reading = _apply_format_label_names(file, connection, reading, own)
     types = readers.read_columns(file, connection)
@@ -95,7 +90,6 @@ def apply_format(
         refuse_thumbs(schema)
         return FormattedFile(file, reading, PAIRS.name, listed=tuple(_list_shown_columns(schema)))
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
-    _refuse_directories_of_answers(file, form, reading)
     _check_label_column_use(form, schema)
     query, listed = form.adapt(schema), tuple(_list_shown_columns(schema))
     if query is None and schema.private:
@@ -105,7 +99,7 @@ def apply_format(
     if query is None:
         return FormattedFile(file, reading, form.name, labelers=form.labelers, listed=listed)
     named = reading.columns
-    if form.of_tool is None:  # else columns are within its objects
+    if not form.of_tool:  # else columns are within its objects
         _refuse_missing_columns(form, schema, query)
     for role in sorted(query.made & named.keys()):
         if query.names.get(role, named[role]) != named[role]:
@@ -130,7 +124,7 @@ def apply_format(
         query.values is not None and not query.usual,
         query.left_out,
         query.hint,
-        () if form.of_tool is not None else listed,
+        () if form.of_tool else listed,
     )
 
 
@@ -273,26 +267,3 @@ def _suggest_label_column_option(form: Format) -> str:
     """Return how a column of labels is named by what its format calls it."""
     own = next((name for name in form.private if name in _LABELS), "")
     return own and f" (of another name: --columns {own}=NAME)"
-
-
-def _refuse_directories_named_by(file: InputFile, names: Collection[str]) -> None:
-    """Raise `InvalidLabels` if directories of a file are named by one of these columns."""
-    for name in sorted(names):
-        if name.lower() in file.partitions:
-            raise InvalidLabels(
-                f"the input's directories are named by {name}, so that the order of its rows tells "
-                "labels; write them into one table, mixed"
-            )
-
-
-def _refuse_directories_of_answers(file: InputFile, form: Format, reading: Reading) -> None:
-    """Raise `InvalidLabels` if directories of a file are named by what a format reads labels from.
-
-    In exports of tools, where any column may be an answer, only those are taken that are not.
-    """
-    _refuse_directories_named_by(file, form.private)
-    if form.of_tool is not None:
-        roles = [role for role in ROLES if role not in ANSWERS]
-        named = [reading.columns[role] for role in roles if role in reading.columns]
-        columns = (*roles, *named, *reading.list_feature_columns(), *_USUAL, *form.of_tool)
-        _refuse_directories_named_by(file, file.partitions - {name.lower() for name in columns})

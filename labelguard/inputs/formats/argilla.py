@@ -230,5 +230,5 @@ ARGILLA = Format(
     lambda schema: _is_flattened(schema) or _is_page(schema) or _is_records(schema),
     _adapt,
     _LABELERS,
-    of_tool=("id", "external_id"),
+    of_tool=True,
 )

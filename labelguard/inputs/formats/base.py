@@ -46,8 +46,7 @@ class Format:
     tell labels, too: they are read by `adapt` alone, and carried by nothing. `adapt` returns None
     where columns are as they should be. `accepts` is what a file must have where the format is
     named. `labelers` says which export of a tool names its labelers, for those that do not.
-    `of_tool` are columns of an annotation tool that are no answers, where all others but the fields
-    may be; else None.
+    `of_tool`: it is the export of an annotation tool, whose columns are within objects.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Format:
     has_label_columns: Callable[[TableSchema], bool] = lambda schema: True
     private: tuple[str, ...] = ()
     accepts: Callable[[TableSchema], bool] | None = None
-    of_tool: tuple[str, ...] | None = None
+    of_tool: bool = False
 
 
 CONTENT_ROLES = ("prompt", "response_a", "response_b")

@@ -256,7 +256,7 @@ LABEL_STUDIO = Format(
     lambda schema: _is_tasks(schema) or schema.has(*_OF_ROWS),
     _adapt,
     "Label Studio names the annotator in its exports JSON, JSON_MIN and CSV.",
-    of_tool=("id", "annotator", "annotation_id"),
+    of_tool=True,
 )
 
 

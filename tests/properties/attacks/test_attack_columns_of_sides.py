@@ -205,23 +205,6 @@ def test_the_line_of_a_key_given_twice_does_not_tell_its_side(tmp_path):
     assert found == found[:1] * len(found) and "given twice" in found[0][1]
 
 
-@pytest.mark.parametrize(
-    ("directories", "key"),
-    [(("m_chosen=1", "m_chosen=2"), "m_chosen"), (("winner_tie=1", "winner_tie=0"), "winner_tie")],
-)
-def test_directories_are_not_named_by_what_tells_a_side(directories, key, tmp_path):
-    """A message that names a file named the side, or who won."""
-    for directory in directories:
-        if key == "m_chosen":
-            rows: list[Row | str] = [pair(0, "a", "b")]
-        else:
-            sides = {"response_a": "a", "response_b": "b"}
-            rows = [{"labeler_id": "x", "prompt": None, **sides, "label": 1}]
-        lines(tmp_path / "input" / directory / "labels.jsonl", rows)
-    with pytest.raises(InvalidLabels, match=f"named by {key}"):
-        read_public_pairs(tmp_path / "input")
-
-
 @pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])
 def test_a_side_without_values_does_not_decide_the_format(jsonl, tmp_path):
     """Scores were private where both sides had chats, and features where one side had none."""

@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv
 import pytest
 from support.published import read
 
@@ -32,14 +30,7 @@ def staged(tmp_path):
     return outcome
 
 
-def as_csv(rows, path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.csv.write_csv(pa.Table.from_pylist(rows), path)
-    return path
-
-
 def as_json(rows, path):
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -51,44 +42,6 @@ def texts(number):
 def label_studio_row(number, labeler):
     """A row of Label Studio's CSV, but for its control tags."""
     return texts(number) | {"annotator": labeler, "annotation_id": number, "lead_time": 1}
-
-
-@pytest.mark.quick("pref-label_studio_row-beside0", "quality-label_studio_row-beside1")
-@pytest.mark.parametrize(
-    ("key", "row", "beside"),
-    [
-        ("pref", label_studio_row, {}),
-        ("quality", label_studio_row, {"pref": "left"}),
-        ("Pref", label_studio_row, {}),
-    ],
-)
-def test_directories_named_by_answers_of_an_export_are_refused_without_saying_one(
-    key, row, beside, staged, tmp_path
-):
-    blank = row(2, "") | beside  # A bad row: its message would name the file.
-    as_csv([row(1, "u") | beside, blank], tmp_path / f"in/{key}=left/x.csv")
-    as_csv([row(3, "u") | beside], tmp_path / f"in/{key}=right/x.csv")
-    message = str(staged(tmp_path / "in").public)
-    assert f"directories are named by {key.lower()}, so that" in message
-    assert f"{key}=" not in message
-
-
-@pytest.mark.quick("label")
-@pytest.mark.parametrize("key", ["label", "mine", "winner"])
-def test_directories_named_by_labels_are_refused_before_a_file_is_opened(key, staged, tmp_path):
-    as_csv([texts(1)], tmp_path / f"in/{key}=1/x.csv").write_text('prompt,label\n"a,b\n')
-    reading: Row = {"mine": {"columns": {"label": "mine"}}, "winner": {"question": "winner"}}.get(
-        key, {}
-    )
-    message = str(staged(tmp_path / "in", **reading).public)
-    assert f"directories are named by {key}, so that" in message
-
-
-@pytest.mark.parametrize("key", ["split", "date"])
-def test_directories_named_by_what_nobody_was_asked_are_read(key, staged, tmp_path):
-    row = label_studio_row(1, "u") | {"pref": "left"}
-    as_csv([row], tmp_path / f"in/{key}=x/x.csv")
-    assert len(staged(tmp_path / "in", question="pref").labels) == 1
 
 
 def write_task(number, labeler, answer):
