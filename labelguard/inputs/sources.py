@@ -21,7 +21,6 @@ from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
     are_rows,
-    build_arrow_opener,
     build_parquet_opener,
     build_rows_opener,
     build_table_opener,
@@ -38,7 +37,6 @@ Input: TypeAlias = Any
 _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".parquet": build_parquet_opener,
     ".pq": build_parquet_opener,
-    ".arrow": build_arrow_opener,
     ".csv": build_csv_opener,
     ".tsv": build_csv_opener,
 }

@@ -1,4 +1,4 @@
-"""Tables in memory, Arrow and Parquet files, and rows of Python, as relations.
+"""Tables in memory, Parquet files, and rows of Python, as relations.
 
 Arrow data is checked before DuckDB reads it. Of rows (a list of dictionaries, or objects in a frame
 of pandas) every value is written as JSON, by its own type alone, and read as a value of a JSON file
@@ -11,10 +11,9 @@ import contextlib
 import datetime
 import decimal
 import json
-import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,24 +102,6 @@ def _build_dataset_opener(dataset: Any, name: str) -> Opener:
     return _make_arrow_opener(lambda: _check_batches(schema, read_batches()))
 
 
-def build_arrow_opener(path: Path, name: str) -> Opener:
-    """Return what opens an Arrow file or stream, never a compressed one."""
-
-    @cache
-    def refuse_compression() -> None:
-        if _has_compression(path):
-            raise InvalidLabels(
-                f"{name}: compressed Arrow data; write it uncompressed, or as Parquet"
-            )
-        check_column_names(_read_arrow(path).schema.names, name)
-
-    def open_arrow(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        refuse_compression()
-        return _make_arrow_opener(lambda: _read_arrow(path))(connection)
-
-    return open_arrow
-
-
 def build_parquet_opener(path: Path, name: str) -> Opener:
     """Return what opens a Parquet file."""
     query = f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=false)"
@@ -130,19 +111,6 @@ def build_parquet_opener(path: Path, name: str) -> Opener:
         return connection.sql(query)
 
     return open_parquet
-
-
-def _read_arrow(path: Path) -> pa.RecordBatchReader:
-    """Return an Arrow file's batches, checked one by one as they are read."""
-    # `datasets` writes the stream format; the file format serves others.
-    source = pa.memory_map(str(path))
-    try:
-        stream = pa.ipc.open_stream(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        file = pa.ipc.open_file(source)
-        return _check_batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
-    return _check_batches(stream.schema, stream)
 
 
 def _check_batches(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
@@ -205,45 +173,6 @@ def _replace_unsupported_columns(
         for name in source.schema.names
     )
     return connection.from_arrow(readable).project(", ".join(columns))
-
-
-def _has_compression(path: Path) -> bool:
-    """Return whether the body of an Arrow file or stream is compressed.
-
-    Arrow unpacks a batch whole, to whatever size it says: 50 kB became 3 GB. What is stored as it
-    is takes no memory at all, being mapped. Raises `pa.ArrowInvalid` for damaged data.
-    """
-    with pa.memory_map(str(path)) as source:
-        # A file is a stream between a mark, padded to 8 bytes, and a table of contents.
-        source.seek(8 if source.read(6) == b"ARROW1" else 0)
-        for message in pa.ipc.MessageReader.open_stream(source):
-            if message.type in ("record batch", "dictionary"):
-                try:
-                    if _names_codec(message.metadata.to_pybytes(), message.type):
-                        return True
-                except struct.error:
-                    raise pa.ArrowInvalid("damaged metadata") from None
-    return False
-
-
-def _names_codec(message: bytes, kind: str) -> bool:
-    """Return whether a message names a codec.
-
-    It is a flatbuffer (Message.fbs: Message.header, DictionaryBatch.data, RecordBatch.compression).
-    """
-
-    def place_of_field(table: int, index: int) -> int:
-        vtable = table - struct.unpack_from("<i", message, table)[0]
-        (size,) = struct.unpack_from("<H", message, vtable)
-        entry = 4 + 2 * index
-        offset = struct.unpack_from("<H", message, vtable + entry)[0] if entry < size else 0
-        return table + offset if offset else 0
-
-    (batch,) = struct.unpack_from("<I", message)
-    for index in (2, 1) if kind == "dictionary" else (2,):
-        place = place_of_field(batch, index)
-        batch = place + int(struct.unpack_from("<I", message, place)[0])
-    return place_of_field(batch, 3) != 0
 
 
 def are_rows(items: Sequence[Any]) -> bool:
