@@ -20,6 +20,7 @@ from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
+from labelguard.inputs.formats import OWN_VALUES
 from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
 from labelguard.ledger import sources
@@ -69,9 +70,10 @@ def check_choices_and_label_codes(
         )
     if staged.choices and ties == "drop":
         raise PolicyError("--ties drop goes with pairs and rankings; a choice has no ties")
-    if staged.own_values and "label_values" in terms:
+    own = sorted(staged.formats & OWN_VALUES)
+    if own and "label_values" in terms:
         raise InvalidLabels(
-            f"format {', '.join(sorted(staged.own_values))} has label values of its own; "
+            f"format {', '.join(own)} has label values of its own; "
             "leave out --label-values, or name another --format"
         )
 

@@ -199,12 +199,12 @@ REFUSED: dict[str, tuple[Export, dict[str, Any]]] = {
         [row | {"other.responses.users": [], "other.responses.status": []} for row in FLAT],
         {},
     ),
-    r"no question 'preferences' \(did you mean": (FLAT, {"question": "preferences"}),
+    r"no question 'preferences' was answered \(did you mean": (FLAT, {"question": "preferences"}),
     r"several control tags \(external_id, preference\); pick": (
         exports.label_studio_rows(STRICT),
         {},
     ),
-    r"no control tag 'preferences' \(did you mean 'preference'\?\); found: external_id, pr": (
+    r"no control tag 'preferences' was answered \(did you mean 'preference'\?\); found: ext": (
         exports.label_studio_rows(STRICT),
         {"question": "preferences"},
     ),
