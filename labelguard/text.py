@@ -28,8 +28,8 @@ FORECAST_ASSUMPTION = (
 AUTO_FORMAT = "auto"
 # The formats of inputs that have a name (`labelguard.inputs.formats`).
 FORMAT_NAMES = (
-    *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
-    *("alpaca", "argilla", "label-studio", "potato"),
+    *("pairs", "rankings", "choices", "scores", "hh-rlhf", "helpsteer", "arena"),
+    *("argilla", "label-studio"),
 )
 
 # Called with what is being done and, where it is known, the share of it that is done.
@@ -98,7 +98,7 @@ def read_template(
 
 
 # Reasons why no release counts a row or an answer.
-GROUND_TRUTH, DRAFT, MACHINE = "ground truth", "draft", "machine annotator"
+GROUND_TRUTH, DRAFT = "ground truth", "draft"
 # Public only where the policy says that blank labels are.
 SKIP = "skip"
 UNREADABLE = "not understood"

@@ -25,7 +25,7 @@ HELP = {"help_option_names": ["-h", "--help"], "show_default": True}
 def _check_paths(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
     """Refuse paths that name nothing, before anything is loaded to read them."""
     for one in inputs:
-        if one != "-" and not files.is_remote(one):
+        if not files.is_remote(one):
             files.find_matching_paths(one)
     return inputs
 

@@ -347,7 +347,7 @@ def privatize(
     accept_little_use: bool,
     **options: Any,
 ) -> ReleaseSummary | Preview:
-    """Release the labels in INPUT (Parquet, CSV, JSON, directories, globs, or -) privately.
+    """Release the labels in INPUT (Parquet, CSV, JSON; files or globs) privately.
 
     Without INPUT, what was ingested from annotation tools is released (`labelguard pull`,
     `labelguard ingest`), of --source if there are several. INPUT has a column labeler_id and the

@@ -73,10 +73,7 @@ TEXT = Content()
 
 
 def build_content_error(where: str) -> InvalidLabels:
-    """Return the one error for prompts and responses outside the language of content.
-
-    It names neither a column nor a type: of chosen and rejected, these would name a side.
-    """
+    """Return the error for prompts and responses outside the language of content."""
     return InvalidLabels(
         f"{where}: prompts and responses must be all text, or all chats (messages of role, "
         "content, name and tool_calls, whose content is text or parts of text and image_url), "

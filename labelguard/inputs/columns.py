@@ -138,15 +138,17 @@ class TableSchema:
     """Names and types of a file's columns, and the options of reading.
 
     Never a value: so no label can decide how a file is read. A `sparse` file lacks the columns for
-    which no row has a value. `private` columns tell labels: they are in no list of columns. `name`
-    is that of the file in messages. `select` runs SQL for what objects within columns call their
-    members (of fields, of questions), which no type tells where they differ from row to row.
+    which no row has a value. `private` columns tell labels: no other role has them. `name` is that
+    of the file in messages, which list its own columns (`listed`). `select` runs SQL for what
+    objects within columns call their members (of fields, of questions), which no type tells where
+    they differ from row to row.
     """
 
     name: str
     types: Mapping[str, DuckDBPyType]
     reading: Reading
     sparse: bool = False
+    listed: Sequence[str] = ()
     private: frozenset[str] = frozenset()
     select: Callable[[str], list[tuple[Any, ...]]] = lambda query: []
 
@@ -154,21 +156,14 @@ class TableSchema:
         """Return an error that names the file."""
         return InvalidLabels(f"{self.name}: {text}")
 
+    def missing_error(self, text: str) -> InvalidLabels:
+        """Return an error that names the file, and the columns that it has."""
+        return self.error(f"{text}; found: {', '.join(self.listed or self.types)}")
+
     @property
     def treats_blanks_as_ties(self) -> bool:
         """True where blank answers are ties, which nothing may tell from others."""
         return self.reading.skips == "tie"
-
-    @property
-    def shown_columns(self) -> list[str]:
-        """The columns that messages list: of a sparse file no answers, and by their names.
-
-        Which of chosen and rejected it has, and which it has first, may follow from labels.
-        """
-        if not self.sparse:
-            return list(self.types)
-        answers = {self.reading.get_column_name(role).lower() for role in ANSWERS}
-        return sorted(c for c in self.types if c.lower() not in answers and not tells_a_side(c))
 
     def has(self, *columns: str) -> bool:
         """Return whether there are columns of these names."""

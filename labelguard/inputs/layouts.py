@@ -84,17 +84,17 @@ def find_layout(
     file: InputFile,
     connection: duckdb.DuckDBPyConnection,
     reading: Reading,
-    labelers: str = "",
     listed: Sequence[str] = (),
 ) -> Layout:
     """Find each role's column in a file; raise `InvalidLabels` for what lacks or cannot be.
 
-    In a sparse file a column is missing where no row has a value for it. `labelers` says which
-    export of the file's format names its labelers; `listed` are the file's own columns.
+    In a sparse file a column is missing where no row has a value for it. `listed` are the file's
+    own columns.
     """
-    schema = TableSchema(file.name, readers.read_columns(file, connection), reading, file.sparse)
+    types = readers.read_columns(file, connection)
+    schema = TableSchema(file.name, types, reading, file.sparse, listed or list(types))
     layouts = _list_possible_layouts(schema)
-    named, types = reading.columns, dict(schema.types)
+    named = reading.columns
     if not reading.labelled:
         private = {reading.get_column_name(role) for role in PRIVATE_ROLES}
         types = {column: kind for column, kind in types.items() if column not in private}
@@ -115,9 +115,7 @@ def find_layout(
     if not reading.has_labelers:
         columns.pop("labeler_id", None)
     if "labeler_id" not in columns and reading.unit in _BY_LABELER:
-        raise _missing_labeler_error(
-            schema, labelers, listed or schema.shown_columns, columns.values()
-        )
+        raise _missing_labeler_error(schema, columns.values())
     _refuse_role_conflicts(schema, columns, kind)
     _check_label_values_option(schema, kind)
     _check_id_time_types(schema, columns)
@@ -183,10 +181,8 @@ def _find_columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dic
                 f"--columns: unknown role {role!r}{suggest(role, ROLES)}; roles: {', '.join(ROLES)}"
             )
         if column not in schema.types:
-            raise schema.error(
-                f"no column {column!r} (given for {role}){suggest(column, schema.shown_columns)}; "
-                f"found: {', '.join(schema.shown_columns)}"
-            )
+            near = suggest(column, schema.listed)
+            raise schema.missing_error(f"no column {column!r} (given for {role}){near}")
     columns = {role: named.get(role, role) for role in ROLES}
     # A question is published with the labels: that a column is called so is not enough.
     return {
@@ -210,34 +206,28 @@ def _choose_layout(
         )
     nearest = max(layouts, key=lambda kind: sum(r in columns for r in layouts[kind]))
     missing = [role for role in layouts[nearest] if role not in columns]
-    sides = LAYOUTS["chosen"][1:]
-    if not set(sides).isdisjoint(missing) and set(sides).isdisjoint(schema.shown_columns):
-        missing = [role for role in layouts[nearest] if role in (*missing, *sides)]
-    free = tuple(column for column in schema.shown_columns if column not in columns.values())
+    free = tuple(column for column in schema.listed if column not in columns.values())
     lacking = ", ".join(f"{role}{suggest(role, free)}" for role in missing)
     if schema.reading.unit in _BY_LABELER and "labeler_id" not in columns:
         missing.append("labeler_id")
     expected = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
-    raise schema.error(
-        f"no column {lacking}; expected {expected}; found: {', '.join(schema.shown_columns)}; "
-        f"name columns with --columns {','.join(f'{role}=NAME' for role in missing)}"
+    raise schema.missing_error(
+        f"no column {lacking}; expected {expected}; name columns with --columns "
+        f"{','.join(f'{role}=NAME' for role in missing)}"
     )
 
 
-def _missing_labeler_error(
-    schema: TableSchema, labelers: str, listed: Sequence[str], used: Collection[str]
-) -> InvalidLabels:
+def _missing_labeler_error(schema: TableSchema, used: Collection[str]) -> InvalidLabels:
     """Return the error for a file of which no column tells whose labels these are."""
-    free = [name for name in listed if name not in {*used, *ANSWERS, "winner"}]
+    free = [name for name in schema.listed if name not in {*used, *ANSWERS, "winner"}]
     people = [name for name in free if name.lower() in _PEOPLE]
     near = f" (did you mean {people[0]!r}?)" if people else suggest("labeler_id", free)
-    export = f"{labelers} " if labelers else ""
-    return schema.error(
+    return schema.missing_error(
         f"no column labeler_id{near}; name the one that says who gave each label: "
-        f"--labeler-column NAME. {export}Without one, --unit item protects each pair that was "
+        "--labeler-column NAME. Without one, --unit item protects each pair that was "
         "compared instead of each person: whoever gave several labels is protected for each alone; "
         "together, one person's labels may still reveal their preferences. Choose it only if "
-        f"nobody gave more than one label, or if that is enough; found: {', '.join(listed)}"
+        "nobody gave more than one label, or if that is enough"
     )
 
 
@@ -319,7 +309,8 @@ def _find_content_type(schema: TableSchema, columns: Mapping[str, str], kind: st
     try:
         return canonical.find_content_of_types(kinds)
     except NotContent:
-        raise canonical.build_content_error(schema.name) from None
+        names = ", ".join(columns[role] for role in LAYOUTS[kind][: len(kinds)])
+        raise canonical.build_content_error(f"{schema.name}: columns {names}") from None
 
 
 def _find_feature_columns(
@@ -328,34 +319,25 @@ def _find_feature_columns(
     """Return the columns of what is carried for a feature, checked."""
     names = schema.reading.find_columns_of(feature, kind)
     called = f"{_NOUNS[feature.kind]} {feature.name}"
-    signed = (schema.reading.get_column_name(feature.name),)
-    is_signed = feature.kind == "number" and kind == "pairs" and not any(map(schema.has, names))
-    if is_signed := is_signed and schema.has(*signed):
-        names = signed
-    kinds = []
+    fits = _can_hold_numbers if feature.kind == "number" else can_hold_ids
+    signed, is_number = schema.reading.get_column_name(feature.name), feature.kind == "number"
+    if is_number and kind == "pairs" and schema.has(signed) and not any(map(schema.has, names)):
+        # Texts write a sign in several ways, one of which may be unreadable.
+        names, fits = (signed,), _is_numeric
     for column in names:
         if column not in schema.types:
             sides = ("",) if feature.kind == "stratum" else FEATURE_SIDES[kind]
             stems = {n.removesuffix(end) for end in sides for n in schema.types if n.endswith(end)}
-            raise schema.error(
-                f"no column {' and '.join(names)} for the {called}"
-                f"{suggest(feature.name, sorted(stems), _TYPED[feature.kind])}; "
-                f"found: {', '.join(schema.shown_columns)}"
-            )
+            near = suggest(feature.name, sorted(stems), _TYPED[feature.kind])
+            raise schema.missing_error(f"no column {' and '.join(names)} for the {called}{near}")
         _check_public_feature(schema, feature, column, kind, columns)
-        kinds.append(schema.types[column])
+    kinds = [schema.types[column] for column in names]
     if kind in LISTED and feature.kind != "stratum":
         kinds = [canonical.find_element_type(k) if k.id in ("list", "array") else k for k in kinds]
         kinds = [k for k in kinds if str(k) != "JSON"]  # lists in JSON files: judged row by row
-    fits = _can_hold_numbers if feature.kind == "number" else can_hold_ids
-    if is_signed:  # texts write a sign in several ways, one of which may be unreadable
-        fits = _is_numeric
-    if (
-        not all(map(fits, kinds))
-        or len({_find_type_family(k) for k in kinds if k.id != "null"}) > 1
-    ):
-        # Not which column, nor its type: of chosen and rejected, these would name a side.
-        expected = "numbers" if feature.kind == "number" else f"names ({ID_EXPECTED})"
+    families = {_find_type_family(k) for k in kinds if k.id != "null"}
+    if not all(map(fits, kinds)) or len(families) > 1:
+        expected = "numbers" if is_number else f"names ({ID_EXPECTED})"
         raise schema.error(
             f"{called}: expected {expected} of one type in "
             f"{' and '.join(names)}, so that no value tells which side it stands on"

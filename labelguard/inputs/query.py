@@ -24,14 +24,13 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     2: ("prompt", NO_CONTENT),
     3: ("response_a", NO_CONTENT),
     4: ("response_b", NO_CONTENT),
-    # One message for both: naming the empty side would name the preferred one.
-    5: ("chosen or rejected", NO_CONTENT),
+    5: ("chosen", NO_CONTENT),
     6: ("responses", "expected a list of texts or chats, found null, or a chat without messages"),
     7: ("responses", f"expected 2 to {_MAX_RANKED} responses"),
     8: ("item_id", NO_ID),
     9: ("ranking_id", NO_ID),
     10: ("submitted_at", "expected a time (ISO 8601, or a whole number)"),
-    # Which side lacks it is not said either.
+    11: ("rejected", NO_CONTENT),
     12: ("of a feature", "expected a finite number for every response"),
     13: ("question", NO_ID),
     14: ("of a source", "expected the name of what wrote each response, found null or blanks"),
@@ -106,10 +105,8 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
     kinds = layout.types
     _, a, b = LAYOUTS[layout.kind][:3]
     faults = _list_public_fault_cases(kinds)
-    if layout.kind == "pairs":
-        faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
-    else:
-        faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
+    codes = (3, 4) if layout.kind == "pairs" else (5, 11)
+    faults += [f"WHEN {e} IS NULL THEN {n}" for e, n in zip(("ea", "eb"), codes, strict=True)]
     faults += [
         _feature_fault_sql(feature, _alias_sides(layout, feature)) for feature in layout.features
     ]

@@ -1,6 +1,7 @@
 """DuckDB at work: files and tables as relations, their rows as batches, and its errors as ours.
 
-An error says which file, which line if known, and the kind of fault; it never repeats content.
+An error says which file, which line if known, and the kind of fault. It never repeats content, as
+DuckDB's own errors do: a label may stand there.
 """
 
 from __future__ import annotations
@@ -40,15 +41,13 @@ _CONTAINER_LIMITS = tuple(
 class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `path` and
-    `size`, in bytes, are those of a file on disk. A `sparse` file lacks a column where no row has a
-    value for it. `arguments` name it in a command.
-    `answers` is the file of answers ingested from a tool, in which no label stops a release.
+    `path` and `size`, in bytes, are those of a file on disk. A `sparse` file lacks a column where
+    no row has a value for it. `arguments` name it in a command. `answers` is the file of answers
+    ingested from a tool, in which no label stops a release.
     """
 
     name: str
     open: Opener
-    partitions: frozenset[str] = frozenset()
     size: int | None = None
     sparse: bool = False
     arguments: tuple[str, ...] = ("INPUT",)
@@ -85,9 +84,11 @@ def check_column_names(names: Sequence[str], where: str) -> None:
         raise InvalidLabels(f"{where}: no columns in the input")
     if len(names) > MOST_COLUMNS:
         raise InvalidLabels(f"{where}: {len(names):,} columns; at most {MOST_COLUMNS:,} are read")
-    if len({name.lower() for name in names}) < len(names):  # Not which: that may name a side.
+    lower = [name.lower() for name in names]
+    if twice := [name for name in names if lower.count(name.lower()) > 1]:
         raise InvalidLabels(
-            f"{where}: two columns have one name (upper and lower case are one); rename one"
+            f"{where}: two columns have one name ({', '.join(twice)}; upper and lower case are "
+            "one); rename one"
         )
 
 
@@ -175,11 +176,8 @@ def translate_errors(file: InputFile) -> Iterator[None]:
         raise translate_error(error, file.name) from None
 
 
-# Marks, in an error that passes through DuckDB, the message that is ours.
-OURS = "\x1e"
 LONG_LINE = "line is longer than 32 MiB"
 NOT_UTF8 = "not UTF-8 text; convert it to UTF-8"
-# One fault for each kind of file: of two in one row, that of the chosen side may come first.
 CSV = (
     "not CSV in UTF-8; text must be UTF-8 (else: iconv -f latin1 -t utf-8 FILE), every row needs "
     "as many fields as the header and the same line end, there must be no empty line, and texts "
@@ -212,18 +210,13 @@ def translate_error(
     if isinstance(error, OSError) and error.strerror:
         return InvalidLabels(f"{name}: {error.strerror}")
     text = str(error)
-    ours = re.search(f"{OURS}(.*?){OURS}", text, re.DOTALL)
-    if ours:
-        return InvalidLabels(f"{name}: {ours[1]}")
     lowered = text.lower()
     if any(sign in lowered for sign in _FULL):
         return ProjectError(
             f"{name}: too little memory to read it, or too little room for temporary files; make "
             "room, or leave out columns that are not needed, and run the same command again"
         )
-    # Of JSON alone, where a row is a line: in CSV a text that is not quoted may end one,
-    # and values are put into columns one column after the other, the chosen side first.
-    line = re.search(r"in line (\d+)", text) if "malformed json" in lowered else None
+    line = re.search(r"(?:in line|error on line:) (\d+)", lowered)
     # DuckDB counts from 1, except where it cannot parse a line of JSON.
     number = int(line[1]) - text.startswith("Invalid Input Error: Malformed JSON") if line else 0
     where = f"{name} line {number}" if line else name

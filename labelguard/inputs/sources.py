@@ -6,18 +6,12 @@ stream; nothing is loaded whole. An error names the file and the line and never 
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO, TypeAlias
-
-import pyarrow as pa
+from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.objects import copy_objects
@@ -25,7 +19,6 @@ from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
     are_rows,
-    build_arrow_opener,
     build_parquet_opener,
     build_rows_opener,
     build_table_opener,
@@ -34,21 +27,20 @@ from labelguard.inputs.text_files import build_csv_opener, build_json_opener
 from labelguard.spelling import suggest
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 
-# A path or glob (str, Path), objects of a store (`s3://bucket/labels`, `gs://bucket/*.parquet`),
-# `-` for standard input, a table (pyarrow, polars, pandas, datasets), splits by name, an
-# `InputFile`, or a sequence of these; or rows, a sequence of dictionaries.
+# A path or glob (str, Path), objects of a store (`s3://bucket/labels`, `gs://bucket/*.parquet`), a
+# table (pyarrow, polars, pandas, datasets), splits by name, an `InputFile`, or a sequence of these;
+# or rows, a sequence of dictionaries.
 Input: TypeAlias = Any
 
 _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".parquet": build_parquet_opener,
     ".pq": build_parquet_opener,
-    ".arrow": build_arrow_opener,
     ".csv": build_csv_opener,
     ".tsv": build_csv_opener,
 }
 _JSON = (".jsonl", ".ndjson", ".json")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst), or a Hugging Face dataset directory"
+_SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst)"
 # Bytes that any input may take, and how many times the size of its files on top.
 _PLENTY, _EXPANSION = 1 << 30, 200
 
@@ -92,8 +84,7 @@ def resolve_input(
     """Return the files and tables of an input, in a fixed order, those of one split of several.
 
     `roles` is the column that was named for each role: in JSON, only what is compared has a
-    type. Standard input and copies of objects are kept in `spool`, or in TMPDIR until the process
-    ends.
+    type. Objects are copied into `spool`, or into TMPDIR until the process ends.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
@@ -106,25 +97,15 @@ def resolve_input(
     for number, item in enumerate(items, 1):
         if isinstance(item, InputFile):
             files.append(item)
-        elif str(item) == "-" and isinstance(item, str | Path):
-            files.append(resolve_file(_spool_standard_input(spool), roles, _STANDARD_INPUT))
         elif isinstance(item, str) and is_remote(item):
             files += [resolve_file(copy, roles, name) for name, copy in copy_objects(item, spool)]
         elif isinstance(item, str | Path):
-            for path in find_matching_paths(str(item)):
-                if path.is_dir():
-                    paths, has_splits = _list_directory_files(path, split)
-                    divided = divided or has_splits
-                else:
-                    paths = [path]
-                files += [resolve_file(file, roles) for file in paths]
+            files += [resolve_file(path, roles) for path in find_matching_paths(str(item))]
         else:
-            name = "table" if len(items) == 1 else f"table {number}"
-            tables = [item]
-            if isinstance(item, Mapping):
-                divided = True
-                tables = _choose_split(item, split, name) if item else tables
-            files += [InputFile(name, build_table_opener(table, roles, name)) for table in tables]
+            name, table = "table" if len(items) == 1 else f"table {number}", item
+            if isinstance(item, Mapping) and item:
+                table, divided = _choose_split(item, split, name), True
+            files.append(InputFile(name, build_table_opener(table, roles, name)))
     if not files:
         raise InvalidLabels("no input: the list of files or tables is empty")
     _refuse_unused_split(split, has_splits=divided)
@@ -140,18 +121,9 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
-    keys = _list_partition_names(path)
     if suffix in _JSON:
-        return InputFile(
-            name, build_json_opener(path, name, roles), keys, size, sparse=True, path=path
-        )
-    return InputFile(name, _FORMATS[suffix](path, name), keys, size, path=path)
-
-
-def _list_partition_names(path: Path) -> frozenset[str]:
-    """Return the names of the directories of a path that name a value (`labeler_id=7`)."""
-    folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
-    return frozenset(folder.partition("=")[0] for folder in folders)
+        return InputFile(name, build_json_opener(path, name, roles), size, sparse=True, path=path)
+    return InputFile(name, _FORMATS[suffix](path, name), size, path=path)
 
 
 def format_command_arguments(source: Input) -> list[str]:
@@ -185,12 +157,7 @@ def _find_file_type(path: Path) -> str | None:
     return suffix if suffix in _FORMATS and not compressed else None
 
 
-_STANDARD_INPUT = "standard input"  # what messages call it
-_MAGIC = ((b"PAR1", ".parquet"), (b"ARROW1", ".arrow"), (b"\xff\xff\xff\xff", ".arrow"))
-_COMPRESSED = ((b"\x1f\x8b", ".gz", "gzip"), (b"\x28\xb5\x2f\xfd", ".zst", "zstd"))
-_PEEK = 1 << 16
 _directories: list[tempfile.TemporaryDirectory[str]] = []
-_spooled: list[tuple[TextIO, Path]] = []
 
 
 def _create_private_directory() -> Path:
@@ -199,128 +166,12 @@ def _create_private_directory() -> Path:
     return Path(_directories[-1].name)
 
 
-def _spool_standard_input(directory: Path | None) -> Path:
-    """Return the file that holds all of standard input, named by its kind as its first bytes say.
-
-    It is written into `directory`, or into one in TMPDIR, and read once in a process.
-
-    Raises `InvalidLabels` if there is none, or if the file went with the job that read it.
-    """
-    if sys.stdin is None or sys.stdin.isatty():
-        raise InvalidLabels(
-            f"{_STANDARD_INPUT}: nothing is piped into it; give a file, or pipe one in"
-        )
-    path = next((path for stream, path in _spooled if stream is sys.stdin), None)
-    if path is None:
-        plain = (directory or _create_private_directory()) / "standard-input"
-        with plain.open("xb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-        path = plain.rename(plain.with_name(f"{plain.name}{_find_suffix_of_content(plain)}"))
-        _spooled.append((sys.stdin, path))
-    if not path.exists():
-        raise InvalidLabels(
-            f"{_STANDARD_INPUT}: an earlier job read and removed it; give a file instead"
-        )
-    return path
-
-
-def _find_suffix_of_content(path: Path) -> str:
-    """Return the suffix of a file with these first bytes."""
-    with path.open("rb") as file:
-        begin = file.read(_PEEK)
-    matches = (pair for magic, *pair in _COMPRESSED if begin.startswith(magic))
-    suffix, codec = next(matches, ("", None))
-    with pa.input_stream(str(path), compression=codec) as stream:
-        begin = stream.read(_PEEK)
-        for magic, kind in _MAGIC:
-            if begin.startswith(magic):
-                return kind + suffix
-        text = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
-        while begin and not text:  # blanks may go on for longer than one looks
-            begin = stream.read(_PEEK)
-            text = begin.lstrip()
-    return (".json" if text[:1] in (b"[", b"{") else ".csv") + suffix
-
-
-_SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval")
-_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
-_NUMBERED = re.compile(rf"({'|'.join(_SPLITS)})([-_.]?\d+)?")
-_SPLIT_LIST = "dataset_dict.json"
-# What `datasets` writes beside the data of a directory.
-_METADATA = (_SPLIT_LIST, "dataset_info.json", "dataset_infos.json", "state.json")
-
-
-def _list_directory_files(directory: Path, split: str | None) -> tuple[list[Path], bool]:
-    """Return the files of a directory, or of one split of it, and whether it has splits."""
-    files = sorted(
-        path
-        for path in directory.rglob("*")
-        if path.is_file()
-        and _find_file_type(path)
-        and not path.name.startswith((".", "_"))
-        and path.name not in _METADATA
-        and not (path.suffix == ".arrow" and _is_leftover_arrow_file(path))
-    )
-    # Beside data of another type, .json holds what is said of the data.
-    files = [path for path in files if ".json" not in path.suffixes] or files
-    if not files:
-        name = show_path(directory)
-        raise InvalidLabels(f"{name}: no readable file in it; expected {_SUPPORTED}")
-    splits = _find_splits(directory, files)
-    if splits:
-        files = _choose_split(splits, split, show_path(directory))[0]
-    return files, bool(splits)
-
-
-def _is_leftover_arrow_file(path: Path) -> bool:
-    """Return whether an Arrow file is a leftover of `datasets`, not data of its directory."""
-    try:
-        listed = json.loads(path.with_name("state.json").read_bytes())["_data_files"]
-        return path.name not in [file["filename"] for file in listed]
-    except (OSError, ValueError, KeyError, TypeError):
-        return path.name.startswith("cache-")
-
-
-def _find_splits(directory: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the files of every split of a directory; none if not all look like splits.
-
-    Splits are folders that `dataset_dict.json` lists; shards like `train-00000-of-00002.parquet`;
-    and files or folders that are called train, test, validation and the like.
-    """
-    try:  # what `DatasetDict.save_to_disk` lists
-        names = json.loads((directory / _SPLIT_LIST).read_bytes())["splits"]
-    except (OSError, ValueError, KeyError, TypeError):
-        names = ()
-    listed = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
-    splits: dict[str, list[Path]] = {}
-    for file in files:
-        name = _find_split(file.relative_to(directory), listed)
-        if name is None:
-            return {}
-        splits.setdefault(name, []).append(file)
-    return splits
-
-
-def _find_split(path: Path, listed: Sequence[str]) -> str | None:
-    """Return the split of one file, by its path within the directory."""
-    if listed:
-        return path.parts[0] if len(path.parts) > 1 and path.parts[0] in listed else None
-    stem = path.name.partition(".")[0]
-    shard = _SHARD.fullmatch(stem)
-    if shard and shard[1] != "data":  # so are the files of any one dataset called
-        return shard[1]
-    numbered = _NUMBERED.fullmatch(stem.lower())
-    if numbered:
-        return numbered[1]
-    return next((part for part in path.parts[:-1] if part.lower() in _SPLITS), None)
-
-
-def _choose_split(splits: Mapping[str, Any], split: str | None, where: str) -> list[Any]:
+def _choose_split(splits: Mapping[str, Any], split: str | None, where: str) -> Any:
     """Return, of splits by name, the requested or only one. Raises `InvalidLabels` for none."""
     if split is None and len(splits) == 1:
-        return list(splits.values())
+        return next(iter(splits.values()))
     if split is not None and split in splits:
-        return [splits[split]]
+        return splits[split]
     several = f"{where}: {'splits' if len(splits) > 1 else 'the only split is'} {', '.join(splits)}"
     if split is None:
         raise InvalidLabels(f"{several}; choose one, as in --split {next(iter(splits))}")
@@ -331,6 +182,6 @@ def _refuse_unused_split(split: str | None, *, has_splits: bool) -> None:
     """Raise `InvalidLabels` if a split was named and nothing of an input has any."""
     if split is not None and not has_splits:
         raise InvalidLabels(
-            f"--split {split}: the input has no splits; leave it out, or name a directory that "
-            "holds files like train-00000-of-00001.parquet or train.jsonl"
+            f"--split {split}: the input has no splits; leave it out, and name the files that are "
+            "meant, as in 'DIRECTORY/train-*.parquet'"
         )

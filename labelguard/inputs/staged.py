@@ -57,8 +57,6 @@ class Staged:
     files: tuple[InputFile, ...] = ()
     formatted: tuple[FormattedFile, ...] = ()
     formats: set[str] = field(default_factory=set)
-    # Formats that say what their labels mean, whatever the policy does.
-    own_values: set[str] = field(default_factory=set)
     rows_read: int = 0
     rows: int = 0
     # Rows that were put into buckets: those, and skips that may take an answer back.
@@ -149,13 +147,11 @@ class Staged:
             if entry.format in ("pairs", "arena") and self.label_fault.reason == OUTSIDE
         }
         allowed = f" (allowed: {'; '.join(sorted(known))})" if known else ""
-        remedy = (
-            "say beforehand how labels are coded: --label-values a-b, left-right, 1-2 or "
-            "true-false, or every value: --label-values a=win,b=loss,tie=draw"
+        raise OutsideDomain(
+            f"{self.label_fault}{rest}; mend the input{allowed}, or say beforehand how labels are "
+            "coded: --label-values a-b, left-right, 1-2 or true-false, or every value: "
+            "--label-values a=win,b=loss,tie=draw; or name another --format"
         )
-        if self.own_values:  # whatever the label is
-            remedy = f"name another --format than {', '.join(sorted(self.own_values))}"
-        raise OutsideDomain(f"{self.label_fault}{rest}; mend the input{allowed}, or {remedy}")
 
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")

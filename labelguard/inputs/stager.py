@@ -22,7 +22,7 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.quarantine import DepartedLabelers
-from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, NO_CONTENT, PUBLIC_FAULTS
+from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, PUBLIC_FAULTS
 from labelguard.inputs.staged import Fault, Received, Staged, sort_bucket
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
@@ -53,8 +53,7 @@ class StagingOptions:
     belongs together; the unit `group` needs it, and `item` has none. `refused` are the keys of
     labelers who have left, (n, 2): their rows are treated as if they were not there.
     `max_input_bytes` is how much an input may unpack to; by default what its files' sizes let one
-    expect. `spool` is a private directory for standard input and copies of objects; by default one
-    in TMPDIR.
+    expect. `spool` is a private directory for objects of a store; by default one in TMPDIR.
     """
 
     reading: Reading
@@ -141,7 +140,6 @@ class Stager:
             setattr(staged, key, value)
         staged.layouts.add(layout.kind)
         self._names = {**layout.columns, **formatted.names, **_name_sources_and_strata(layout)}
-        self._hint = formatted.hint
         self._file_rows = 0
         self._file_number += 1
         self._of_tool = formatted.file.answers is not None
@@ -326,9 +324,7 @@ class Stager:
 
     def _describe_fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
-        column = " or ".join(self._names.get(r, r) for r in role.split(" or "))
-        reason = self._hint if self._hint and reason == NO_CONTENT else reason
-        return Fault(file, row + 1, column, reason)
+        return Fault(file, row + 1, self._names.get(role, role), reason)
 
     def _read_labeler_keys(self, batch: pa.RecordBatch) -> Blocks:
         """Return the pseudonym of every row's labeler."""

@@ -24,9 +24,9 @@ from labelguard.budget.label_values import list_names_that_declare
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.canonical import Content
-from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, Reading, TableSchema
+from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, Reading
 from labelguard.inputs.formats import FORMATS, FormattedFile, apply_format
-from labelguard.inputs.formats.arena import WINNERS
+from labelguard.inputs.formats.plain import WINNERS
 from labelguard.inputs.layouts import Layout, find_common_content
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
@@ -110,7 +110,6 @@ def stage(
     staged.columns = _map_roles(formatted, layouts)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
     staged.formats = {entry.format for entry in formatted}
-    staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
     staged.identities = stager.collect_identities()
     return staged
 
@@ -118,35 +117,29 @@ def stage(
 def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:
     """Raise `InvalidLabels` for a column declared public that tells labels, or is in no file.
 
-    By names of columns alone. Where columns lack because of labels, none of those is suggested.
+    By names of columns alone.
     """
-    missing = dict.fromkeys(declared)
-    free: dict[str, None] = {}
+    if not declared:
+        return
+    columns: dict[str, None] = {}
     connection = readers.connect(staged.directory / "declared")
     for file, entry in zip(staged.files, staged.formatted, strict=True):
-        if not missing:
-            return
-        types = readers.read_columns(file, connection)
         answers = _list_columns_of_answers(entry, staged.layouts)
-        types |= readers.read_columns(entry.file, connection)
-        schema = TableSchema(file.name, types, entry.reading, file.sparse)
-        for column in {*types, *answers}:
-            for name in list_names_that_declare(column):
-                if name in declared and column in answers:
-                    raise schema.error(
-                        f"column {column} tells labels, which are private: it cannot be declared "
-                        f"public (--public-column {name})"
-                    )
-        shown = [column for column in schema.shown_columns if column not in answers]
-        free |= dict.fromkeys(shown)
-        for name in {name for column in types for name in list_names_that_declare(column)}:
-            missing.pop(name, None)
-    for name in missing:
-        near = suggest(name, {name for column in free for name in list_names_that_declare(column)})
-        raise InvalidLabels(
-            f"{staged.files[0].name}: no column {name}{near} for --public-column; "
-            f"found: {', '.join(free)}"
-        )
+        for part in (file, entry.file):
+            columns |= dict.fromkeys(readers.read_columns(part, connection))
+        for column in answers:
+            for name in {*list_names_that_declare(column)} & {*declared}:
+                raise InvalidLabels(
+                    f"{file.name}: column {column} tells labels, which are private: it cannot be "
+                    f"declared public (--public-column {name})"
+                )
+    known = dict.fromkeys(name for column in columns for name in list_names_that_declare(column))
+    for name in declared:
+        if name not in known:
+            raise InvalidLabels(
+                f"{staged.files[0].name}: no column {name}{suggest(name, known)} for "
+                f"--public-column; found: {', '.join(columns)}"
+            )
 
 
 def _list_columns_of_answers(entry: FormattedFile, layouts: Collection[str]) -> set[str]:

@@ -1,8 +1,9 @@
-"""Tables in memory, Arrow and Parquet files, and rows of Python, as relations.
+"""Tables in memory, Parquet files, and rows of Python, as relations.
 
-Arrow data is checked before DuckDB reads it. Of rows (a list of dictionaries, or objects in a frame
-of pandas) every value is written as JSON, by its own type alone, and read as a value of a JSON file
-is: which types a column holds may follow from the labels, so nothing is inferred from a column.
+Arrow data is checked before DuckDB reads it. Of rows (a list of dictionaries, or a frame of pandas
+with objects in it) every value is written as JSON, by its own type alone, and read as a value of a
+JSON file is: which types a column holds may follow from the labels, so nothing is inferred from a
+column.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import contextlib
 import datetime
 import decimal
 import json
-import struct
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from labelguard.inputs import canonical
 from labelguard.inputs.columns import find_content_role_columns, find_side_columns
 from labelguard.inputs.readers import (
     NOT_UTF8,
-    OURS,
     Opener,
     check_column_names,
     identifier,
@@ -36,11 +35,7 @@ from labelguard.inputs.readers import (
 )
 from labelguard.inputs.text_files import JsonType, choose_json_types, select_typed
 
-_DATASET_ROWS = 1000
 ROWS = "rows"  # what messages call rows in memory
-_SEVERAL_TYPES = (
-    "a column holds values of several types, or text that is not UTF-8; give each column one type"
-)
 _EXPECTED = (
     "expected values that JSON has, and times: text in UTF-8, whole numbers, numbers of 64 bits, "
     "lists and objects without cycles"
@@ -55,15 +50,11 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
     # By the names of its class: nothing is imported to look for it.
     library = type(table).__module__.partition(".")[0]
     if library == "datasets":
-        return _build_dataset_opener(table, name)
-    if library == "pandas" and hasattr(table, "columns"):
-        opener = _build_frame_opener(table, roles, name)
-        if opener is not None:
-            return opener
-    # A stream could be read only once, but rows that are set aside are read a second time.
-    if isinstance(table, pa.RecordBatchReader) or not (
-        isinstance(table, pa.Table | pa.RecordBatch) or hasattr(table, "__arrow_c_stream__")
-    ):
+        table = _read_dataset(table, name)
+    elif library == "pandas" and _has_objects(table):
+        columns = {column: list(table[column].array) for column in table.columns}
+        return _build_columns_opener(columns, roles, name)
+    if not isinstance(table, pa.RecordBatch) and not hasattr(table, "__arrow_c_stream__"):
         raise InvalidLabels(
             "expected a path, a table (pyarrow, polars, pandas, datasets), or a list of rows, "
             f"found {type(table).__name__}"
@@ -71,17 +62,22 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
     try:
         converted = pa.table(table)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Not which column: of chosen and rejected, that would name a side.
-        raise InvalidLabels(f"{name}: {_SEVERAL_TYPES}") from None
+        raise InvalidLabels(
+            f"{name}: a column holds values of several types, or text that is not UTF-8; give each "
+            "column one type"
+        ) from None
     check_column_names(converted.column_names, name)
-    for batch in converted.to_batches():
-        if problem := _find_damage(batch):
-            raise InvalidLabels(f"{name}: {problem}")
-    return _make_arrow_opener(lambda: converted)
+    for column, values in zip(converted.column_names, converted.columns, strict=True):
+        try:  # DuckDB does not look
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            problem = NOT_UTF8 if "UTF8" in str(error) else "damaged data"
+            raise InvalidLabels(f"{name}: column {column}: {problem}") from None
+    return partial(_open_table, converted)
 
 
-def _build_dataset_opener(dataset: Any, name: str) -> Opener:
-    """Return what opens a `datasets.Dataset` as a stream of its rows, in the order it shows.
+def _read_dataset(dataset: Any, name: str) -> pa.Table:
+    """Return the rows of a `datasets.Dataset` in the order it shows, mapped where that is its own.
 
     All of its columns, whatever its format shows. Raises `InvalidLabels` for a streamed dataset.
     """
@@ -90,163 +86,48 @@ def _build_dataset_opener(dataset: Any, name: str) -> Opener:
             f"{name}: a streamed dataset can be read only once; load it without streaming=True, or "
             "write it to Parquet"
         )
-    rows = dataset.with_format("arrow")
-    if not len(rows):
-        raise InvalidLabels(f"{name}: no rows in the input")
-    schema = rows[:1].schema
-    check_column_names(schema.names, name)
-
-    def read_batches() -> Iterator[pa.RecordBatch]:
-        for table in rows.iter(_DATASET_ROWS):
-            yield from table.combine_chunks().to_batches()
-
-    return _make_arrow_opener(lambda: _check_batches(schema, read_batches()))
+    return dataset.with_format("arrow")[:] if len(dataset) else dataset.data.table
 
 
-def build_arrow_opener(path: Path, name: str) -> Opener:
-    """Return what opens an Arrow file or stream, never a compressed one."""
+def _has_objects(frame: Any) -> bool:
+    """Return whether the types of a frame of pandas do not say what is in it.
 
-    @cache
-    def refuse_compression() -> None:
-        if _has_compression(path):
-            raise InvalidLabels(
-                f"{name}: compressed Arrow data; write it uncompressed, or as Parquet"
-            )
-        check_column_names(_read_arrow(path).schema.names, name)
+    What is always missing has the type of another column's absent values.
+    """
+    named = frame.columns.is_unique and all(isinstance(name, str) for name in frame.columns)
+    return named and any(
+        getattr(frame[name].dtype, "hasobject", False) or frame[name].isna().all()
+        for name in frame.columns
+    )
 
-    def open_arrow(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        refuse_compression()
-        return _make_arrow_opener(lambda: _read_arrow(path))(connection)
 
-    return open_arrow
+def _open_table(table: pa.Table, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    """Return a table, with bytes in place of columns whose types DuckDB cannot take: they are no
+    text, chat, id or label, and whoever asks for one is told so.
+    """
+    with contextlib.suppress(duckdb.NotImplementedException):
+        return connection.from_arrow(table)
+    names = []
+    for field in table.schema:
+        with contextlib.suppress(duckdb.NotImplementedException):
+            connection.from_arrow(pa.schema([field]).empty_table())
+            names.append(field.name)
+    columns = (
+        identifier(name) if name in names else f"'\\xFF'::BLOB AS {identifier(name)}"
+        for name in table.column_names
+    )
+    return connection.from_arrow(table.select(names)).project(", ".join(columns))
 
 
 def build_parquet_opener(path: Path, name: str) -> Opener:
     """Return what opens a Parquet file."""
-    query = (
-        f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=true, "
-        "hive_types_autocast=false)"
-    )
+    query = f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=false)"
 
     def open_parquet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         check_column_names(pq.read_schema(path).names, name)
         return connection.sql(query)
 
     return open_parquet
-
-
-def _read_arrow(path: Path) -> pa.RecordBatchReader:
-    """Return an Arrow file's batches, checked one by one as they are read."""
-    # `datasets` writes the stream format; the file format serves others.
-    source = pa.memory_map(str(path))
-    try:
-        stream = pa.ipc.open_stream(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        file = pa.ipc.open_file(source)
-        return _check_batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
-    return _check_batches(stream.schema, stream)
-
-
-def _check_batches(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
-    def yield_undamaged() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if problem := _find_damage(batch):
-                raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
-            yield batch
-
-    return pa.RecordBatchReader.from_batches(schema, yield_undamaged())
-
-
-def _find_damage(batch: pa.RecordBatch) -> str | None:
-    """Return what breaks the Arrow format in a batch (DuckDB does not look), if anything.
-
-    Neither the column nor the row, which not every type tells: of chosen and rejected, that would
-    name a side.
-    """
-    problems = set()
-    for values in batch.columns:
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            problems.add(NOT_UTF8 if "UTF8" in str(error) else "damaged data")
-    return min(problems, default=None)
-
-
-def _make_arrow_opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
-    def open_table(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        source = read()
-        try:
-            return connection.from_arrow(source)
-        except duckdb.NotImplementedException:
-            return _replace_unsupported_columns(source, connection)
-
-    return open_table
-
-
-def _replace_unsupported_columns(
-    source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
-) -> duckdb.DuckDBPyRelation:
-    """Return the relation with bytes in place of columns whose types DuckDB cannot take.
-
-    They are no text, chat, id or label. That one is there must show: if it were dropped, a message
-    would name it, and of chosen and rejected that would name a side.
-    """
-    names = []
-    for field in source.schema:
-        with contextlib.suppress(duckdb.NotImplementedException):
-            connection.from_arrow(pa.schema([field]).empty_table())
-            names.append(field.name)
-    if isinstance(source, pa.Table):
-        readable = source.select(names)
-    else:
-        schema = pa.schema([source.schema.field(name) for name in names])
-        batches = (batch.select(names) for batch in source)
-        readable = pa.RecordBatchReader.from_batches(schema, batches)
-    columns = (
-        identifier(name) if name in names else f"'\\xFF'::BLOB AS {identifier(name)}"
-        for name in source.schema.names
-    )
-    return connection.from_arrow(readable).project(", ".join(columns))
-
-
-def _has_compression(path: Path) -> bool:
-    """Return whether the body of an Arrow file or stream is compressed.
-
-    Arrow unpacks a batch whole, to whatever size it says: 50 kB became 3 GB. What is stored as it
-    is takes no memory at all, being mapped. Raises `pa.ArrowInvalid` for damaged data.
-    """
-    with pa.memory_map(str(path)) as source:
-        # A file is a stream between a mark, padded to 8 bytes, and a table of contents.
-        source.seek(8 if source.read(6) == b"ARROW1" else 0)
-        for message in pa.ipc.MessageReader.open_stream(source):
-            if message.type in ("record batch", "dictionary"):
-                try:
-                    if _names_codec(message.metadata.to_pybytes(), message.type):
-                        return True
-                except struct.error:
-                    raise pa.ArrowInvalid("damaged metadata") from None
-    return False
-
-
-def _names_codec(message: bytes, kind: str) -> bool:
-    """Return whether a message names a codec.
-
-    It is a flatbuffer (Message.fbs: Message.header, DictionaryBatch.data, RecordBatch.compression).
-    """
-
-    def place_of_field(table: int, index: int) -> int:
-        vtable = table - struct.unpack_from("<i", message, table)[0]
-        (size,) = struct.unpack_from("<H", message, vtable)
-        entry = 4 + 2 * index
-        offset = struct.unpack_from("<H", message, vtable + entry)[0] if entry < size else 0
-        return table + offset if offset else 0
-
-    (batch,) = struct.unpack_from("<I", message)
-    for index in (2, 1) if kind == "dictionary" else (2,):
-        place = place_of_field(batch, index)
-        batch = place + int(struct.unpack_from("<I", message, place)[0])
-    return place_of_field(batch, 3) != 0
 
 
 def are_rows(items: Sequence[Any]) -> bool:
@@ -278,77 +159,39 @@ def build_rows_opener(rows: Sequence[Mapping[Any, Any]], roles: Mapping[str, str
         raise InvalidLabels(f"{ROWS}: a key is no text; name every column by a str")
     # In the order of their names: which row has a key first may follow from the labels.
     columns = {name: [row.get(name) for row in rows] for name in sorted(names)}
-    check_column_names(list(columns), ROWS)
-    return _build_values_opener(pa.table(_to_json(columns, roles, ROWS)), list(columns), roles)
+    return _build_columns_opener(columns, roles, ROWS)
 
 
-def _build_frame_opener(frame: Any, roles: Mapping[str, str], name: str) -> Opener | None:
-    """Return what opens a frame of pandas, or None if all of its columns are typed.
-
-    Columns of objects, and those that Arrow has no type for, are read as rows are; others are as
-    their type says. Raises `InvalidLabels` as `build_rows_opener`; messages call the frame `name`.
-    """
-    if not frame.columns.is_unique or not all(isinstance(n, str) for n in frame.columns):
-        return None
-    # What is always missing has the type of another column's absent values.
-    objects = [n for n in frame.columns if frame[n].isna().all() or not _has_arrow_type(frame[n])]
-    if not objects:
-        return None
-    typed = pa.table(frame.drop(columns=objects))  # with what the index holds
-    texts = _to_json({n: frame[n].tolist() for n in objects}, roles, name)
-    columns = dict(zip(typed.column_names, typed.columns, strict=True)) | texts
-    order = dict.fromkeys([*frame.columns, *columns])
-    check_column_names(list(order), name)
-    return _build_values_opener(pa.table({n: columns[n] for n in order}), objects, roles)
-
-
-def _has_arrow_type(series: Any) -> bool:
-    """Return whether the type of a column of pandas says what is in it, and Arrow has it, too."""
-    if getattr(series.dtype, "hasobject", False):
-        return False
-    try:
-        pa.array(series[:0])
-    except (pa.ArrowException, TypeError, ValueError):
-        return False
-    return True
-
-
-def _build_values_opener(table: pa.Table, texts: Sequence[str], roles: Mapping[str, str]) -> Opener:
-    """Return what opens a table whose columns `texts` are JSON."""
-    types: dict[str, JsonType] = {}
-
-    def open_rows(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        relation = connection.from_arrow(table)
-        if not types:
-            columns = (f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
-            types.update(choose_json_types(relation.project(", ".join(columns)), roles))
-        return select_typed(relation, types)
-
-    return open_rows
-
-
-def _to_json(
-    columns: Mapping[str, Iterable[Any]], roles: Mapping[str, str], where: str
-) -> dict[str, pa.Array]:
-    """Return the columns as JSON, one text a value."""
+def _build_columns_opener(
+    columns: Mapping[str, Sequence[Any]], roles: Mapping[str, str], where: str
+) -> Opener:
+    """Return what opens columns of values, each of which becomes JSON by its own type."""
+    check_column_names(list(columns), where)
     contents = find_content_role_columns(list(columns), roles)
     sides = find_side_columns(list(columns), roles)
     arrays = {}
-    # Contents first: whether another column is at fault, too, must not depend on their order.
-    for name in sorted(columns, key=lambda column: column not in contents):
-        plain = (
-            _convert_array_for_json
-            if name in contents
-            else partial(_convert_for_json, wide=name in sides)
-        )
+    for name, values in columns.items():
+        is_content = name in contents
+        plain = _convert_array_for_json
+        if not is_content:
+            plain = partial(_convert_for_json, wide=name in sides)
         try:
-            texts = (_to_json_text(value, plain) for value in columns[name])
+            texts = (_to_json_text(value, plain) for value in values)
             arrays[name] = pa.array(texts, pa.large_string())
         except (TypeError, ValueError, RecursionError):
-            if name in contents:
-                raise canonical.build_content_error(where) from None
-            raise InvalidLabels(f"{where}: {_EXPECTED}") from None
-    return arrays
+            if is_content:
+                raise canonical.build_content_error(f"{where}: column {name}") from None
+            raise InvalidLabels(f"{where}: column {name}: {_EXPECTED}") from None
+    table = pa.table(arrays)
+    types: dict[str, JsonType] = {}
+
+    def open_columns(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        texts = (f"{identifier(name)}::JSON AS {identifier(name)}" for name in arrays)
+        relation = connection.from_arrow(table).project(", ".join(texts))
+        types.update(types or choose_json_types(relation, roles))
+        return select_typed(relation, types)
+
+    return open_columns
 
 
 def _to_json_text(value: Any, plain: Callable[[Any], Any]) -> str | None:

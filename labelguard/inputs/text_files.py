@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
@@ -48,7 +47,8 @@ from labelguard.inputs.readers import (
 
 _PIECE = 1 << 20
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
-_PARTITIONS = "hive_partitioning=true, hive_types_autocast=false"
+# The ways to end a line: patterns of the end and what is beside it.
+_LINE_ENDS = (rb"\r\n", rb"[^\r]\n", rb"\r[^\n]")
 
 
 def open_stream(path: Path) -> pa.NativeFile:
@@ -77,7 +77,7 @@ def build_csv_opener(path: Path, name: str) -> Opener:
             f"FROM read_csv({quote_file_name(path)}, auto_detect=false, header=true, "
             f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
             f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
-            f"force_not_null=[{texts}], {_PARTITIONS})"
+            f"force_not_null=[{texts}], hive_partitioning=false)"
         )
 
     return open_csv
@@ -112,9 +112,12 @@ def _find_csv_problem(path: Path, delimiter: str) -> str | None:
     text with a quote or a line end that is not quoted (pandas does not quote a carriage return), it
     would depend on the side whether the file can be read, and what as.
     """
-    problem, length = None, 0
-    comma, quote, line, back = (ord(sign) for sign in (delimiter, '"', "\n", "\r"))
-    ways, quotes, before = np.zeros(3, bool), 0, comma
+    comma = delimiter.encode()
+    beside = rb'[^%b\r\n"]' % comma
+    fault = re.compile(rb'%b"|"%b|\n\n|\r\r|\r\n\r\n' % (beside, beside))
+    # What is not quoted, with a quote for each part that is, as far as the next piece needs it.
+    plain, is_quoted, length = comma, False, 0
+    problem, ends = None, set[bytes]()
     with open_stream(path) as stream:
         text = stream.read(_PIECE).removeprefix(codecs.BOM_UTF8)
         while text:
@@ -122,24 +125,15 @@ def _find_csv_problem(path: Path, delimiter: str) -> str | None:
             length = len(text) + (length if end < 0 else -end - 1)
             if length > MAX_LINE:
                 return f"a {LONG_LINE}"
-            more = stream.read(_PIECE)
-            after = more[0] if more else comma
-            signs = np.frombuffer(bytes([before]) + text + bytes([after]), np.uint8)
-            last, this, following = signs[:-2], signs[1:-1], signs[2:]
-            place = np.flatnonzero(this == quote)
-            opens = (quotes + np.arange(len(place))) % 2 == 0
-            beside = np.where(opens, last[place], following[place])
-            if not np.isin(beside, [comma, quote, line, back]).all():
+            parts = text.split(b'"')
+            plain = plain[-3:] + b'"'.join(parts[is_quoted::2])
+            is_quoted ^= len(parts) % 2 == 0
+            plain += b'"' * (is_quoted and len(parts) > 1)
+            text = stream.read(_PIECE)
+            followed = plain if text else plain + comma
+            ends |= {end for end in _LINE_ENDS if re.search(end, followed)}
+            if len(ends) > 1 or fault.search(plain):
                 problem = CSV
-            ends = np.flatnonzero((this == line) | (this == back))
-            ends = ends[(quotes + np.searchsorted(place, ends)) % 2 == 0]
-            last, this, following = last[ends], this[ends], following[ends]
-            both = (last == back) & (this == line)
-            alone = (this == back) & (following != line)
-            ways |= [both.any(), ((this == line) & ~both).any(), alone.any()]
-            if ways.sum() > 1 or (np.isin(last, [line, back]) & ~both).any():
-                problem = CSV
-            quotes, before, text = quotes + len(place), text[-1], more
     return problem
 
 
@@ -153,7 +147,7 @@ def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener
     def read_options() -> str:
         return (
             f"{quote_file_name(path)}, format='{_find_json_format(path)}', "
-            f"maximum_object_size={MAX_LINE}, {_PARTITIONS}"
+            f"maximum_object_size={MAX_LINE}, hive_partitioning=false"
         )
 
     types: dict[str, str] = {}
@@ -184,45 +178,20 @@ def _choose_column_types(
     connection: duckdb.DuckDBPyConnection, options: str, roles: Mapping[str, str], where: str
 ) -> dict[str, str]:
     """Return the columns of a JSON file and the types to read them as."""
-    # No deeper: members of an object may differ in upper and lower case, which DuckDB refuses.
-    shallow = connection.sql(
-        f"FROM read_json({options}, sample_size=-1, maximum_depth=1, map_inference_threshold=-1, "
-        "field_appearance_threshold=0)"
-    )
-    check_column_names(_read_json_keys(connection, options, shallow.columns), where)
-    if shallow.columns[0] == "json":  # DuckDB's name for what is not an object.
-        if shallow.limit(1).fetchall():
-            raise InvalidLabels(
-                f"{where}: not JSON of rows; every line, or element of an array, must be one object"
-            )
+    keys = "list_distinct(flatten(list(DISTINCT json_keys(json))))"
+    rows = f"SELECT {keys}, bool_and(json_type(json) = 'OBJECT') FROM read_json_objects({options})"
+    [(names, are_objects)] = connection.sql(rows).fetchall()
+    if are_objects is False:
+        raise InvalidLabels(
+            f"{where}: not JSON of rows; every line, or element of an array, must be one object"
+        )
+    if names is None:
         raise InvalidLabels(f"{where}: no rows in the input")
-    # The others are names of directories.
-    columns = zip(shallow.columns, shallow.types, strict=True)
-    members = [name for name, kind in columns if str(kind) == "JSON"]
-    types = dict.fromkeys(shallow.columns, "VARCHAR")
-    if members:
-        listed = _column_types_sql(dict.fromkeys(members, "JSON"))
-        raw = connection.sql(f"FROM read_json({options}, columns={listed})")
-        raw = raw.project(", ".join(map(identifier, members)))
-        types |= {name: column.sql for name, column in choose_json_types(raw, roles).items()}
     # In the order of their names: which row has a key first may follow from the labels.
-    return dict(sorted(types.items()))
-
-
-def _read_json_keys(
-    connection: duckdb.DuckDBPyConnection, options: str, columns: Sequence[str]
-) -> Sequence[str]:
-    """Return the names of columns as the objects have them.
-
-    Of two that differ in upper and lower case alone, DuckDB calls the second one `NAME_1`.
-    """
-    lower = {name.lower() for name in columns}
-    if not any(name.lower().rpartition("_")[0] in lower for name in columns):
-        return columns
-    keys = connection.sql(
-        f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({options})"
-    )
-    return [name for (name,) in keys.fetchall()]
+    check_column_names(sorted(names), where)
+    listed = _column_types_sql(dict.fromkeys(sorted(names), "JSON"))
+    raw = connection.sql(f"FROM read_json({options}, columns={listed})")
+    return {name: column.sql for name, column in choose_json_types(raw, roles).items()}
 
 
 def _column_types_sql(types: Mapping[str, str]) -> str:
@@ -273,21 +242,18 @@ def choose_json_types(
 def select_typed(
     relation: duckdb.DuckDBPyRelation, types: Mapping[str, JsonType]
 ) -> duckdb.DuckDBPyRelation:
-    """Return a relation with its columns of JSON under these types, the others as they are."""
+    """Return a relation whose columns of JSON have these types."""
     pieces = []
-    for column, kind in ((identifier(name), types.get(name)) for name in relation.columns):
-        if kind is None:
-            pieces.append(column)
-            continue
-        value = f"{column}::JSON"
+    for name, kind in types.items():
+        value = column = identifier(name)
         if kind == _TEXT:
-            value = f"{value}->>'$'"
+            value = f"{column}->>'$'"
         elif kind == _NULL:
             value = "NULL"
         elif kind.structure:
-            value = f"from_json({value}, {literal(kind.structure)})"
+            value = f"from_json({column}, {literal(kind.structure)})"
         elif kind != _JSON:
-            value = f"({value})::{kind.sql}"
+            value = f"{column}::{kind.sql}"
         pieces.append(f"{value} AS {column}")
     return relation.project(", ".join(pieces))
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from labelguard import clock, extras
 from labelguard.answers.connector import read_secret
-from labelguard.errors import LabelguardError
+from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.jobs.gates import EVALUATION
 from labelguard.jobs.settings import Job, NotifySettings
 from labelguard.jobs.state import Facts, JobState, RunInProgress
@@ -146,14 +146,20 @@ def describe_failure(run: RunInProgress, error: Exception) -> str:
     return f"{step} failed" + (f": {type(error).__name__}" * (step not in _RAW_LABEL_STEPS))
 
 
-def log_failure(run: RunInProgress, error: Exception) -> None:
-    """Log why a step failed, and add a note to the error with the path of the log."""
-    step = _failed_step(run)
+def log_failure(run: RunInProgress, error: Exception) -> Exception:
+    """Log why a step failed; return the error that is shown, with a note where the log is.
+
+    What reading labels can say stands in the log alone: what a job prints may be collected.
+    """
+    step, shown = _failed_step(run), error
     reads_labels = step in _RAW_LABEL_STEPS
+    if reads_labels and isinstance(error, InvalidLabels):
+        shown = type(error)(f"{step} failed: {attempts.describe_publicly(error)}")
     trace = _trace_without_labels(error) if reads_labels else traceback.format_exception(error)
     with contextlib.suppress(OSError):  # the first error has to be raised
         path = run.state.append_to_log(f"run {run.number}, {step} failed\n{''.join(trace)}")
-        error.add_note(f"traceback: {path}")
+        shown.add_note(f"traceback: {path}")
+    return shown
 
 
 def _failed_step(run: RunInProgress) -> str:

@@ -154,12 +154,15 @@ class JobExecution:
             except ProjectBusy:
                 raise  # it is in progress still
             except Exception as error:
-                finish.log_failure(run, error)
+                shown = finish.log_failure(run, error)
                 if "check" not in run.steps:
                     run.state.remove_run_in_progress()  # nothing was begun
+                else:
+                    why = finish.describe_failure(run, error)
+                    finish.end_failed_run(self.job, self.home, run, why)
+                if shown is error:
                     raise
-                finish.end_failed_run(self.job, self.home, run, finish.describe_failure(run, error))
-                raise
+                raise shown from None
         entry = JobRun(**run.end_entry or {})
         notes = notes + list(run.steps.get("release", {}).get("notes", ()))
         notes += finish.record_and_notify(self.job, self.home, run)

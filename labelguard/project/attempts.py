@@ -64,7 +64,8 @@ class Attempts:
     """The attempts to release.
 
     `failed` counts failures by reason, over the project's life. `since` the last success `failures`
-    attempts failed, the last one for `reason`; `message` is for whoever runs the project.
+    attempts failed, the last one for `reason`; `message` is for whoever runs the project, in the
+    file alone.
     `released_at` is when the last one succeeded. Times are UTC; empty where there was none.
     """
 
@@ -120,10 +121,24 @@ def record_attempt(home: Project) -> Iterator[None]:
     record_success(home)
 
 
+def find_reason(error: Exception) -> str:
+    """Return the public reason of a failure: one of `REASONS`, whatever the error says."""
+    return next((name for kind, name in _KINDS if isinstance(error, kind)), "other")
+
+
+def describe_publicly(error: Exception) -> str:
+    """Return an error of ours as logs of machines may have it.
+
+    What is said of an input is for whoever holds the input: it names rows and columns, which may
+    follow from labels.
+    """
+    return REASONS["input"] if isinstance(error, InvalidLabels) else str(error)
+
+
 def record_failure(home: Project, error: Exception) -> None:
     """Note that an attempt failed."""
     before = read_attempts(home)
-    reason = next((name for kind, name in _KINDS if isinstance(error, kind)), "other")
+    reason = find_reason(error)
     ours = isinstance(error, LabelguardError)
     attempts = replace(
         before,

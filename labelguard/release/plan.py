@@ -20,6 +20,7 @@ from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
+from labelguard.inputs.formats import OWN_VALUES
 from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
 from labelguard.ledger import sources
@@ -65,9 +66,10 @@ def check_ties_and_label_codes(staged: Staged, ties: Ties, terms: Mapping[str, A
             "--ties drop goes with pairs and rankings: of a choice the pairs without the chosen "
             "response are ties, and those that are left would tell it"
         )
-    if staged.own_values and "label_values" in terms:
+    own = sorted(staged.formats & OWN_VALUES)
+    if own and "label_values" in terms:
         raise InvalidLabels(
-            f"format {', '.join(sorted(staged.own_values))} has label values of its own; "
+            f"format {', '.join(own)} has label values of its own; "
             "leave out --label-values, or name another --format"
         )
 

@@ -97,14 +97,14 @@ def privatize(
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
 
-    `source` is a path, a glob, `-` for standard input, a table (pyarrow, polars, pandas, datasets),
-    splits by name, a list of these, or a list of rows (dictionaries); without one, what was
-    ingested is released (`project.ingestion`). The first call fixes the project's policy, unless
-    one was made before (`project.policies`); later calls release new labels under it, and labels
-    released before keep their value at no cost. `namespace` names the source of these labelers' ids
-    (default: that of `labelguard.toml`, or the only one ingested; see `project.linking`). `review`
-    is called with a `Preview` before anything is charged, unless a run is taken up that was begun
-    before; what it raises stops the run.
+    `source` is a path, a glob, a table (pyarrow, polars, pandas, datasets), splits by name, a list
+    of these, or a list of rows (dictionaries); without one, what was ingested is released
+    (`project.ingestion`). The first call fixes the project's policy, unless one was made before
+    (`project.policies`); later calls release new labels under it, and labels released before keep
+    their value at no cost. `namespace` names the source of these labelers' ids (default: that of
+    `labelguard.toml`, or the only one ingested; see `project.linking`). `review` is called with a
+    `Preview` before anything is charged, unless a run is taken up that was begun before; what it
+    raises stops the run.
 
     `options` are those of the command line (docs/cli.md), with `_` for `-`; `--for` is `duration`,
     and `--public-column` `public_columns`. Those of another package's mechanism, which a type

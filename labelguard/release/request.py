@@ -414,7 +414,7 @@ def _list_input_paths(source: Input, home: Project) -> list[str]:
     """Return paths and globs as seen from the project's directory, and addresses of objects as they
     are; none for what is in memory.
     """
-    texts = [text for text in format_command_arguments(source) if text not in ("INPUT", "-")]
+    texts = [text for text in format_command_arguments(source) if text != "INPUT"]
     return [
         text if is_remote(text) else _relative_path(Path(text), home.state.parent) for text in texts
     ]

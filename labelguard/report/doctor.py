@@ -68,9 +68,12 @@ def check_installation(project: Where) -> list[Finding]:
 def _release_failures(project: Where) -> list[Finding]:
     """Return a finding where releases fail, a notice where the input is why; else none."""
     with contextlib.suppress(ProjectError):  # which a check below tells
-        state = attempts.read_attempts(locate_project(project))
+        home = locate_project(project)
+        state = attempts.read_attempts(home)
         if state.failure_text:
-            detail, by_input = f"{state.failure_text}: {state.message}", state.reason == "input"
+            by_input, where = state.reason == "input", home.state / attempts.FILE
+            why = f"; {where} has its message" if by_input else f": {state.message}"
+            detail = f"{state.failure_text}{why}"
             return [Finding("releases", by_input, detail, notice=by_input)]
     return []
 

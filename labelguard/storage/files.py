@@ -247,19 +247,22 @@ def is_remote(source: str) -> bool:
 
 
 def find_matching_paths(pattern: str) -> list[Path]:
-    """Return the files and directories that a path or a glob names, sorted.
+    """Return the files that a path or a glob names, sorted.
 
-    Raises `InvalidLabels` if there are none, with the one that was probably meant.
+    Raises `InvalidLabels` if there are none, with the one that was probably meant, and for a
+    directory.
     """
     path = Path(pattern)
-    if path.exists():
-        return [path]
     # Path.glob takes no absolute patterns.
-    paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
+    names = [pattern] if path.exists() else glob.glob(pattern, recursive=True)  # noqa: PTH207
+    paths = sorted(map(Path, names))
     if not paths:
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
         near = suggest(show_path(Path(path.name)), [show_path(Path(p.name)) for p in beside])
-        raise InvalidLabels(f"{show_path(path)}: no such file or directory{near}")
+        raise InvalidLabels(f"{show_path(path)}: no such file{near}")
+    for one in filter(Path.is_dir, paths):
+        shown = show_path(one)
+        raise InvalidLabels(f"{shown} is a directory; name its files, as in '{shown}/*.parquet'")
     return paths
 
 

@@ -116,7 +116,7 @@ def test_a_path_that_names_nothing_is_told_before_anything_is_loaded(command, tm
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "labelguard: arean.parquet: no such file or directory (did you mean 'arena.parquet'?)\n"
+        "labelguard: arean.parquet: no such file (did you mean 'arena.parquet'?)\n"
     )
 
 

@@ -17,7 +17,8 @@ import labelguard as lg
 from labelguard.cli import terminal
 
 PATIENCE = 60
-ROW = b'{"labeler_id": "u", "prompt": "p", "response_a": "a", "response_b": "b", "label": 1}\n'
+TEXT = b"a question that nobody else may read"
+ROWS = 200_000
 RELEASE = (*PRIVATIZE, "--epsilon", "3", "--delta", "1e-5")
 
 
@@ -28,6 +29,15 @@ def temporary(tmp_path):
     return directory
 
 
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory):
+    """A file that takes longer to read than to look for what is kept of it."""
+    path = tmp_path_factory.mktemp("labels") / "labels.jsonl"
+    row = {"labeler_id": "u", "prompt": TEXT.decode(), "response_a": "a", "response_b": "b"}
+    path.write_text((json.dumps(row | {"label": 1}) + "\n") * ROWS)
+    return str(path)
+
+
 def _heed_signals():
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
@@ -35,20 +45,16 @@ def _heed_signals():
 
 @contextlib.contextmanager
 def reading(temporary, within, *arguments):
-    """A command in the middle of its standard input, which it keeps somewhere `within`."""
+    """A command in the middle of its input, of which it keeps rows somewhere `within`."""
     command = [sys.executable, "-m", "labelguard", *arguments]
     environment = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
         preexec_fn=_heed_signals,  # tests may run where hanging up is ignored
     ) as process:
-        assert process.stdin is not None
-        process.stdin.write(ROW * 20_000)  # more than a pipe and a buffer hold
-        process.stdin.flush()
         deadline = time.monotonic() + PATIENCE
         while not find_copies(within):
             assert time.monotonic() < deadline and process.poll() is None
@@ -64,24 +70,24 @@ def find_copies(directory):
     found = []
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):  # it may just have been removed
-            if path.is_file() and ROW in path.read_bytes():
+            if path.is_file() and TEXT in path.read_bytes():
                 found.append(path)
     return found
 
 
 @pytest.mark.quick("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_what_was_read_of_standard_input_goes_with_the_command(number, temporary):
-    with reading(temporary, temporary, "inspect", "-") as process:
+def test_what_was_read_goes_with_the_command(number, labels, temporary):
+    with reading(temporary, temporary, "inspect", labels) as process:
         process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
-    assert b"stopped; to finish, run it again: labelguard inspect -" in errors
+    assert f"stopped; to finish, run it again: labelguard inspect {labels}".encode() in errors
     assert not list(temporary.iterdir())
 
 
-def test_a_release_keeps_standard_input_in_its_project_alone(temporary, project):
-    arguments = (*RELEASE, "-", "--project", str(project.state))
+def test_a_release_keeps_what_it_read_in_its_project_alone(labels, temporary, project):
+    arguments = (*RELEASE, labels, "--project", str(project.state))
     with reading(temporary, project.state, *arguments) as process:
         assert not find_copies(temporary)
         process.send_signal(signal.SIGTERM)
@@ -91,8 +97,8 @@ def test_a_release_keeps_standard_input_in_its_project_alone(temporary, project)
 
 
 @pytest.mark.slow
-def test_what_a_killed_release_kept_of_standard_input_goes_with_the_next_job(temporary, project):
-    arguments = (*RELEASE, "-", "--project", str(project.state))
+def test_what_a_killed_release_kept_goes_with_the_next_job(labels, temporary, project):
+    arguments = (*RELEASE, labels, "--project", str(project.state))
     with reading(temporary, project.state, *arguments) as process:
         process.kill()
         process.communicate(timeout=PATIENCE)

@@ -186,8 +186,8 @@ def with_models(task, number):
 @pytest.mark.parametrize(
     "tool",
     [
-        *(exports.argilla_flat, exports.argilla_records, exports.label_studio),
-        *(exports.label_studio_rows, exports.potato_jsonl),
+        *(exports.argilla_flat, exports.argilla_records),
+        *(exports.label_studio, exports.label_studio_rows),
     ],
 )
 def test_exports_of_tools_have_their_names(tool, tmp_path):
@@ -212,7 +212,6 @@ def test_exports_of_tools_have_their_names(tool, tmp_path):
     [
         (exports.label_studio_rows, exports.NAME),
         (exports.argilla_flat, f"{exports.NAME}.responses"),
-        (exports.potato_csv, f"{exports.NAME}.selection"),
     ],
 )
 def test_what_was_answered_in_a_tool_is_no_stratum(tool, answer, tmp_path):

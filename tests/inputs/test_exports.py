@@ -31,9 +31,6 @@ CASES: dict[str, tuple[Writer, str, Export]] = {
     "label-studio choices": (lambda rows: exports.label_studio(rows, "choices"), ".jsonl", ROWS),
     "label-studio JSON_MIN": (exports.label_studio_rows, ".jsonl", STRICT),
     "label-studio CSV": (exports.label_studio_csv, ".csv", STRICT),
-    "potato jsonl": (exports.potato_jsonl, ".jsonl", ROWS),
-    "potato csv": (exports.potato_csv, ".csv", ROWS),
-    "potato preference pairs": (exports.potato_pairs, ".jsonl", STRICT),
 }
 NAMED = {"label-studio JSON_MIN", "label-studio CSV"}
 """Exports that do not tell questions from data."""
@@ -44,7 +41,7 @@ def question_of(name):
     return {"question": NAME} if name in NAMED else {}
 
 
-@pytest.mark.quick("argilla flattened", "argilla records", "label-studio choices", "potato jsonl")
+@pytest.mark.quick("argilla flattened", "argilla records", "label-studio choices")
 @pytest.mark.parametrize("name", CASES)
 def test_an_export_holds_the_answers_that_were_given(name, tmp_path):
     writer, suffix, rows = CASES[name]
@@ -202,25 +199,17 @@ REFUSED: dict[str, tuple[Export, dict[str, Any]]] = {
         [row | {"other.responses.users": [], "other.responses.status": []} for row in FLAT],
         {},
     ),
-    r"no question 'preferences' \(did you mean": (FLAT, {"question": "preferences"}),
+    r"no question 'preferences' was answered \(did you mean": (FLAT, {"question": "preferences"}),
     r"several control tags \(external_id, preference\); pick": (
         exports.label_studio_rows(STRICT),
         {},
     ),
-    r"no control tag 'preferences' \(did you mean 'preference'\?\); found: external_id, pr": (
+    r"no control tag 'preferences' was answered \(did you mean 'preference'\?\); found: ext": (
         exports.label_studio_rows(STRICT),
         {"question": "preferences"},
     ),
     "names labeler_id, which an export of": (FLAT, {"columns": {"labeler_id": "source"}}),
     r"fields \(answer1, answer2\) or \(reply_a, reply_b\) may": ([r | SPARE for r in REPLIES], {}),
-    "exports of Potato name instances without their texts": (
-        [{"instance_id": "1", "user_id": "ann", "labels": {"p": {"selection": "A"}}}],
-        {},
-    ),
-    r"no column labeler_id.*Potato names them in its exports csv, tsv and jsonl \(user_id\)": (
-        [{"instance_id": "1", "prompt": "p", "chosen": "x", "rejected": "y"}],
-        {},
-    ),
 }
 
 
@@ -251,7 +240,6 @@ LEFT_OUT: dict[str, tuple[Writer, dict[str, int]]] = {
     "label-studio": (_truths, {"ground truth": 2, "draft": 2}),
     "argilla": (_drafts, {"draft": 5}),
     "argilla flattened": (lambda rows: _drafts(rows, flat=True), {"draft": 5}),
-    "potato": (exports.potato_csv, {"machine annotator": len(STRICT)}),
 }
 
 
@@ -259,7 +247,7 @@ LEFT_OUT: dict[str, tuple[Writer, dict[str, int]]] = {
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_what_is_left_out_is_counted_by_public_reasons_whatever_was_answered(name, tmp_path):
     writer, expected = LEFT_OUT[name]
-    said = (1, 0) if name == "potato" else (1, 0, None)
+    said = (1, 0, None)
     for shift in range(len(said)):
         rows = [row | {"label": said[(n + shift) % len(said)]} for n, row in enumerate(STRICT)]
         path = write(tmp_path / f"{shift}.jsonl", writer(rows))

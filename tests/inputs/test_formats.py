@@ -101,16 +101,11 @@ BEGINNINGS = {
     "one is the other's beginning": (f"\n\nHuman: q{TURN}", " one", " one more"),
     "one has a further turn": (f"\n\nHuman: q{TURN}", " one", f" two\n\nHuman: r{TURN} three"),
     "one says nothing": (f"\n\nHuman: q{TURN}", "", " one"),
-    "words": ("Which is it?", " this", " that one"),
-    "words to the end of one": ("Which is", " it?", " it? that"),
-    "a blank more": ("Which is", " ", "  x"),
-    "nothing": ("", "this", "that"),
-    "nothing, and one is empty": ("", "", "that"),
     "other letters": (f"\n\nHuman: ça 🙂 ǆ{TURN}", " é", " e\u0301"),
 }
 
 
-@pytest.mark.quick("turns", "one has a further turn", "a blank more")
+@pytest.mark.quick("turns", "one has a further turn")
 @pytest.mark.parametrize("case", BEGINNINGS)
 def test_the_prompt_of_dialogues_is_their_common_beginning(case):
     prompt, one, other = BEGINNINGS[case]
@@ -118,6 +113,12 @@ def test_the_prompt_of_dialogues_is_their_common_beginning(case):
         table = read_public_pairs(as_table(dialogues(prompt + first, prompt + second))).table
         assert table["prompt"].to_pylist() == [prompt]
         assert {table["first"][0].as_py(), table["second"][0].as_py()} == {one, other}
+
+
+def test_texts_without_a_turn_in_common_are_no_dialogues():
+    message = "row 1: column chosen or rejected: expected text or chat messages"
+    with pytest.raises(InvalidLabels, match=message):
+        read_public_pairs(as_table(dialogues("this", "that")))
 
 
 def staged_table(rows, **options):
@@ -177,7 +178,6 @@ OUTSIDE: dict[str, tuple[str, list[Any]]] = {
 @pytest.mark.parametrize("shape", OUTSIDE)
 def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(shape, tmp_path):
     column, values = OUTSIDE[shape]
-    wrong = "arena" if shape == "votes" else shape
     for number, value in enumerate(values):
         made = [row | {column: value} for row in rows(shape, ["a", "b"])]
         options = StagingOptions(reading(shape), "files")
@@ -187,13 +187,12 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(sha
         said = "score_a or score_b" if shape == "scores" else column
         where = f"table row 1: column {said}: found a value outside the domain"
         assert str(caught.value).startswith(f"{where} (1 more such rows); ")
-        assert str(caught.value).endswith(f"name another --format than {wrong}")
+        assert str(caught.value).endswith("or name another --format")
 
 
 CORRUPT: list[Any] = [None, "rubbish", [1], {"x": [2]}, float("nan")]
 TELLING = {
     "scores": ("score_a", "score_b"),
-    "binarized": ("score_chosen", "score_rejected"),
     "helpsteer": ("overall_preference", "individual_preference"),
     "helpsteer2": ("preference_strength", "preference_statement"),
     "arena": ("winner",),
@@ -241,27 +240,12 @@ def test_columns_of_labels_can_be_nothing_else(shape):
         assert "feature_score" in found.table.column_names
 
 
-def test_conversations_in_csv_are_json_and_no_other_text_is_one(tmp_path):
-    battles = rows("arena", ["a", "b", "tie"])
+def test_conversations_in_csv_are_refused(tmp_path):
     names = ("conversation_a", "conversation_b")
-    written = [row | {name: json.dumps(row[name]) for name in names} for row in battles]
-    (tmp_path / "battles.csv").write_text(pl.DataFrame(written).write_csv())
-    found = read_public_pairs(tmp_path / "battles.csv")
-    assert found.table.to_pylist() == read_public_pairs(as_table(battles)).table.to_pylist()
-    for text in ("", "hi", "[]", "{}", '["hi"]', '[{"role": "user"}]', written[0][names[0]][:-1]):
-        wrong = pl.DataFrame([{**written[0], names[0]: text}, *written[1:]])
-        wrong.write_csv(tmp_path / "wrong.csv")
-        with pytest.raises(InvalidLabels, match=r"row 1: column conversation_a.*: not JSON"):
-            read_public_pairs(tmp_path / "wrong.csv")
-    pl.DataFrame([row | {names[0]: "[{'role': 1}]"} for row in written]).write_csv(
-        tmp_path / "wrong.csv"
-    )
-    with pytest.raises(InvalidLabels, match=r"\(2 more bad rows\); mend the input$"):
-        read_public_pairs(tmp_path / "wrong.csv")
-    numbers = json.dumps([{"role": "user", "content": 5}] * 2)
-    pl.DataFrame([{**written[0], names[0]: numbers}]).write_csv(tmp_path / "wrong.csv")
-    with pytest.raises(InvalidLabels):
-        read_public_pairs(tmp_path / "wrong.csv")
+    battles = [row | {n: json.dumps(row[n]) for n in names} for row in rows("arena", ["a", "b"])]
+    (tmp_path / "battles.csv").write_text(pl.DataFrame(battles).write_csv())
+    with pytest.raises(InvalidLabels, match="conversation_b: expected lists of messages, as JSON"):
+        read_public_pairs(tmp_path / "battles.csv")
 
 
 def test_a_winner_of_another_name_is_named(tmp_path):
@@ -273,12 +257,11 @@ def test_a_winner_of_another_name_is_named(tmp_path):
         assert found.to_pylist() == read_public_pairs(as_table(battles)).table.to_pylist()
     roles = lg.inspect(as_table(renamed), columns=columns).roles
     assert [role.column for role in roles if role.role == "label"] == ["best"]
-    told = ({"winner": "bets"}, r"no column 'bets' \(given for winner\) \(did you mean 'best'\?\)")
-    both = ({"winner": "judge", "labeler_id": "judge"}, "column judge is winner, which is private")
-    there = ({"winner": "language"}, "column winner is there beside language")
-    for (given, message), source in ((told, renamed), (both, renamed), (there, battles)):
-        with pytest.raises(InvalidLabels, match=message):
-            read_public_pairs(as_table(source), columns=given)
+    options = StagingOptions(Reading({"winner": "bets"}), "")
+    with pytest.raises(InvalidLabels, match=r"not there .of another name: --columns winner=NAME"):
+        stage(as_table(renamed), tmp_path / "staged", KeyRing.public(), options)
+    with pytest.raises(InvalidLabels, match=r"no column 'judge' \(given for labeler_id\)"):
+        read_public_pairs(as_table(renamed), columns={"winner": "judge", "labeler_id": "judge"})
     with pytest.raises(InvalidLabels, match="or name it: --columns winner=best"):
         read_public_pairs(as_table(renamed), columns={"label": "best"})
 
@@ -331,7 +314,7 @@ def test_conversations_of_other_names_are_read_as_arena():
         read_public_pairs(as_table(renamed), columns={**sides, "conversation_b": "conversation c"})
 
 
-def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are():
+def test_a_wrong_column_is_told_with_those_of_the_file():
     def refusal(source):
         with pytest.raises(InvalidLabels) as refused:
             read_public_pairs(source, columns={"labeler_id": "worker"})
@@ -342,9 +325,6 @@ def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are():
         "table: no column 'worker' (given for labeler_id); as arena its labelers are in 'judge': "
         f"leave the option out; found: {columns}anony, language, tstamp"
     )
-    told, blank = (rows("arena", given) for given in (["a", "b"], [None, None]))
-    assert refusal(told) == refusal(blank)
-    assert "winner" not in refusal(told) and "language, model_a" in refusal(told)
 
 
 @pytest.mark.quick("hh-rlhf")
@@ -356,31 +336,19 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
         read_public_pairs(as_table(nameless))
     message = str(caught.value)
     assert "--labeler-column NAME" in message and "\n" not in message
-    assert FORMATS[shape].labelers in message
     assert "--unit item protects each pair that was compared instead of each person" in message
     assert read_public_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 
-def test_an_instruction_is_the_prompt_and_its_input_is_below_it(tmp_path):
-    texts = {"instruction": "Add up.", "chosen": "It is 5.", "rejected": "It is 6."}
-    for given, prompt in ((None, "Add up."), ("", "Add up."), ("2 + 3", "Add up.\n2 + 3")):
-        row = {"labeler_id": "w", **texts, "input": given}
-        for columns in ({}, {"prompt": "instruction"}):
-            table = read_public_pairs(as_jsonl([row], tmp_path / "a.jsonl"), columns=columns).table
-            assert table["prompt"].to_pylist() == [prompt]
-            assert table["first"].to_pylist() == ["It is 5."]
-    with pytest.raises(InvalidLabels, match="column input: expected text"):
-        read_public_pairs(as_table([{"labeler_id": "w", **texts, "input": 5}]))
-
-
-@pytest.mark.parametrize("name", ["question", "Query", "context", "input", "conversations"])
+@pytest.mark.parametrize("name", ["question", "Query", "instruction", "input", "conversations"])
 def test_sides_are_no_whole_dialogues_where_another_column_is_evidently_the_prompt(name):
     found = as_table(dialogues("It is 5.", "It is 6.", **{name: "2 + 3?"}))
     with pytest.raises(InvalidLabels, match=f"column {name} may be the prompt: .* prompt={name}"):
         read_public_pairs(found)
     named = read_public_pairs(found, columns={"prompt": name}).table
     assert named["prompt"].to_pylist() == ["2 + 3?"]
-    assert read_public_pairs(found, format="hh-rlhf").table["prompt"].to_pylist() == ["It is"]
+    said = as_table(dialogues(f"q{TURN} 5", f"q{TURN} 6", **{name: "2 + 3?"}))
+    assert read_public_pairs(said, format="hh-rlhf").table["prompt"].to_pylist() == [f"q{TURN}"]
 
 
 def test_a_format_that_is_named_must_fit(tmp_path):

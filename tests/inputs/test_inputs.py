@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
 from support import published, world
@@ -94,52 +93,6 @@ def write_parquet(path, rows):
     return path
 
 
-def write_dataset(path, rows):
-    """A directory as `datasets.Dataset.save_to_disk` leaves it, with a leftover cache file."""
-    table = pa.Table.from_pylist(rows)
-    path.mkdir()
-    half = table.num_rows // 2
-    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
-    for name, piece in zip(names, (table.slice(0, half), table.slice(half)), strict=True):
-        with pa.ipc.new_stream(path / name, table.schema) as writer:
-            writer.write_table(piece)
-    with pa.ipc.new_stream(path / "cache-1234.arrow", table.schema) as writer:
-        writer.write_table(table)
-    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
-    (path / "state.json").write_text(json.dumps(state))
-    (path / "dataset_info.json").write_text("{}")
-    return path
-
-
-def write_arrow_file(path, rows):
-    table = pa.Table.from_pylist(rows)
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
-    return path
-
-
-def write_partitioned(path, rows):
-    table = pa.Table.from_pylist(rows)
-    schema = pa.schema([("labeler_id", pa.string())])
-    pa_dataset.write_dataset(
-        table, path, format="parquet", partitioning=pa_dataset.partitioning(schema, flavor="hive")
-    )
-    return path
-
-
-def write_partitioned_jsonl(path, rows):
-    for labeler in sorted({row["labeler_id"] for row in rows}):
-        folder = path / f"labeler_id={labeler}"
-        folder.mkdir(parents=True)
-        own = [
-            {key: value for key, value in row.items() if key != "labeler_id"}
-            for row in rows
-            if row["labeler_id"] == labeler
-        ]
-        write_jsonl(folder / "part.jsonl", own)
-    return str(path / "*" / "*.jsonl")
-
-
 def swap_sides(rows):
     return [
         row
@@ -178,10 +131,6 @@ FORMATS: dict[str, Callable[[Path, Rows], Any]] = {
     "json array": lambda path, rows: write_text(path / "x.json", json.dumps(rows)),
     "json array.zst": lambda path, rows: write_text(path / "y.json.zst", f" {json.dumps(rows)}"),
     "json over lines": lambda path, rows: write_text(path / "z.json", json.dumps(rows, indent=1)),
-    "hugging face": lambda path, rows: write_dataset(path / "hf", rows),
-    "arrow file": lambda path, rows: write_arrow_file(path / "x.arrow", rows),
-    "partitioned": lambda path, rows: write_partitioned(path / "hive", rows),
-    "partitioned jsonl": lambda path, rows: write_partitioned_jsonl(path / "hivejson", rows),
     "pyarrow": lambda path, rows: pa.Table.from_pylist(rows),
     "batch": lambda path, rows: pa.RecordBatch.from_pylist(rows),
     "dictionary": lambda path, rows: pa.Table.from_pylist(rows).set_column(
@@ -308,7 +257,6 @@ def test_chats_are_the_same_in_every_format(read, tmp_path):
         write_jsonl(tmp_path / "c.jsonl", rows),
         write_jsonl(tmp_path / "lean.jsonl", lean),
         write_jsonl(tmp_path / "c.jsonl.gz", reordered),
-        write_dataset(tmp_path / "hf", rows),
         pl.DataFrame(rows),
         pa.Table.from_pylist(chosen_layout(told)),
         write_jsonl(tmp_path / "chosen.jsonl", chosen_layout(told)),
@@ -449,20 +397,10 @@ def test_file_names_may_hold_signs_of_globs(read, tmp_path):
     assert len(read(str(tmp_path / "*.csv")).labels) == len(NAMES)
 
 
-def test_partitions_are_read_whether_the_shell_or_labelguard_expands_the_glob(read, tmp_path):
-    rows = [pair(n, 1, labeler_id=name) for n, name in enumerate(["a/b c", "ü", "007"])]
-    root = write_partitioned(tmp_path / "hive", rows)
-    given = read(pa.Table.from_pylist(rows))
-    for source in (root, str(root / "*" / "*.parquet"), sorted(root.rglob("*.parquet"))):
-        assert read(source).labels == given.labels
-
-
-def test_extra_columns_of_unreadable_types_are_ignored(read, tmp_path):
+def test_extra_columns_of_unreadable_types_are_ignored(read):
     floats = pa.array([[1.0]], pa.list_(pa.float16()))
     table = pa.Table.from_pylist([pair(0, 1)]).append_column("embedding", floats)
-    with pa.ipc.new_stream(tmp_path / "x.arrow", table.schema) as writer:
-        writer.write_table(table)
-    assert read(table).labels == read(tmp_path / "x.arrow").labels
+    assert read(table).labels == read(table.drop_columns("embedding")).labels
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_objects_are_released_like_files(suffix, engine, tmp_path, monkeypatch):
             put(f"run=1/part-{number}", FRAME[number::3], suffix, within)
         put("run=1/_SUCCESS", FRAME, suffix, within)
         put("run=2/part-0", FRAME, suffix, within)
-    here = release(tmp_path / "here", str(tmp_path / "files" / "run=1"), monkeypatch)
+    here = release(tmp_path / "here", str(tmp_path / "files" / "run=1" / "part-*"), monkeypatch)
     if engine == "twice":
         monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: Twice())
     sources = {
@@ -71,7 +71,7 @@ def test_objects_of_other_columns_are_read_as_such_files_are(tmp_path, monkeypat
     for within in ("memory://labels", f"file://{tmp_path}/files"):
         put("a/0", FRAME[::2], within=within)
         put("a/1", more, within=within)
-    here = release(tmp_path / "here", str(tmp_path / "files" / "a"), monkeypatch)
+    here = release(tmp_path / "here", str(tmp_path / "files" / "a" / "*"), monkeypatch)
     assert release(tmp_path / "there", "memory://labels/a", monkeypatch) == here
 
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import threading
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard import extras
-from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
+from labelguard.errors import ConnectorError, InvalidLabels, LabelguardError, ProjectBusy
 from labelguard.extras import MissingExtra
 from labelguard.jobs import run as runs
 from labelguard.jobs import start
@@ -247,17 +248,21 @@ def test_nobody_and_no_place_is_in_a_message(somebody, tmp_path):
     small = make_desk(somebody, tmp_path, "rr:uses=8,block=1")
     retrain(small.job)
     (small.path / "labels" / "secret place.parquet").write_text("no labels")
-    with pytest.raises(LabelguardError, match=r"secret place\.parquet"):
+    with pytest.raises(InvalidLabels, match=r"release failed: the input cannot be read") as failed:
         retrain(small.job)
+    [note] = failed.value.__notes__
+    log = Path(note.removeprefix("traceback: "))
+    assert "secret place.parquet: not a complete Parquet file" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
     text = as_text(somebody.messages())
     for word in (str(tmp_path), "secret", "worker", "answer", "question", "/"):
         assert word not in text
-    failed = somebody.messages()[-1]
-    assert failed["type"] == "run.failed" and "release failed" in failed["data"]["why"]
+    last = somebody.messages()[-1]
+    assert last["type"] == "run.failed" and "release failed" in last["data"]["why"]
     small.asks(notify={"url": somebody.url}, gate={"by": "probes", "probes": "nowhere.csv"})
     with pytest.raises(LabelguardError, match=r"nowhere\.csv"):
         retrain(small.job)
-    assert somebody.messages()[-1] == failed  # where a check fails, nothing was begun
+    assert somebody.messages()[-1] == last  # where a check fails, nothing was begun
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_random_damage_to_files(examples):
 
 
 @given(
-    suffix=st.sampled_from([".csv", ".jsonl", ".parquet", ".arrow", ".csv.gz", ".jsonl.zst"]),
+    suffix=st.sampled_from([".csv", ".jsonl", ".parquet", ".csv.gz", ".jsonl.zst"]),
     cut=st.integers(0, 400),
     noise=st.binary(max_size=6),
 )
@@ -138,9 +138,6 @@ def _random_damage_to_files(suffix, cut, noise):
         compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
         if kind == "parquet":
             pq.write_table(table, path)
-        elif kind == "arrow":
-            with pa.ipc.new_stream(path, table.schema) as writer:
-                writer.write_table(table)
         else:
             lines = [",".join(table.column_names)] + [",".join(map(str, r.values())) for r in rows]
             if kind == "jsonl":

@@ -76,11 +76,6 @@ def test_two_spellings_of_one_labeler_are_told_as_a_release_refuses_them(tmp_pat
     assert lg.inspect(table).notes == (f"a release refuses this: {refused.value}",)
 
 
-def test_standard_input_is_read_once(monkeypatch):
-    rows = "".join(json.dumps(row) + "\n" for row in pairs(ASKED, RANKS).to_pylist())
-    assert json.loads(run("inspect", "-", "--json", input=rows).stdout)["labels"] == len(ASKED)
-
-
 def test_what_can_be_counted_is_counted():
     table = pa.concat_tables([pairs(ASKED, RANKS), pairs(ASKED, RANKS).slice(0, 3)])
     rows = table.to_pylist()

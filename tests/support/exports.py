@@ -19,7 +19,6 @@ Export = list[dict[str, Any]]
 NAME = "preference"
 WORDS = {1: "response_a", 0: "response_b", 0.5: "tie"}
 SIDES = {1: "left", 0: "right"}
-LETTERS = {1: "A", 0: "B", 0.5: "tie"}
 NOON = "2026-01-01T12:00:00.000000"
 
 
@@ -176,53 +175,6 @@ def label_studio_csv(rows):
     return [
         {name: json.dumps(value) if name == NAME else value for name, value in row.items()}
         for row in label_studio_rows(rows)
-    ]
-
-
-def potato_jsonl(rows):
-    """Rows of the jsonl exporter, joined with the fields of the data file."""
-    return [
-        {
-            "instance_id": row["prompt"],
-            "user_id": row["labeler_id"],
-            "labels": {NAME: {"selection": LETTERS[row["label"]]}},
-            "spans": {},
-            "links": {},
-            "prompt": row["prompt"],
-            "responses": [row["response_a"], row["response_b"]],
-        }
-        for row in rows
-    ]
-
-
-def potato_csv(rows):
-    """Rows of the csv exporter, joined likewise, in a study with a machine annotator."""
-    return [
-        {
-            "instance_id": row["prompt"],
-            "user_id": row["labeler_id"],
-            "annotator_origin": origin,
-            f"{NAME}.selection": LETTERS[row["label"]] if origin == "human" else "A",
-            **_fields(row),
-        }
-        for row in rows
-        for origin in ("human", "llm")
-    ]
-
-
-def potato_pairs(rows):
-    """Rows of coding_eval's preference_pairs.jsonl, joined likewise; it has no ties."""
-    return [
-        {
-            "instance_id": row["prompt"],
-            "prompt": row["prompt"],
-            "chosen": LETTERS[row["label"]],
-            "annotator": row["labeler_id"],
-            "left": row["response_a"],
-            "right": row["response_b"],
-        }
-        for row in rows
-        if row["label"] in SIDES
     ]
 
 

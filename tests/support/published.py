@@ -6,13 +6,14 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from labelguard.errors import LabelguardError
+from labelguard.errors import LabelguardError, OutsideDomain
 from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.project.attempts import find_reason
 from labelguard.storage import buckets
 
 Rows = list[dict[str, Any]]
@@ -149,14 +150,6 @@ def helpsteer2(n, p):
     }
 
 
-@each
-def alpaca(n, p):
-    """LLaMA-Factory's preferences: an instruction, whose input may be empty."""
-    chosen, rejected = by_position(n, p)
-    row = {"instruction": question(n), "input": "", "chosen": chosen, "rejected": rejected}
-    return {"labeler_id": who(n), **row, "tie": p == "tie"}
-
-
 MODELS = {"model_a": "one", "model_b": "other"}
 WINNERS = {"a": "model_a", "b": "model_b", "tie": "tie", None: None}
 
@@ -221,13 +214,12 @@ SHAPES = {
     "scores": Shape(scores, "scores"),
     "hh-rlhf": Shape(hh_rlhf, "hh-rlhf", blank=False),
     "implicit": Shape(implicit, "hh-rlhf", blank=False),
-    "binarized": Shape(binarized, "ultrafeedback", blank=False),
+    "binarized": Shape(binarized, "pairs", blank=False),
     "helpsteer": Shape(helpsteer, "helpsteer", "annotator"),
     "helpsteer2": Shape(helpsteer2, "helpsteer", "annotator"),
     "arena": Shape(arena, "arena", "judge"),
     "mt-bench": Shape(mt_bench, "arena", "judge"),
     "votes": Shape(votes, "arena", "judge_hash"),
-    "alpaca": Shape(alpaca, "alpaca", blank=False),
 }
 
 
@@ -254,6 +246,17 @@ class Outcome:
     labels: dict[tuple[int, ...], int]
     # What was asked last, and the response that is preferred, or `a tie`.
     told: frozenset[tuple[str, str]] = frozenset()
+    # What a refusal says to whoever holds the input.
+    message: str = field(default="", compare=False)
+
+
+def observed(error):
+    """What observers see of a refusal: that there was one, and its public reason."""
+    return error.exit_code, find_reason(error), isinstance(error, OutsideDomain)
+
+
+# What they see of an input that cannot be read.
+REFUSED = (1, "input", False)
 
 
 def read(source, path, keys, reading, **options):
@@ -262,7 +265,7 @@ def read(source, path, keys, reading, **options):
     try:
         staged = stage(source, path, keys, given)
     except LabelguardError as error:
-        return Outcome(str(error), {})
+        return Outcome(observed(error), {}, message=str(error))
     rows, texts = (_all(d) for d in (staged.rows_directory, staged.texts_directory))
     label = rows["label"].to_pylist() if rows else []
     names = [name for name in ("unit_hi", "unit_lo", "item_hi", "item_lo", "pair") if rows]
@@ -277,7 +280,7 @@ def read(source, path, keys, reading, **options):
         staged.rows,
         staged.identical_sides,
         staged.skipped,
-        [str(fault) for fault in staged.faults],
+        staged.fault_count,
         staged.columns,
         str(staged.content_type),
     )

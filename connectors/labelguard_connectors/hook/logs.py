@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from labelguard.errors import LabelguardError
+from labelguard.project import attempts
 
 _KINDS = 1_000
 Logger = structlog.stdlib.BoundLogger
@@ -139,7 +140,8 @@ def describe_own_error(error: Exception) -> str:
     """Return what an error says, if it is ours: what another package says may hold a label."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk full"
-    return str(error) if isinstance(error, LabelguardError) else type(error).__name__
+    is_ours = isinstance(error, LabelguardError)
+    return attempts.describe_publicly(error) if is_ours else type(error).__name__
 
 
 def list_code_places(error: BaseException) -> list[str]:

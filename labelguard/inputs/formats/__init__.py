@@ -7,7 +7,7 @@ that follows (layouts, canonical pairs, quarantine) sees columns that are called
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,38 +15,37 @@ import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
-from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema, find_side_columns
-from labelguard.inputs.formats.arena import ARENA, WINNERS
+from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
-from labelguard.inputs.formats.pairs import (
-    ALPACA,
+from labelguard.inputs.formats.plain import (
+    ARENA,
     CHOICES,
+    HELPSTEER,
     PAIRS,
     RANKINGS,
+    SCORES,
     TRANSCRIPTS,
+    WINNERS,
     refuse_thumbs,
 )
-from labelguard.inputs.formats.potato import POTATO
-from labelguard.inputs.formats.scores import HELPSTEER, SCORES, ULTRAFEEDBACK
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.readers import InputFile, identifier
 from labelguard.spelling import suggest
 from labelguard.text import AUTO_FORMAT
 
-__all__ = ["FORMATS", "FormattedFile", "apply_format"]
+__all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
 
-_TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
-_PLAIN = (ALPACA, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
-_SETS = (ULTRAFEEDBACK, *_PLAIN)
+_TOOLS = (ARGILLA, LABEL_STUDIO)
+_PLAIN = (PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
-FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
+FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_PLAIN)}
+# Formats that say what their labels mean, whatever the policy does.
+OWN_VALUES = frozenset((SCORES.name, HELPSTEER.name, ARENA.name))
 # Columns of labels that --columns may name by what their format calls them: winner=NAME.
 _LABELS = ("winner", "overall_preference", "preference_strength")
-# Directories that data is often divided by, about which nobody is asked.
-_USUAL = ("split", "date", "year", "month", "day", "hour")
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class FormattedFile:
 
     `names` is what the file calls the roles that the format made, for messages, and `recorded` what
     the ledger keeps of them. `left_out` is SQL of how many answers it leaves out for which public
-    reason, and `hint` what to know of prompts and responses that are none.
-    `listed` are its own columns that messages may list.
+    reason. `listed` are its own columns.
     """
 
     file: InputFile
@@ -64,15 +62,12 @@ class FormattedFile:
     format: str
     names: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, str] = field(default_factory=dict)
-    labelers: str = ""
-    has_own_values: bool = False
     left_out: str = ""
-    hint: str = ""
     listed: tuple[str, ...] = ()
 
     def find_layout(self, connection: duckdb.DuckDBPyConnection) -> Layout:
         """Return its layout; raise `InvalidLabels` for what lacks."""
-        return find_layout(self.file, connection, self.reading, self.labelers, self.listed)
+        return find_layout(self.file, connection, self.reading, self.listed)
 
 
 def apply_format(
@@ -84,31 +79,28 @@ def apply_format(
     labels in a public role. A file that no format recognises is left as it is; its layout says what
     it lacks.
     """
-    sides = find_side_columns([*file.partitions, *reading.columns.values()], reading.columns)
-    own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
-    answers = {*ANSWERS, *map(reading.get_column_name, ANSWERS), *sides, *WINNERS, *own.values()}
-    _refuse_directories_named_by(file, {*answers, *filter(None, [reading.question])})
-    if own:
-        file, reading = _apply_format_label_names(file, connection, reading, own)
     types = readers.read_columns(file, connection)
+    own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
+    if own:
+        file, reading = _rename_label_columns(file, types, reading, own)
+        types = readers.read_columns(file, connection)
     select = partial(readers.read_rows, file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, select=select)
     form = _choose_format(schema)
     if form is None:
         refuse_thumbs(schema)
-        return FormattedFile(file, reading, PAIRS.name, listed=tuple(_list_shown_columns(schema)))
+        return FormattedFile(file, reading, PAIRS.name, listed=tuple(types))
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
-    _refuse_directories_of_answers(file, form, reading)
     _check_label_column_use(form, schema)
-    query, listed = form.adapt(schema), tuple(_list_shown_columns(schema))
+    query = form.adapt(schema)
     if query is None and schema.private:
         query = FormatQuery(
             f"SELECT {schema.select_public_except().rstrip(', ')} FROM part", frozenset()
         )
     if query is None:
-        return FormattedFile(file, reading, form.name, labelers=form.labelers, listed=listed)
+        return FormattedFile(file, reading, form.name, listed=tuple(types))
     named = reading.columns
-    if form.of_tool is None:  # else columns are within its objects
+    if not form.of_tool:  # else columns are within its objects
         _refuse_missing_columns(form, schema, query)
     for role in sorted(query.made & named.keys()):
         if query.names.get(role, named[role]) != named[role]:
@@ -129,59 +121,34 @@ def apply_format(
         form.name,
         {role: own.get(name, name) for role, name in query.names.items()},
         {role: reading.get_column_name(role) for role in query.made},
-        form.labelers,
-        query.values is not None and not query.usual,
         query.left_out,
-        query.hint,
-        () if form.of_tool is not None else listed,
+        tuple(types),
     )
 
 
-def _project_query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
-    # Under a name of its own: whoever reads the result calls that one `part`.
-    result = relation.query("part as it is", f'WITH part AS (FROM "part as it is") {query}')
-    assert result is not None  # None is for statements without a result
-    return result
-
-
-def _apply_format_label_names(
-    file: InputFile,
-    connection: duckdb.DuckDBPyConnection,
-    reading: Reading,
-    own: Mapping[str, str],
+def _rename_label_columns(
+    file: InputFile, names: Iterable[str], reading: Reading, own: Mapping[str, str]
 ) -> tuple[InputFile, Reading]:
-    """Return a file whose columns of labels are called as their format calls them.
-
-    A sparse file may lack one because of its labels: then nothing is said.
-    """
-    types = readers.read_columns(file, connection)
-    schema = TableSchema(file.name, types, reading, file.sparse)
+    """Return a file whose columns of labels are called as formats call them; `own` maps these."""
+    renamed = {name: role for role, name in own.items()}
+    columns = ", ".join(
+        f"{identifier(name)} AS {identifier(renamed.get(name, name))}"
+        for name in names
+        if name in renamed or name not in own
+    )
     others = {role: name for role, name in reading.columns.items() if role not in own}
-    for role, name in own.items():
-        if role in types and name != role:
-            raise schema.error(f"column {role} is there beside {name}, which is to be {role}")
-        if name in others.values():
-            raise schema.error(
-                f"column {name} is {role}, which is private, and can be nothing else"
-            )
-        if name not in types and not file.sparse:
-            listed = _list_shown_columns(schema)
-            raise schema.error(
-                f"no column {name!r} (given for {role}){suggest(name, listed)}; "
-                f"found: {', '.join(listed)}"
-            )
-    pairs = [(role, name) for role, name in own.items() if name in types and name != role]
-    renamed = ", ".join(f"{identifier(name)} AS {identifier(role)}" for role, name in pairs)
-    query = f"SELECT * RENAME ({renamed}) FROM part"
-    if pairs:
-        file = replace(file, open=partial(_open_with_query, file, query))
-    return file, replace(reading, columns=others)
+    opener = partial(_open_with_query, file, f"SELECT {columns} FROM part")
+    return replace(file, open=opener), replace(reading, columns=others)
 
 
 def _open_with_query(
     file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
-    return _project_query(file.open(connection), query)
+    # Under a name of its own: whoever reads the result calls that one `part`.
+    query = f'WITH part AS (FROM "part as it is") {query}'
+    result = file.open(connection).query("part as it is", query)
+    assert result is not None  # None is for statements without a result
+    return result
 
 
 def _choose_format(schema: TableSchema) -> Format | None:
@@ -196,8 +163,7 @@ def _choose_format(schema: TableSchema) -> Format | None:
         )
     form = FORMATS[named]
     if not (form.accepts or form.recognises)(schema):
-        columns = ", ".join(_list_shown_columns(schema))
-        raise schema.error(f"not of format {named} ({form.about}); found: {columns}")
+        raise schema.missing_error(f"not of format {named} ({form.about})")
     return form
 
 
@@ -220,27 +186,16 @@ def _find_label_feature(form: Format, schema: TableSchema) -> str | None:
 
 
 def _refuse_missing_columns(form: Format, schema: TableSchema, query: FormatQuery) -> None:
-    """Refuse a public column that was named and is not there, by the columns that the file has.
-
-    In a sparse file, which columns of answers there are may follow from labels: none is listed.
-    """
-    listed = _list_shown_columns(schema)
+    """Refuse a public column that was named and is not there, by the columns that the file has."""
     for role, name in schema.reading.columns.items():
         if role not in ROLES or role in ANSWERS or name in {*schema.types, *query.made}:
             continue
         people = query.columns.get(role)
         hint = f"; as {form.name} its labelers are in {people!r}: leave the option out"
-        raise schema.error(
-            f"no column {name!r} (given for {role}){suggest(name, listed)}"
-            f"{hint if people else ''}; found: {', '.join(listed)}"
+        near = suggest(name, schema.types)
+        raise schema.missing_error(
+            f"no column {name!r} (given for {role}){near}{hint if people else ''}"
         )
-
-
-def _list_shown_columns(schema: TableSchema) -> list[str]:
-    """Return the columns that messages list: of a sparse file, none that any format reads."""
-    forms = FORMATS.values() if schema.sparse else ()
-    private = {name for form in forms for name in form.private}
-    return [name for name in schema.shown_columns if name not in private]
 
 
 def _check_label_column_use(form: Format, schema: TableSchema) -> None:
@@ -266,36 +221,8 @@ def _check_label_column_use(form: Format, schema: TableSchema) -> None:
         )
     required = form.private and reading.labelled and not schema.sparse
     if required and not form.has_label_columns(schema):
-        raise schema.error(
+        own = next((name for name in form.private if name in _LABELS), "")
+        raise schema.missing_error(
             f"format {form.name} reads labels from column {' or '.join(form.private)}, which is "
-            f"not there{_suggest_label_column_option(form)}; found: {', '.join(schema.types)}"
+            f"not there{own and f' (of another name: --columns {own}=NAME)'}"
         )
-
-
-def _suggest_label_column_option(form: Format) -> str:
-    """Return how a column of labels is named by what its format calls it."""
-    own = next((name for name in form.private if name in _LABELS), "")
-    return own and f" (of another name: --columns {own}=NAME)"
-
-
-def _refuse_directories_named_by(file: InputFile, names: Collection[str]) -> None:
-    """Raise `InvalidLabels` if directories of a file are named by one of these columns."""
-    for name in sorted(names):
-        if name.lower() in file.partitions:
-            raise InvalidLabels(
-                f"the input's directories are named by {name}, so that the order of its rows tells "
-                "labels; write them into one table, mixed"
-            )
-
-
-def _refuse_directories_of_answers(file: InputFile, form: Format, reading: Reading) -> None:
-    """Raise `InvalidLabels` if directories of a file are named by what a format reads labels from.
-
-    In exports of tools, where any column may be an answer, only those are taken that are not.
-    """
-    _refuse_directories_named_by(file, form.private)
-    if form.of_tool is not None:
-        roles = [role for role in ROLES if role not in ANSWERS]
-        named = [reading.columns[role] for role in roles if role in reading.columns]
-        columns = (*roles, *named, *reading.list_feature_columns(), *_USUAL, *form.of_tool)
-        _refuse_directories_named_by(file, file.partitions - {name.lower() for name in columns})

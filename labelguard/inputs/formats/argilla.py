@@ -29,10 +29,6 @@ _NO_STATUS = (
     "nested records of Argilla do not tell the status of responses, so that discarded ones and "
     "drafts would count; export them by records.to_list(flatten=True), or the REST interface"
 )
-_LABELERS = (
-    "records.to_list(flatten=True), records.to_datasets() and the REST interface with "
-    "include=responses name the labelers."
-)
 
 
 @dataclass(frozen=True)
@@ -104,12 +100,6 @@ def _find_answered_questions(schema: TableSchema, answers: str) -> list[str]:
     return [name for (name,) in schema.select(names)]
 
 
-def _choose_answered_question(schema: TableSchema, answers: str) -> str:
-    return tasks.choose_answered_question(
-        schema, lambda: _find_answered_questions(schema, answers), "question"
-    )
-
-
 def _refuse_ratings(schema: TableSchema) -> None:
     if _asks_for_ratings(schema):
         raise schema.error(
@@ -151,19 +141,22 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     )
     values = f"SELECT response->'values' AS answers FROM ({answers})"
     task = Task.from_members(schema, records, "fields").with_features_from(schema, "metadata")
+    question = schema.reading.question or ""
     if _asks_for_ratings(schema):
-        value = _ranking_from_ratings_sql(
-            schema, values, find_fields(schema, task.fields).responses
-        )
+        rated = find_fields(schema, task.fields).responses
+        value = _ranking_from_ratings_sql(schema, values, rated)
     else:
-        value = _answer_sql(_choose_answered_question(schema, values))
+        question = tasks.choose_answered_question(
+            schema, lambda: _find_answered_questions(schema, values), "question"
+        )
+        value = _answer_sql(question)
     query = f"""
         SELECT *, response->>'status' AS {_STATE}, {value} AS {_VALUE}
         FROM ({answers})"""
     selected = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     further = ("submitted_at", "record_id")
-    responses = _Responses(tasks.describe_question(schema), query, selected, "user_id", further)
+    responses = _Responses(question, query, selected, "user_id", further)
     return _adapt_pairs_or_rankings(schema, task, responses)
 
 
@@ -229,6 +222,5 @@ ARGILLA = Format(
     "Q.responses.status; or items of its REST interface)",
     lambda schema: _is_flattened(schema) or _is_page(schema) or _is_records(schema),
     _adapt,
-    _LABELERS,
-    of_tool=("id", "external_id"),
+    of_tool=True,
 )

@@ -22,9 +22,7 @@ class FormatQuery:
 
     `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
     labels where the format fixes it, and `names` is what messages call the roles that were made.
-    `usual` values are those where `--label-values` names no others. `left_out` is SQL of why
-    answers are left out, by what is public of them, and of how many are; `hint` is what to know of
-    prompts and responses that are none.
+    `left_out` is SQL of why answers are left out, by what is public of them, and of how many are.
     """
 
     query: str
@@ -32,9 +30,7 @@ class FormatQuery:
     columns: Mapping[str, str] = field(default_factory=dict)
     values: LabelValues | None = None
     names: Mapping[str, str] = field(default_factory=dict)
-    usual: bool = False
     left_out: str = ""
-    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,20 +41,17 @@ class Format:
     is taken that finds the columns it reads labels from (`has_label_columns`). `private` columns
     tell labels, too: they are read by `adapt` alone, and carried by nothing. `adapt` returns None
     where columns are as they should be. `accepts` is what a file must have where the format is
-    named. `labelers` says which export of a tool names its labelers, for those that do not.
-    `of_tool` are columns of an annotation tool that are no answers, where all others but the fields
-    may be; else None.
+    named. `of_tool`: it is the export of an annotation tool, whose columns are within objects.
     """
 
     name: str
     about: str
     recognises: Callable[[TableSchema], bool]
     adapt: Callable[[TableSchema], FormatQuery | None] = lambda schema: None
-    labelers: str = ""
     has_label_columns: Callable[[TableSchema], bool] = lambda schema: True
     private: tuple[str, ...] = ()
     accepts: Callable[[TableSchema], bool] | None = None
-    of_tool: tuple[str, ...] | None = None
+    of_tool: bool = False
 
 
 CONTENT_ROLES = ("prompt", "response_a", "response_b")

@@ -19,7 +19,7 @@ from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import TableSchema, group_similar_names
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
-from labelguard.inputs.formats.scores import OUTSIDE
+from labelguard.inputs.formats.plain import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
 from labelguard.inputs.readers import identifier, literal
 from labelguard.spelling import suggest
@@ -158,7 +158,7 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
         word = f"CASE {selected} WHEN 'left' THEN 'right' WHEN 'right' THEN 'left' END"
         selected = f"coalesce(CASE WHEN {swapped} THEN {word} END, {selected})"
     answer = f"coalesce({selected}, {choices})"
-    names = fields.map_roles_to_names(label=tasks.describe_question(schema))
+    names = fields.map_roles_to_names(label=tag)
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     columns = export.task.select(schema, fields)
     return export.build_query(columns, answer, "label", names, meaning)
@@ -172,7 +172,7 @@ def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQ
     prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
     columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses_sql()} AS responses"]
     columns += task.select_named_fields(schema, is_list=True)
-    names = {"prompt": prompt, "responses": items.field, "ranks": tasks.describe_question(schema)}
+    names = {"prompt": prompt, "responses": items.field, "ranks": tag}
     return export.build_query(", ".join(columns), items.ranks_sql(ranking, tag), "ranks", names)
 
 
@@ -203,10 +203,8 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     taken = {fields.prompt, *fields.responses, "id", *reading.columns.values()}
     taken |= {*reading.list_feature_columns()}
     tags = sorted(name for name in task.fields if name not in taken)
-    shared = partial(_find_tags_of_several_annotators, schema, tags)
-    all_there = not schema.sparse
     tag = tasks.choose_answered_question(
-        schema, lambda: tags, "control tag", shared, all_there=all_there
+        schema, lambda: tags, "control tag", all_there=not schema.sparse
     )
     tasks.require_two_responses(schema, fields, "the left and the right one")
     answer = "NULL::VARCHAR"  # a sparse file may lack the column
@@ -231,15 +229,6 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     return tasks.build_query(query, "label", names, _TOOL_ROLES, meaning)
 
 
-def _find_tags_of_several_annotators(schema: TableSchema, tags: Sequence[str]) -> list[str]:
-    """Return the columns that two annotators have: no account alone has a name of its own shown."""
-    columns = (
-        f"count(DISTINCT annotator) FILTER ({identifier(tag)} IS NOT NULL) > 1" for tag in tags
-    )
-    [[shared]] = schema.select(f"SELECT [{', '.join(columns)}] FROM part")
-    return [tag for tag, is_shared in zip(tags, shared, strict=True) if is_shared]
-
-
 def _may_be_answer(question: str | None, role: str, name: str) -> bool:
     """Return whether a column may be a control tag, which look like fields here.
 
@@ -255,8 +244,7 @@ LABEL_STUDIO = Format(
     "lead_time beside the data (JSON_MIN, CSV)",
     lambda schema: _is_tasks(schema) or schema.has(*_OF_ROWS),
     _adapt,
-    "Label Studio names the annotator in its exports JSON, JSON_MIN and CSV.",
-    of_tool=("id", "annotator", "annotation_id"),
+    of_tool=True,
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from labelguard.budget.label_values import DEFAULT, LabelValues
 from labelguard.errors import NotAnswered
@@ -128,36 +128,24 @@ def refuse_answer_columns(
             )
 
 
-# Finds names of questions.
-Names: TypeAlias = Callable[[], Sequence[str]]
-
-
-def choose_question(
-    schema: TableSchema, names: Sequence[str], noun: str = "question", shown: Names | None = None
-) -> str:
+def choose_question(schema: TableSchema, names: Sequence[str], noun: str = "question") -> str:
     """Return the question that is read: the one there is, or that `--question` picks.
 
-    Raises `NotAnswered` if there is none of that name, or none at all. Of names that stand in
-    answers, into which an account writes what it likes, only those that are `shown` are printed.
+    Raises `NotAnswered` if there is none of that name, or none at all.
     """
     question = schema.reading.question
     if question is not None and question not in names:
-        listed = names if shown is None else shown()
-        known = f"{suggest(question, tuple(listed))}; found: {', '.join(listed)}"
-        raise NotAnswered(
-            f"{schema.name}: no {noun} {question!r}{known if listed else ' was answered'}"
-        )
+        known = f"{suggest(question, names)}; found: {', '.join(names)}" if names else ""
+        raise NotAnswered(f"{schema.name}: no {noun} {question!r} was answered{known}")
     if question is None and len(names) != 1:
         if not names:
             raise NotAnswered(f"{schema.name}: no {noun} was answered in it")
-        listed = names if shown is None else shown()
-        known = f" ({', '.join(listed)})" if listed else ""
-        raise schema.error(f"several {noun}s{known}; pick one with --question NAME")
+        raise schema.error(f"several {noun}s ({', '.join(names)}); pick one with --question NAME")
     return question or names[0]
 
 
 def choose_answered_question(
-    schema: TableSchema, names: Names, noun: str, shown: Names = list, *, all_there: bool = False
+    schema: TableSchema, names: Callable[[], Sequence[str]], noun: str, *, all_there: bool = False
 ) -> str:
     """Return the question that is read, where `names` finds those that were answered.
 
@@ -165,18 +153,13 @@ def choose_answered_question(
     it, and nothing is looked for; but for columns that are `all_there`, answered or not.
     """
     if all_there or not schema.treats_blanks_as_ties:
-        return choose_question(schema, names(), noun, None if all_there else shown)
+        return choose_question(schema, names(), noun)
     if schema.reading.question is None:
         raise schema.error(
             f"with --skips tie, which {noun}s were answered is private and is not "
             f"looked at; name the {noun} with --question NAME"
         )
     return schema.reading.question
-
-
-def describe_question(schema: TableSchema) -> str:
-    """Return what messages call the question: as it was named, never as answers do."""
-    return schema.reading.question or "the answer"
 
 
 def find_label_values(
@@ -219,7 +202,7 @@ def build_query(
     `names` is what messages call roles, `tool_roles` are those that the export itself tells.
     """
     made = frozenset((*(PAIR if role == "label" else RANKING), *tool_roles))
-    return FormatQuery(query, made, names=names, values=values, usual=True, left_out=left_out)
+    return FormatQuery(query, made, names=names, values=values, left_out=left_out)
 
 
 def answer_label_sql(answer: str, fields: Fields, meaning: LabelValues) -> str:

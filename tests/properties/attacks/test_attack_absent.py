@@ -22,7 +22,9 @@ def observe_run(home, parts, **options):
         (home / "input" / f"{number}.jsonl").write_text(text)
     lg.init(home)
     try:
-        made = lg.privatize(home / "input", project=home, epsilon=3, delta=1e-5, **options)
+        made = lg.privatize(
+            str(home / "input" / "*"), project=home, epsilon=3, delta=1e-5, **options
+        )
     except LabelguardError as error:
         return error.exit_code, str(error).replace(str(home), "")
     journal = [entry.body.get("columns") for entry in overview.read_journal(home)]

@@ -1,7 +1,7 @@
 """Which side was chosen decided, by the types of its column, whether a run stopped and how.
 
 Every case is one table of pairs; its worlds differ only in which side stands under `chosen`. All
-worlds must end alike: exit code, message, item ids, released rows.
+worlds must end alike: exit code, public reason, item ids, released rows.
 """
 
 import datetime
@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.published import observed
 
 import labelguard
 from labelguard.errors import LabelguardError
@@ -74,12 +75,12 @@ def rows_of(sides, swapped):
     return found
 
 
-def outcome(path, source, **options):
-    """What the reading of an input tells: its contents in canonical order, or its message."""
+def outcome(source, **options):
+    """What the reading of an input tells: its contents in canonical order, or that it is none."""
     try:
         read = read_public_pairs(source, **options)
     except LabelguardError as error:
-        return str(error).replace(str(path), "")
+        return observed(error)
     return str(read.table.schema), read.table.to_pylist(), read.ids.to_pylist(), read.skipped
 
 
@@ -89,7 +90,7 @@ def release(path, source, **options):
     try:
         made = labelguard.privatize(source, epsilon=3, delta=1e-5, project=path, **options)
     except LabelguardError as error:
-        return error.exit_code, str(error).replace(str(path), "")
+        return observed(error)
     frame = labelguard.load(made)
     sides = [sorted(map(repr, pair)) for pair in frame.select("chosen", "rejected").rows()]
     return 0, str(frame.schema), frame["item_id"].to_list(), sides, made.card["counts"]
@@ -135,7 +136,7 @@ def test_no_type_in_jsonl_tells_which_side_was_chosen(sides, tmp_path):
         here = tmp_path / str(number)
         here.mkdir()
         source = as_jsonl(rows + sound, here / "labels.jsonl")
-        found.append(outcome(here, source, skip_bad=True))
+        found.append(outcome(source, skip_bad=True))
     assert found == found[:1] * len(found)
 
 
@@ -151,9 +152,9 @@ IN_MEMORY: list[tuple[Any, Any]] = [
 @pytest.mark.quick("member nothing | object-list", "number | chat-DataFrame")
 @pytest.mark.parametrize("made", [list, pd.DataFrame])
 @pytest.mark.parametrize("sides", [*JSON_CASES, *IN_MEMORY])
-def test_no_type_of_rows_in_memory_tells_which_side_was_chosen(sides, made, tmp_path):
+def test_no_type_of_rows_in_memory_tells_which_side_was_chosen(sides, made):
     """A column had one type or several, by which side of each row stood in it."""
-    found = [outcome(tmp_path, made(rows), skip_bad=True) for rows in worlds(sides)]
+    found = [outcome(made(rows), skip_bad=True) for rows in worlds(sides)]
     assert found == found[:1] * len(found)
 
 
@@ -161,7 +162,7 @@ ANSWERS: list[list[Any]] = [[0, 0], [0, 1], [0, "tie"], [True, 1], [0.5, "b"], [
 
 
 @pytest.mark.parametrize("made", [list, pd.DataFrame])
-def test_no_type_of_a_label_in_memory_tells_what_it_is(made, tmp_path):
+def test_no_type_of_a_label_in_memory_tells_what_it_is(made):
     """Numbers beside a text were refused, so that who saw the error knew of the text."""
     found = []
     for labels in ANSWERS:
@@ -169,7 +170,7 @@ def test_no_type_of_a_label_in_memory_tells_what_it_is(made, tmp_path):
         for row, label in zip(rows, labels, strict=True):
             row |= {"response_a": row.pop("chosen"), "response_b": row.pop("rejected")}
             row["label"] = label
-        found.append(outcome(tmp_path, made(rows)))
+        found.append(outcome(made(rows)))
     assert found == found[:1] * len(found)
 
 
@@ -256,7 +257,7 @@ def test_no_type_of_a_column_tells_which_side_was_chosen(kinds, member, parquet,
             except pa.ArrowException:
                 pytest.skip("Parquet has no such type")
             source = here / "labels.parquet"
-        found.append(outcome(here, source))
+        found.append(outcome(source))
     assert found[0] == found[1]
 
 

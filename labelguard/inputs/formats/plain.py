@@ -1,0 +1,326 @@
+"""Formats of plain columns: the layouts as they are, choices, whole dialogues, scores, battles.
+
+Every function of the two sides here is symmetric, or treats each alone: which of them is called
+chosen cannot show. Scores decide a label and are dropped: how far they are apart is as private as
+which is higher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard.budget.label_values import LabelValues
+from labelguard.inputs import canonical
+from labelguard.inputs.canonical import NotContent
+from labelguard.inputs.columns import (
+    CONVERSATIONS,
+    LAYOUTS,
+    PRIVATE_ROLES,
+    PROMPTS,
+    TableSchema,
+)
+from labelguard.inputs.formats.base import (
+    CONTENT_ROLES,
+    ONE,
+    OTHER,
+    SHARED,
+    ContentSql,
+    Format,
+    FormatQuery,
+    common_prefix_length_sql,
+    has_chosen_and_rejected,
+    has_prompt_chosen_and_rejected,
+    select_pairs,
+    split_off_shared_beginning,
+    unify_contents,
+    unify_prompt_and_sides,
+)
+from labelguard.inputs.readers import literal
+from labelguard.text import AUTO_FORMAT
+
+_CHOSEN = ("chosen", "rejected")
+# Where hh-rlhf lets a reply begin: the prompt ends with it.
+_TURN = literal("\n\nAssistant:")
+_SINGLE = "completion"
+# Columns that hold what was asked, whatever else is in a file: its sides are no whole dialogues.
+_ASKED = {*PROMPTS, "query", "input", "problem", "user_prompt", "conversations"}
+_COMPARED = {role for roles in LAYOUTS.values() for role in roles[1:]} - {*PRIVATE_ROLES}
+
+# The domain of labels that are made of numbers; a text that is no number is in none.
+_SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
+OUTSIDE = literal("no number")
+
+_SCORES = ("score_a", "score_b")
+_PREFERENCES = ("overall_preference", "preference_strength")
+_REMARKS = ("individual_preference", "preference_statement", "preference_elaboration")
+_RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
+_PROMPTS = ("context", "prompt")
+
+# Columns that say who won: labels, whichever format a file is read as, and nothing else.
+WINNERS = ("winner_model_a", "winner_model_b", "winner_tie")
+
+_WINNER_VALUES = LabelValues(
+    a=("model_a",),
+    b=("model_b",),
+    tie=("tie", "tie (bothbad)", "both_bad", "both bad", "bothbad"),
+    skip=(),
+)
+_JUDGES = ("judge", "judge_hash")
+_BOTH = " and ".join(CONVERSATIONS)
+
+
+def _has_two_responses(schema: TableSchema) -> bool:
+    return schema.has_all(*CONTENT_ROLES)
+
+
+def _unify_pairs_if_needed(schema: TableSchema) -> FormatQuery | None:
+    """Return a query that gives prompt and sides one type; None where they have it already."""
+    if _has_two_responses(schema) and schema.has_any(*_CHOSEN):
+        return None  # both layouts: an error
+    return unify_prompt_and_sides(
+        schema, *(CONTENT_ROLES[1:] if _has_two_responses(schema) else _CHOSEN)
+    )
+
+
+def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
+    """Read chosen and rejected without a prompt: their common beginning is the prompt.
+
+    Raises `InvalidLabels` where another column evidently holds it, unless the format was named.
+    """
+    free = schema.types.keys() - set(schema.reading.columns.values())
+    candidates = sorted(name for name in free if name.lower() in _ASKED)
+    if candidates and schema.reading.format == AUTO_FORMAT:
+        raise schema.error(
+            f"column {' and '.join(candidates)} may be the prompt: name the one that is, --columns "
+            f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
+            "beginning is the prompt, say --format hh-rlhf"
+        )
+    one, other = map(schema.column_sql, _CHOSEN)
+    try:
+        content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
+    except NotContent:
+        raise canonical.build_content_error(f"{schema.name}: columns chosen, rejected") from None
+    columns = schema.select_public_except("prompt", *_CHOSEN)
+    if not content.chat:
+        query = _split_texts_sql(columns, f"{one}::VARCHAR", f"{other}::VARCHAR")
+    else:
+        contents = split_off_shared_beginning(one, other, content)
+        chosen, rejected = contents.sides
+        query = (
+            f"SELECT {columns}{contents.prompt} AS prompt, {chosen} AS chosen, "
+            f"{rejected} AS rejected FROM {contents.source}"
+        )
+    made = frozenset(("prompt", *_CHOSEN))
+    return FormatQuery(query, made, names={"prompt": "chosen or rejected"})
+
+
+def _split_texts_sql(columns: str, one: str, other: str) -> str:
+    """Return SQL of texts split after the last turn in common; without one there is no prompt."""
+
+    def join_turns_sql(turns: str) -> str:
+        return f"array_to_string({turns}, {_TURN})"
+
+    return f"""
+        SELECT {columns}
+            CASE WHEN {SHARED} > 0 THEN {join_turns_sql(f"{ONE}[:{SHARED}]")} || {_TURN} END
+                AS prompt,
+            {join_turns_sql(f"{ONE}[{SHARED} + 1:]")} AS chosen,
+            {join_turns_sql(f"{OTHER}[{SHARED} + 1:]")} AS rejected
+        FROM (SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED}
+            FROM (SELECT *, string_split({one}, {_TURN}) AS {ONE},
+                    string_split({other}, {_TURN}) AS {OTHER}
+                FROM part))"""
+
+
+def refuse_thumbs(schema: TableSchema) -> None:
+    """Raise `InvalidLabels` for one response a row, with the way to a preference.
+
+    By the public columns alone: whether a label is beside them is not asked.
+    """
+    if schema.has_all("prompt", _SINGLE) and not schema.has_any(*_COMPARED):
+        raise schema.error(
+            f"columns prompt and {_SINGLE} hold one response a row; KTO-style single "
+            "labels (thumbs up or down) are not supported yet, only preferences between responses "
+            "to one prompt; see docs/formats.md#thumbs-up-or-down for how to make them of thumbs "
+            "without looking at one"
+        )
+
+
+PAIRS = Format(
+    "pairs",
+    "prompt, chosen, rejected; or prompt, response_a, response_b, label",
+    lambda schema: _has_two_responses(schema) or has_prompt_chosen_and_rejected(schema),
+    _unify_pairs_if_needed,
+    has_label_columns=lambda schema: (
+        has_prompt_chosen_and_rejected(schema)
+        or "label" in schema.reading.columns
+        or schema.has_all("label")
+    ),
+)
+RANKINGS = Format(
+    "rankings", "prompt, responses, ranks", lambda schema: schema.has_all("prompt", "responses")
+)
+CHOICES = Format(
+    "choices",
+    "prompt, responses, choice (the number of the preferred response, from 0)",
+    lambda schema: schema.has_all("prompt", "responses", "choice") and not schema.has_all("ranks"),
+    accepts=lambda schema: schema.has_all("prompt", "responses"),
+)
+TRANSCRIPTS = Format(
+    "hh-rlhf",
+    "chosen and rejected hold whole dialogues, whose common beginning is the prompt",
+    lambda schema: has_chosen_and_rejected(schema) and not schema.has_all("prompt"),
+    _adapt_dialogues,
+    accepts=has_chosen_and_rejected,
+)
+
+
+def _sign_label_sql(number: str, blank: str, known: str = "true") -> str:
+    """Return SQL of a label: a where a number is positive, b where negative, a tie where zero.
+
+    NULL where `blank` holds; outside of the domain where the number is none, or not `known`.
+    """
+    return (
+        f"CASE WHEN {blank} THEN NULL WHEN isnan({number}) OR NOT ({known}) THEN {OUTSIDE} "
+        f"WHEN {number} > 0 THEN 'a' WHEN {number} < 0 THEN 'b' WHEN {number} = 0 THEN 'tie' "
+        f"ELSE {OUTSIDE} END"
+    )
+
+
+def _build_pairs_query(
+    schema: TableSchema,
+    label: str,
+    label_columns: Sequence[str],
+    names: Sequence[str] = CONTENT_ROLES,
+) -> FormatQuery:
+    """Return pairs with a label (SQL) that was made of `label_columns`.
+
+    Prompt and sides are the columns or roles `names`, made to agree.
+    """
+    called = (schema.find_column(name) or name for name in names)
+    return FormatQuery(
+        select_pairs(schema, unify_contents(schema, *names), label, *names),
+        frozenset((*CONTENT_ROLES, "label")),
+        values=_SIGNS,
+        names={
+            **dict(zip(CONTENT_ROLES, called, strict=True)),
+            "label": " or ".join(label_columns),
+        },
+    )
+
+
+def _adapt_scores(schema: TableSchema) -> FormatQuery:
+    """Read score_a and score_b beside the two responses."""
+    missing = [name for name in _SCORES if name not in schema.types]
+    if schema.reading.labelled and missing and not schema.sparse:
+        raise schema.missing_error(f"format scores: no column {' and '.join(missing)}")
+    one, other = (schema.trimmed_text_sql(name) for name in _SCORES)
+    a, b = (f"try_cast({text} AS DOUBLE)" for text in (one, other))
+    # Compared, not subtracted: the difference of two infinite scores is no number.
+    number = (
+        f"CASE WHEN isnan({a}) OR isnan({b}) THEN NULL "
+        f"ELSE ({a} > {b})::DOUBLE - ({a} < {b})::DOUBLE END"
+    )
+    return _build_pairs_query(
+        schema, _sign_label_sql(number, f"{one} IS NULL OR {other} IS NULL"), _SCORES
+    )
+
+
+SCORES = Format(
+    "scores",
+    "prompt, response_a, response_b and the scores of both, score_a and score_b: the higher is "
+    "preferred",
+    lambda schema: schema.has_all(*CONTENT_ROLES),
+    _adapt_scores,
+    has_label_columns=lambda schema: schema.has_any(*_SCORES),
+    private=_SCORES,
+)
+
+
+def _find_responses(schema: TableSchema) -> tuple[str, ...]:
+    return next((names for names in _RESPONSES if schema.has_all(*names)), ())
+
+
+def _adapt_helpsteer(schema: TableSchema) -> FormatQuery:
+    prompt = next(name for name in _PROMPTS if schema.find_column(name))
+    text = f"coalesce({', '.join(map(schema.trimmed_text_sql, _PREFERENCES))})"
+    number = f"(-try_cast({text} AS DOUBLE))"
+    label = _sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
+    present = [name for name in _PREFERENCES if name in schema.types]
+    return _build_pairs_query(schema, label, present, (prompt, *_find_responses(schema)))
+
+
+HELPSTEER = Format(
+    "helpsteer",
+    "context (or prompt), response1, response2 and overall_preference from -3 (the first is much "
+    "better) to 3",
+    lambda schema: bool(_find_responses(schema)) and schema.has_any(*_PROMPTS),
+    _adapt_helpsteer,
+    has_label_columns=lambda schema: schema.has_any(*_PREFERENCES),
+    private=(*_PREFERENCES, *_REMARKS),
+)
+
+
+def _adapt_arena(schema: TableSchema) -> FormatQuery:
+    names = {"label": "winner"}
+    if schema.has_all(*CONVERSATIONS):
+        contents = _read_conversations(schema)
+        consumed: tuple[str, ...] = CONVERSATIONS
+        called = ("/".join(CONVERSATIONS), *CONVERSATIONS)
+        names |= dict(zip(CONTENT_ROLES, called, strict=True))
+    else:
+        contents, consumed = unify_contents(schema, *CONTENT_ROLES), ()
+    query = select_pairs(schema, contents, schema.trimmed_text_sql("winner"), "winner", *consumed)
+    if schema.find_column("tstamp") and not schema.find_column("submitted_at"):
+        # In seconds; as text with whole microseconds. What is no number stays, and is at fault.
+        text = schema.trimmed_text_sql("tstamp")
+        micros = f"try_cast(round(try_cast({text} AS DOUBLE) * 1000000) AS BIGINT)"
+        query = f"SELECT *, coalesce({micros}::VARCHAR, {text}) AS submitted_at FROM ({query})"
+        names["submitted_at"] = "tstamp"
+    judge = next((name for name in _JUDGES if schema.find_column(name)), None)
+    columns = {"labeler_id": judge} if judge and not schema.find_column("labeler_id") else {}
+    return FormatQuery(query, frozenset((*CONTENT_ROLES, *names)), columns, _WINNER_VALUES, names)
+
+
+def _read_conversations(schema: TableSchema) -> ContentSql:
+    """Return two whole conversations, up to the turn that was judged."""
+    kinds = [schema.find_type(name) for name in CONVERSATIONS]
+    chats = [schema.column_sql(name) for name in CONVERSATIONS]
+    try:
+        content = canonical.find_content_of_conversations(kinds)
+    except NotContent:
+        raise canonical.build_content_error(f"{schema.name}: columns {_BOTH}") from None
+    if not content.chat:
+        raise schema.error(f"columns {_BOTH}: expected lists of messages, as JSON or Parquet have")
+    if not all(map(_has_roles, kinds)):
+        return split_off_shared_beginning(chats[0], chats[1], content)
+    one, other = (_cut_after_judged_turn(schema, chat) for chat in chats)
+    return split_off_shared_beginning(one, other, content)
+
+
+def _has_roles(kind: DuckDBPyType) -> bool:
+    message = canonical.find_element_type(kind) if kind.id in ("list", "array") else kind
+    return message.id == "struct" and "role" in dict(message.children)
+
+
+def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:
+    """Return SQL of a conversation before what the user said after the turn that was judged."""
+    if not schema.find_column("turn"):
+        return chat
+    turn = f"try_cast({schema.trimmed_text_sql('turn')} AS BIGINT)"
+    questions = f"list_filter(range(1, len({chat}) + 1), lambda i: {chat}[i].role = 'user')"
+    end = f"({questions})[{turn} + 1] - 1"
+    return f"CASE WHEN {end} > 0 THEN {chat}[:{end}] ELSE {chat} END"
+
+
+ARENA = Format(
+    "arena",
+    "conversation_a, conversation_b (or prompt, response_a, response_b), and the winner: model_a, "
+    "model_b, tie or both bad",
+    lambda schema: schema.has_all(*CONVERSATIONS) or schema.has_all(*CONTENT_ROLES),
+    _adapt_arena,
+    has_label_columns=lambda schema: schema.has_any("winner"),
+    private=("winner",),
+)
