@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, file_option
+from labelguard.cli.options import HELP
 from labelguard.cli.policy import policy
 from labelguard.cli.terminal import (
     ask,
@@ -16,7 +16,6 @@ from labelguard.cli.terminal import (
     echo,
     format_bullet_facts,
     print_facts,
-    print_notes,
     print_table,
     prints,
     wants_json,
@@ -26,9 +25,9 @@ from labelguard.text import format_budget, pluralize
 if TYPE_CHECKING:
     from labelguard.ledger.people import Departure, Leaving
     from labelguard.ledger.sources import People, SourceRecord
-    from labelguard.project.erasure import RemovalReport
+    from labelguard.project.erasure import ReleaseUse, RemovalReport
     from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
-    from labelguard.report.person import LabelerLetter
+    from labelguard.report.labeler import LabelerAllowance, LabelerFacts
 
 
 @click.group(context_settings=HELP)
@@ -197,20 +196,24 @@ def labeler() -> None:
 def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
     """Print what happens, or would happen, when a labeler leaves, and what remains."""
     print_facts(_list_departure_facts(value, done))
-    from labelguard.budget import events
-
     if value.releases:
         echo()
-        uses = (
-            pluralize(r.used, events.find_event_kind(r.event).shortage_noun) for r in value.releases
-        )
-        rows = (
-            (r.id, r.created_at, r.state, r.mechanism, use)
-            for r, use in zip(value.releases, uses, strict=True)
-        )
-        print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
+        _print_releases(value.releases)
     echo()
     print_facts(format_bullet_facts("remains", value.remains))
+
+
+def _print_releases(values: Sequence[ReleaseUse]) -> None:
+    from labelguard.budget import events
+
+    rows = (
+        (
+            *(one.id, one.created_at, one.state, one.mechanism),
+            pluralize(one.used, events.find_event_kind(one.event).shortage_noun),
+        )
+        for one in values
+    )
+    print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
 
 
 def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
@@ -291,56 +294,68 @@ def labeler_erase(
     return _confirm_and_remove_labeler(labeler_id, "erased", never_seen, yes, project)
 
 
-def _print_departures(values: Sequence[Departure]) -> None:
-    rows = ((value.pseudonym, value.kind, value.at, value.retired_at) for value in values)
-    print_table(
-        ("labeler", "is", "since", "retired before"),
-        rows,
-        empty="No labeler was retired or erased.",
-    )
+def _print_labelers(value: LabelerFacts | Sequence[Departure]) -> None:
+    if isinstance(value, Sequence):
+        rows = ((one.pseudonym, one.kind, one.at, one.retired_at) for one in value)
+        columns = ("labeler", "is", "since", "retired before")
+        print_table(columns, rows, empty="No labeler has left.")
+        return
+    print_facts(_list_labeler_facts(value))
+    names = ("policy", "event", "allowed", "used", "left")
+    if value.allowances:
+        echo()
+        gone = value.departure
+        uses = (
+            (*(a.policy, a.event, a.allowed, a.used), _describe_left(a, gone))
+            for a in value.allowances
+        )
+        print_table(names, uses, right=names[2:])
+    if value.releases:
+        echo()
+        _print_releases(value.releases)
 
 
-@labeler.command("list")
-@prints(_print_departures, project=True)
-def labeler_list(project: Path | None) -> list[Departure]:
-    """List who left, how and when, by pseudonym.
-
-    \b
-    Example:
-      labelguard labeler list
-    """
-    from labelguard.project import erasure
-
-    return erasure.list_departures(project)
+def _describe_left(allowance: LabelerAllowance, gone: Departure | None) -> object:
+    return "closed" if allowance.state == "closed" else None if gone else allowance.left
 
 
-def _print_letter(value: LabelerLetter) -> None:
-    if missing := ", ".join(value.not_stated):
-        where = "labelguard.toml, in [organisation] and [project]"
-        print_notes([f'the letter says "not stated" of {missing}: state them in {where}'])
-    echo(f"Letter: {value.path}" if value.path else value.text.rstrip("\n"))
+def _list_labeler_facts(value: LabelerFacts) -> Iterator[tuple[str, str]]:
+    yield "labeler", value.pseudonym
+    if gone := value.departure:
+        yield "left", f"{gone.kind} on {gone.at}"
+    for pseudonym in value.linked:
+        yield "linked with", f"{pseudonym}, with whom they share a budget"
+    cost = f"{format_budget(value)} (all policies, at their full price)"
+    if value.unit == "item":
+        yield "spent", f"of each content {cost}; which charges were theirs is not known"
+    else:
+        yield "spent", cost if value.allowances else "nothing"
+    if value.rows_remembered:
+        yield "private maps", f"{pluralize(value.rows_remembered, 'row')} of theirs"
+    if value.rows_set_aside:
+        yield "raw", f"{pluralize(value.rows_set_aside, 'row')} of theirs set aside or ingested"
 
 
-@labeler.command("letter", short_help="Write what a labeler who asks, or leaves, should know.")
-@click.argument("labeler_id")
-@file_option("letter.md", help="File to write, which only you may read; default: print it.")
-@prints(_print_letter, project=True)
-def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -> LabelerLetter:
-    """Write a letter: what was recorded of a labeler, what was used by which releases, what that
-    means in words, what stays when they leave, and whom to write to. It is Markdown, or a page
-    where the name of the file ends in .html.
+@labeler.command("show", short_help="What was spent of a labeler; without an id: who left.")
+@click.argument("labeler_id", required=False)
+@prints(_print_labelers, project=True)
+def labeler_show(labeler_id: str | None, project: Path | None) -> LabelerFacts | list[Departure]:
+    """Show what was spent of a labeler, by which releases, what is left, and whether they left.
 
     LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
-    pseudonym. Names and addresses are those of `[organisation]` in labelguard.toml. Nothing is
-    changed, and no label is read.
+    pseudonym. Without it, list who left, how and when. No label is read.
 
     \b
     Example:
-      labelguard labeler letter physician-0000 -o letter.md
+      labelguard labeler show physician-0000
     """
-    from labelguard.report import person
+    if labeler_id is None:
+        from labelguard.project import erasure
 
-    return person.write_letter(labeler_id, output, project)
+        return erasure.list_departures(project)
+    from labelguard.report.labeler import read_labeler
+
+    return read_labeler(labeler_id, project)
 
 
 def _confirm_and_remove_labeler(

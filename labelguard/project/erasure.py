@@ -11,7 +11,7 @@ labeler's id alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -195,19 +195,11 @@ def _find_leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Lea
     """
     labeler = _find_id_or_pseudonym(labeler_id, opened)
     if not (never_seen or _is_known(labeler) or labeler.raw_rows.rows):
-        raise LedgerError(_unknown_id_message(linking.find_similar_labelers(labeler_id, opened)))
-    return labeler
-
-
-def _unknown_id_message(similar: Sequence[str]) -> str:
-    """Return the error message for an unknown labeler id, with pseudonyms of similar ids."""
-    who = "nobody with this id was ever seen in this project"
-    if similar:
-        who += (
-            f"; it is written almost like that of labeler {', '.join(similar)}, whom the project "
-            "knows: give their id as your files write it, or that pseudonym"
+        raise LedgerError(
+            f"{linking.explain_unknown_id(labeler_id, opened)}; nothing was changed; --never-seen "
+            "for somebody who leaves before any label came"
         )
-    return f"{who}; nothing was changed; --never-seen for somebody who leaves before any label came"
+    return labeler
 
 
 def _find_id_or_pseudonym(labeler_id: str, opened: OpenProject) -> _Leaver:

@@ -154,15 +154,22 @@ def are_known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     return mask
 
 
-def find_similar_labelers(text: str, opened: OpenProject) -> list[str]:
-    """Return pseudonyms of those whom the ledger knows, whose ids differ from this one, given as
-    `ID` or `SOURCE:ID`, only in how they are written.
+def explain_unknown_id(text: str, opened: OpenProject) -> str:
+    """Return the error message for an unknown `ID` or `SOURCE:ID`.
+
+    It has pseudonyms of labelers whose ids differ only in how they are written.
     """
     key, [source] = parse_labeler_ids([text], opened)
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
     others = opened.ledger.people.known().without(own)
-    same = (others.forms == own.forms).all(axis=1)
-    return _format_pseudonyms(others.labelers[same])
+    similar = _format_pseudonyms(others.labelers[(others.forms == own.forms).all(axis=1)])
+    who = "nobody with this id was ever seen in this project"
+    if similar:
+        who += (
+            f"; it is written almost like that of labeler {', '.join(similar)}, whom the project "
+            "knows: give their id as your files write it, or that pseudonym"
+        )
+    return who
 
 
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:

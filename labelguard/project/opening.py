@@ -52,7 +52,7 @@ source = "files"
 # The names your files use, for example:
 # labeler_id = "worker"
 
-# For the record of processing and for letters to labelers (docs/privacy-officer.md):
+# For the record of processing (docs/privacy-officer.md):
 # [organisation]
 # controller = "who decides what the labels are for: a name, an address"
 # contact = "whom labelers write to"

@@ -265,7 +265,6 @@ def _dead_letters():
 PREPARED = {
     ("align",): _recipe,
     ("hook", "dead-letters", "discard"): _dead_letters,
-    ("budget", "across"): lambda: run("labelguard init other"),
     ("best-of",): _candidates,
     ("candidates",): _prompts,
     ("synthesize",): _prompts,

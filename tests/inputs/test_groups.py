@@ -26,7 +26,7 @@ from labelguard.ledger.records import UnitGroups
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release.mechanisms import statistic as drawing
-from labelguard.report import overview
+from labelguard.report.labeler import read_labeler
 from labelguard.storage import blocks
 
 MEMBERS = pa.table(
@@ -56,7 +56,7 @@ def release(home, table, **options):
 
 def places(home, worker):
     """Those of a worker's unit: how many it has, how many are taken."""
-    [own] = overview.read_labeler_budget(f"worker {worker}", home).allowances
+    [own] = read_labeler(f"worker {worker}", home).allowances
     return own.allowed, own.used
 
 

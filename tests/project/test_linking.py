@@ -26,6 +26,7 @@ from labelguard.project import erasure, linking, policies
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.release.privatize import plan
 from labelguard.report import overview
+from labelguard.report.labeler import read_labeler
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 OTHERS = preferences.pairs(
@@ -43,7 +44,7 @@ def rename_workers(table, names):
 
 
 def count(project, labeler):
-    return sum(one.used for one in overview.read_labeler_budget(labeler, project.state).allowances)
+    return sum(one.used for one in read_labeler(labeler, project.state).allowances)
 
 
 # ---------------------------------------------------------------- spellings

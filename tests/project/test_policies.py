@@ -26,6 +26,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
 from labelguard.project.opening import abandon
 from labelguard.report import overview
+from labelguard.report.labeler import read_labeler
 from labelguard.simulation import simulate
 
 BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
@@ -292,7 +293,7 @@ def test_a_policy_can_end_without_another(table, project):
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project).epsilon == 3
     assert overview.read_budget(project.state).lifetime.epsilon == 3
-    [own] = overview.read_labeler_budget(str(table["labeler_id"][0]), project.state).allowances
+    [own] = read_labeler(str(table["labeler_id"][0]), project.state).allowances
     assert 0 < own.used < own.allowed and own.left == 0
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, mechanism="rr", project=project)

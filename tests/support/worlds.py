@@ -34,7 +34,7 @@ AFTERWARDS = (
     ("budget", "journal"),
     ("budget", "journal", "--json"),
     ("budget", "verify"),
-    ("budget", "labeler", "worker 1"),
+    ("labeler", "show", "worker 1"),
     ("release", "list"),
     ("release", "show"),
     ("release", "show", "--json"),
@@ -42,7 +42,7 @@ AFTERWARDS = (
     ("doctor",),
     ("policy", "list"),
     ("policy", "show", "--json"),
-    ("labeler", "list"),
+    ("labeler", "show"),
     ("budget", "anchor"),
     ("budget", "export", "-o", "ledger.json"),
 )
