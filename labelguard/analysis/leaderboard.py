@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from labelguard.budget.events import ONE_MORE
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
-from labelguard.notebook import CardRows, group_facts, render_card
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
     describe_unused_comparisons,
@@ -134,17 +133,6 @@ class Leaderboard:
             lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
             lines.append("")
         return "\n".join(map(escape_controls, [*lines, *(f"- {note}" for note in self.notes)]))
-
-    def _repr_html_(self) -> str:
-        results = [f"{board.title}: {board.words}" for board in self.boards]
-        facts = [("features", self.features), *group_facts("found", results)]
-        facts += group_facts("compared with no other", self.alone)
-        facts += group_facts("notes", self.notes)
-        tables = [
-            CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(format_standings(board)))
-            for board in self.boards[:_FEW]
-        ]
-        return render_card("Leaderboard", facts, tables=tables)
 
 
 @suggest_misspelled_keywords

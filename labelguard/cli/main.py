@@ -14,7 +14,7 @@ import click
 
 import labelguard
 from labelguard import plugins, processes
-from labelguard.cli.account import account, audit
+from labelguard.cli.account import audit
 from labelguard.cli.budget import budget
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
@@ -194,7 +194,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
     *(pull, ingest, connect),
-    *(budget, labeler, project, account, release, leaderboard, agreement, report),
+    *(budget, labeler, project, release, leaderboard, agreement, report),
 ):
     main.add_command(command)
 

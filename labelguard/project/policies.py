@@ -28,15 +28,15 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
     Activation,
     Closed,
-    Dropped,
     Grouped,
     PolicyDetails,
     PolicyLine,
+    PolicyOverview,
 )
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage import blocks
 
-__all__ = ["activate", "add_groups", "close", "drop", "listing", "new", "preview", "show"]
+__all__ = ["activate", "add_groups", "close", "listing", "new", "preview", "show"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -148,17 +148,33 @@ def listing(project: Where = None) -> list[PolicyLine]:
         [('weekly', 'draft')]
     """
     ledger = OpenProject.open(project).ledger
-    return [
-        PolicyLine(
-            *(record.name, record.state, record.created_at),
-            *(record.policy.epsilon, record.policy.delta, record.policy.unit),
-            record.policy.held_out,
-            {allowance.event: allowance.allowed for allowance in record.policy.allowances},
-            record.policy.epsilon if record.state != "draft" else None,
-            preview_activation_ignoring_ceiling(ledger, record),
-        )
-        for record in ledger.policies.all()
-    ]
+    return [_summarize_policy(ledger, record) for record in ledger.policies.all()]
+
+
+def show_all(project: Where = None) -> PolicyOverview:
+    """Return the policy in force, else the only draft, in detail, and the others in a few words."""
+    ledger = OpenProject.open(project).ledger
+    records = ledger.policies.all()
+    shown = _find_standing(records)
+    details = None
+    if shown:
+        details = describe_policy(shown, preview_activation_ignoring_ceiling(ledger, shown))
+    return PolicyOverview(
+        details,
+        [_summarize_policy(ledger, record) for record in records if record is not shown],
+    )
+
+
+def _summarize_policy(ledger: Ledger, record: PolicyRecord) -> PolicyLine:
+    policy = record.policy
+    return PolicyLine(
+        *(record.name, record.state, record.created_at),
+        *(policy.epsilon, policy.delta, policy.unit),
+        policy.held_out,
+        {allowance.event: allowance.allowed for allowance in policy.allowances},
+        policy.epsilon if record.state != "draft" else None,
+        preview_activation_ignoring_ceiling(ledger, record),
+    )
 
 
 def preview(name: str, project: Where = None) -> Activation:
@@ -234,11 +250,12 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
     return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
 
 
-def close(project: Where = None) -> Closed:
-    """Close the policy in force without another; it stays paid in full.
+def close(name: str | None = None, project: Where = None) -> Closed:
+    """Close the policy in force without another, or remove the draft of that name.
 
-    Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
-    unfinished release.
+    Nothing more can be charged to a closed policy, and it stays paid in full. The journal tells of
+    a draft that was removed. Raises `PolicyError` if no policy is in force, for a name of none or
+    of a closed one, and for an unfinished release.
 
     Example:
         >>> study = lg.init("study")
@@ -246,36 +263,21 @@ def close(project: Where = None) -> Closed:
         ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> _ = lg.policies.activate("weekly", study)
-        >>> lg.policies.close(study).name
-        'weekly'
+        >>> lg.policies.close("weekly", study).epsilon
+        3.0
     """
     with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
-        epoch, active = opened.begin_epoch_between_releases(), ledger.policies.active()
-        if active is None:
-            raise PolicyError("no policy is in force in this project; see: labelguard policy list")
-        ledger.policies.close(epoch, active)
-        return _describe_closed(active)
-
-
-def drop(name: str, project: Where = None) -> Dropped:
-    """Remove a draft; the journal tells of it, and its name is free again.
-
-    Raises `PolicyError` for a policy that is or was in force: that one stays, and stays paid.
-
-    Example:
-        >>> study = lg.init("study")
-        >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
-        ... )
-        >>> lg.policies.drop("weekly", study).name
-        'weekly'
-        >>> lg.policies.listing(study)
-        []
-    """
-    with OpenProject.hold_for_job(project) as opened:
-        opened.ledger.policies.drop(opened.ledger.begin_job(), name)
-    return Dropped(name)
+        record = find_policy(ledger.policies.all(), name) if name else ledger.policies.active()
+        if record is None:
+            raise PolicyError("no policy is in force in this project; see: labelguard policy show")
+        if record.state == "closed":
+            raise PolicyError(f"policy {name!r} is closed already")
+        if record.state == "draft":
+            ledger.policies.drop(ledger.begin_job(), record.name)
+            return Closed(record.name, 0.0, 0.0)
+        ledger.policies.close(opened.begin_epoch_between_releases(), record)
+        return _describe_closed(record)
 
 
 def find_policy_in_force(ledger: Ledger) -> PolicyRecord | None:
@@ -286,7 +288,7 @@ def find_policy_in_force(ledger: Ledger) -> PolicyRecord | None:
     active = ledger.policies.active()
     if active is None and ledger.policies.all():
         raise PolicyError(
-            "no policy is in force in this project; see labelguard policy list, and put one into "
+            "no policy is in force in this project; see labelguard policy show, and put one into "
             "force: labelguard policy activate NAME"
         )
     return active
@@ -399,20 +401,24 @@ def _check_same_neighbors(earlier: PolicyRecord, record: PolicyRecord) -> None:
 def find_policy(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
     """Return a policy by name; without one that in force, else the only draft."""
     if name is None:
-        standing = [r for r in records if r.state == "active"] or [
-            r for r in records if r.state == "draft"
-        ]
-        if len(standing) == 1:
-            return standing[0]
+        if standing := _find_standing(records):
+            return standing
         raise PolicyError(
-            "no policy is in force; name one: labelguard policy list"
+            "no policy is in force; name one: labelguard policy show"
             if records
             else "this project has no policy yet; make one: labelguard policy new"
         )
     for record in records:
         if record.name == name:
             return record
-    raise PolicyError(f"there is no policy {name!r} in this project; see: labelguard policy list")
+    raise PolicyError(f"there is no policy {name!r} in this project; see: labelguard policy show")
+
+
+def _find_standing(records: Sequence[PolicyRecord]) -> PolicyRecord | None:
+    """Return the policy in force, else the only draft."""
+    active = [record for record in records if record.state == "active"]
+    standing = active or [record for record in records if record.state == "draft"]
+    return standing[0] if len(standing) == 1 else None
 
 
 def __dir__() -> list[str]:

@@ -269,7 +269,6 @@ PREPARED = {
     ("candidates",): _prompts,
     ("synthesize",): _prompts,
     ("policy", "activate"): _policy,
-    ("policy", "drop"): _policy,
     ("policy", "show"): _policy,
     ("policy", "groups"): _groups,
     ("leaderboard",): _arena,

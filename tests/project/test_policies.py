@@ -185,8 +185,13 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
         policies.new("one", epsilon=1, delta=1e-5, allow=["rr:uses=1,block=1"], project=project)
     policies.activate("one", project)
     assert policies.show(None, project) == replace(shown, state="active", activation=None)
+    policies.new("two", epsilon=1, delta=1e-6, allow=["rr:uses=1"], project=project)
+    both = json.loads(run("policy", "show", "--json", project=project).stdout)
+    assert both["policy"]["name"] == "one" and [one["name"] for one in both["others"]] == ["two"]
+    text = run("policy", "show", project=project).stdout
+    assert "policy        one (active)" in text and "two in force" in text
     assert policies.activate("one", project).closes is None  # nothing happens twice
-    assert len(overview.read_journal(project.state)) == 3
+    assert len(overview.read_journal(project.state)) == 4
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
@@ -277,12 +282,11 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
     make_policy(project, "first", "rr:uses=5,block=1")
     for _ in range(2):
         policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:uses=5,block=1"], project=project)
-        policies.drop("typo", project)
+        assert policies.close("typo", project).epsilon == 0
         assert overview.verify(project.state).ok
         assert [one.name for one in policies.listing(project)] == ["first"]
-    for name in ("typo", "first"):
-        with pytest.raises(PolicyError, match="is no draft"):
-            policies.drop(name, project)
+    with pytest.raises(PolicyError, match="there is no policy 'typo'"):
+        policies.close("typo", project)
     make_policy(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
     assert overview.verify(project.state).ok
     assert [one.kind for one in overview.read_journal(project.state)].count("dropped") == 2
@@ -291,14 +295,16 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
 def test_a_policy_can_end_without_another(table, project):
     make_policy(project, "p", "rr:uses=40,block=1")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
-    assert policies.close(project).epsilon == 3
+    assert policies.close(project=project).epsilon == 3
     assert overview.read_budget(project.state).lifetime.epsilon == 3
     [own] = read_labeler(str(table["labeler_id"][0]), project.state).allowances
     assert 0 < own.used < own.allowed and own.left == 0
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="no policy is in force"):
-        policies.close(project)
+        policies.close(project=project)
+    with pytest.raises(PolicyError, match="'p' is closed already"):
+        policies.close("p", project)
     assert overview.verify(project.state).ok
 
 

@@ -101,7 +101,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
     erasure.remove_labeler("worker 1", "retired", project)
     said = " ".join(section(report(project=project), "to-do").points)
     assert f"{everybody - 1} labelers have no randomized blocks left" in said
-    policies.close(project)
+    policies.close(project=project)
     assert "No policy is in force" in " ".join(section(report(project=project), "to-do").points)
 
 

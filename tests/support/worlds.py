@@ -40,7 +40,7 @@ AFTERWARDS = (
     ("release", "show", "--json"),
     ("release", "verify"),
     ("doctor",),
-    ("policy", "list"),
+    ("policy", "show"),
     ("policy", "show", "--json"),
     ("labeler", "show"),
     ("budget", "anchor"),

@@ -222,7 +222,7 @@ def test_a_lost_policy_is_paid_for_whatever_its_kind(kind, tmp_path):
     assert overview.read_budget(again.state).lifetime.epsilon == 1
     policies.new("lost", epsilon=2, **price, **kind, project=again)
     policies.activate("lost", again)
-    policies.close(again)
+    policies.close(project=again)
     assert overview.read_budget(again.state).lifetime.epsilon == 3
     policies.new("two", epsilon=1, **price, **kind, project=again)
     policies.activate("two", again)
