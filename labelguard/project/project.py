@@ -316,12 +316,12 @@ def find(directory: str | Path | None = None) -> Project:
 
 
 def _load_project(state: Path) -> Project:
-    from labelguard.configuration import loader, project_file
+    from labelguard.configuration import project_file
 
     path = state / CONFIG
     check_own_directory(state, ProjectError)
     try:
-        data = read_own_file(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
+        data = read_own_file(path, ProjectError, secret=False)
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
     settings = project_file.read_project_file(data, str(path))
