@@ -118,7 +118,7 @@ class _Scratch(Project):
         for path in (project.releases, project.private_maps, project.quarantine):
             path.mkdir(parents=True, mode=0o700)
         keys, anything = KeyRing.create(project.keys), Ceiling(sys.float_info.max, 1 - 2**-53)
-        Ledger.create(project.ledger_url, keys, project.witnesses, anything)
+        Ledger.create(project.ledger_url, keys, anything)
         return project
 
 

@@ -186,10 +186,11 @@ def _read_project_key(directory: Path) -> bytes:
     """
     path = directory / KEY_FILE
     try:
-        if not directory.is_dir():
-            raise FileNotFoundError
-        check_own_directory(directory, KeyProblem)
         mounted = None if os.path.lexists(path) else _read_from_environment()
+        if mounted is None:
+            if not directory.is_dir():
+                raise FileNotFoundError
+            check_own_directory(directory, KeyProblem)
         data = read_own_file(path, KeyProblem) if mounted is None else mounted
     except FileNotFoundError:
         raise KeyProblem(

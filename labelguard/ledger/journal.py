@@ -3,14 +3,9 @@
 Anybody can check this chain; that its digests were made by this project, and not by somebody who
 can write the database, the HMAC of each tells, under a key derived from the project's.
 
-Witnesses are small files that remember how far the ledger had come, so that it cannot fall back. A
-ledger restored from an old backup has forgotten what was spent since. Whoever opens it compares it
-with the newest entry that each witness has seen; one file lies in the project's state and one
-beside its keys, which are often kept and restored apart. Against a rollback of everything at once
-only an anchor helps that is kept elsewhere (`labelguard budget anchor`). One file alone still
-guards, and the other is written again; without any the ledger is not opened, and a restored project
-has new ones (`labelguard.project.restore`). Where a project lives on object storage, that is a
-third witness, and enough for a machine that has no files yet.
+A ledger that was set back has forgotten what was spent since. A job refuses one that lacks a
+release on disk (`labelguard.project.opening`). Whatever else it forgot, only an anchor kept
+elsewhere (`labelguard budget anchor`) shows, or the witness of a project on object storage.
 """
 
 from __future__ import annotations
@@ -19,9 +14,8 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import sqlalchemy as sa
@@ -29,13 +23,11 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard.errors import LedgerError
 from labelguard.ledger import schema
-from labelguard.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
 
 GENESIS = "0" * 64
-WITNESS = "ledger.head"
 _LINE = re.compile(r"labelguard-anchor:1:(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 # The HMAC of a digest under the project's key, 64 hexadecimal digits each.
 Mac = Callable[[str], str]
@@ -188,67 +180,29 @@ class RemoteWitness(Protocol):
 
 
 class Witness:
-    """Files that hold number and digest of the newest journal entry known; `remote` does too."""
+    """The newest journal entry that a remote witness knows, if there is one."""
 
-    def __init__(self, paths: Sequence[Path], remote: RemoteWitness | None = None) -> None:
-        self._paths, self._remote = tuple(paths), remote
+    def __init__(self, remote: RemoteWitness | None = None) -> None:
+        self._remote = remote
         # Read once, before the ledger is: what is there later may be newer than what that shows.
         self._known = remote.read() if remote else None
 
     def check(self, connection: sa.Connection, address: str) -> None:
-        """Raise `LedgerError` unless there is a witness and the ledger holds every entry seen."""
-        if self._paths and not (self._known or self.entries()):
+        """Raise `LedgerError` unless the ledger holds the entry."""
+        if (
+            self._remote
+            and self._known
+            and read_digest(connection, self._known[0]) != self._known[1]
+        ):
             raise LedgerError(
-                f"{' and '.join(map(str, self._paths))} are missing, which would tell whether the "
-                f"ledger at {address} is an older copy; put one back, or restore the newest "
-                "backup: labelguard project restore"
+                f"the ledger at {address} is not what this project last saw (journal entry "
+                f"{self._known[0]}, in {self._remote.place}): it is an older copy, or was "
+                "rewritten, and would forget what was spent: put the newest copy back; or it is "
+                "another project's: check LABELGUARD_LEDGER_URL and LABELGUARD_KEYS"
             )
-        digests: dict[int, str | None] = {}  # the files mostly know the same entry
-        places = [(path, _read_witness(path)) for path in self._paths]
-        for path, seen in [*places, (self._remote and self._remote.place, self._known)]:
-            if seen and seen[0] not in digests:
-                digests[seen[0]] = read_digest(connection, seen[0])
-            if seen and digests[seen[0]] != seen[1]:
-                raise LedgerError(
-                    f"the ledger at {address} is not what this project last saw (journal entry "
-                    f"{seen[0]}, in {path}): it is an older copy, or was rewritten, and would "
-                    "forget what was spent: put the newest copy back; or it is another project's: "
-                    "check LABELGUARD_LEDGER_URL and LABELGUARD_KEYS"
-                )
-
-    def entries(self) -> list[tuple[int, str]]:
-        """Return number and digest of the newest entry that each file knows."""
-        return [entry for path in self._paths if (entry := _read_witness(path))]
-
-    def replace(self, number: int, digest: str) -> None:
-        """Remember this entry, whatever the files held before: a ledger was restored."""
-        for path in self._paths:
-            write_atomically(path, f"{number} {digest}\n".encode(), mode=0o600)
 
     def advance(self, number: int, digest: str) -> None:
         """Remember an entry that is committed."""
-        for path in self._paths:
-            seen = _read_witness(path)
-            if (seen is None or seen[0] < number) and path.parent.is_dir():
-                try:
-                    write_atomically(path, f"{number} {digest}\n".encode(), mode=0o600)
-                except OSError as error:
-                    raise LedgerError(
-                        f"{path} cannot be written: {error.strerror}; nothing is lost: make it "
-                        "writable, or make room, and run the same command again"
-                    ) from None
         if self._remote and (self._known is None or self._known[0] < number):
             self._remote.write(number, digest)
             self._known = number, digest
-
-
-def _read_witness(path: Path) -> tuple[int, str] | None:
-    try:
-        number, digest = path.read_text(encoding="ascii").split()
-        return int(number), digest
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise LedgerError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, UnicodeDecodeError):
-        raise LedgerError(f"{path} is damaged; restore it from a backup") from None

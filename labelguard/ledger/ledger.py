@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -67,23 +66,17 @@ class Ledger:
     its own. Labelers go by their keys, keyed hashes of their ids, which are their pseudonyms.
     """
 
-    def __init__(
-        self,
-        url: str,
-        keys: KeyRing,
-        witnesses: Sequence[Path] = (),
-        remote: RemoteWitness | None = None,
-    ) -> None:
+    def __init__(self, url: str, keys: KeyRing, remote: RemoteWitness | None = None) -> None:
         """Open an existing ledger.
 
         The project key must be the one it was made with. Raises `LedgerError` if it is missing,
-        damaged, has the tables of another version, was written by others, or is older than what
-        `witnesses`, or the `remote` one, have seen.
+        damaged, has the tables of another version, was written by others, or is older than what the
+        `remote` witness has seen.
         """
         self._engine = self._snapshots = journal.add_signer(database.connect_existing(url), keys)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        self._witness = Witness(witnesses, remote)
+        self._witness = Witness(remote)
         self.policies = PolicyRepository(self.snapshot, self.transaction)
         self.releases = ReleaseRepository(self.snapshot, self.transaction)
         self.people = PeopleRepository(self.snapshot, self.transaction)
@@ -92,14 +85,8 @@ class Ledger:
             self._refuse_forgery_or_rollback(connection)
 
     @classmethod
-    def create(
-        cls,
-        url: str,
-        keys: KeyRing,
-        witnesses: Sequence[Path] = (),
-        ceiling: Ceiling = policies.DEFAULT,
-    ) -> Ledger:
-        """Make the tables, unless they exist, and the witnesses."""
+    def create(cls, url: str, keys: KeyRing, ceiling: Ceiling = policies.DEFAULT) -> Ledger:
+        """Make the tables, unless they exist."""
         with database.begin_writing(journal.add_signer(database.connect(url), keys)) as connection:
             if schema.create_tables(connection, keys):
                 # A name that only this project has: anchors of two never agree.
@@ -107,15 +94,12 @@ class Ledger:
                 body = ceiling.to_journal() | {"schema": schema.VERSION, "project": name}
                 journal.append_entry(connection, "created", body)
         try:
-            number, digest = cls(url, keys).read_head()
+            ledger = cls(url, keys)
         except KeyProblem:
             raise LedgerError(
                 f"{database.format_address(sa.make_url(url))} holds the ledger of another project; "
                 "a new one needs a database of its own: check LABELGUARD_LEDGER_URL"
             ) from None
-        if number == 1:  # nothing was charged: an earlier attempt may have crashed here
-            Witness(witnesses).advance(number, digest)
-        ledger = cls(url, keys, witnesses)
         present = ledger.policies.ceiling()
         if present != ceiling:
             raise PolicyError(
@@ -125,19 +109,13 @@ class Ledger:
         return ledger
 
     @classmethod
-    def upgrade(
-        cls,
-        url: str,
-        keys: KeyRing,
-        witnesses: Sequence[Path] = (),
-        remote: RemoteWitness | None = None,
-    ) -> int:
+    def upgrade(cls, url: str, keys: KeyRing, remote: RemoteWitness | None = None) -> int:
         """Bring the tables of an earlier version to this one's, in one transaction.
 
         Return the number of the schema that was there. No job that began before can go on.
         """
         engine = journal.add_signer(database.connect_existing(url), keys)
-        witness = Witness(witnesses, remote)
+        witness = Witness(remote)
         address = database.format_address(engine.url)
         with database.hold_exclusively(engine, _JOB), database.begin_writing(engine) as connection:
             before = schema.upgrade_tables(connection, keys, address)

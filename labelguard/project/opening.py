@@ -115,9 +115,7 @@ class OpenProject:
     def _connect(cls, home: Project) -> Self:
         """Open a project as its disk is."""
         keys, remote = open_keys(home)
-        # A job asks the store; who looks is content with files, if there are any.
-        is_asked = home.job or not any(path.exists() for path in home.witnesses)
-        ledger = Ledger(home.ledger_url, keys, home.witnesses, remote if is_asked else None)
+        ledger = Ledger(home.ledger_url, keys, remote if home.job else None)
         store = ProjectStore(remote.objects, home, keys, ledger) if remote else None
         return cls(home, keys, ledger, store)
 
@@ -141,9 +139,19 @@ class OpenProject:
             locked = stack.enter_context(home.lock())
             opened = cls._connect(locked)  # as the job before left it
             stack.enter_context(opened.ledger.hold_exclusively())
+            opened.refuse_older_ledger()
             if opened.store:
                 opened.store.fetch_missing(replace=True)
             return opened, stack.pop_all()
+
+    def refuse_older_ledger(self) -> None:
+        """Raise `LedgerError` if the ledger lacks a release on disk: it is an older copy."""
+        known = (record.id for record in self.ledger.releases.all())
+        if strays := self.project.list_unknown_releases(known):
+            raise LedgerError(
+                f"release {strays[0]} is in {self.project.state}, but not in the ledger: it is an "
+                "older copy and would forget what was spent; put the newest copy back"
+            )
 
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """Commit a release whose public `files`, with their SHA-256, are complete on disk."""
@@ -184,8 +192,7 @@ def open_keys(home: Project) -> tuple[KeyRing, StoredWitness | None]:
     """
     if not home.storage:
         return KeyRing(home.keys), None
-    handed_over = [home.keys] if keyring.find_key_variable() else []
-    for path in (home.releases, home.private_maps, home.quarantine, *handed_over):
+    for path in (home.releases, home.private_maps, home.quarantine):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = KeyRing(home.keys)
     return keys, StoredWitness(ObjectStore(home.storage), keys)
@@ -238,7 +245,7 @@ def init(
         if not key.exists():
             KeyRing.create(project.keys)
         keys = KeyRing(project.keys)
-        Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
+        Ledger.create(project.ledger_url, keys, ceiling)
         if lasting:
             git_ignore_and_register(state, state)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
@@ -305,29 +312,22 @@ def upgrade(project: Where = None) -> Upgrade:
     """
     with locate_project(project).lock() as home:
         keys, remote = open_keys(home)
-        before = Ledger.upgrade(home.ledger_url, keys, home.witnesses, remote)
+        before = Ledger.upgrade(home.ledger_url, keys, remote)
         return Upgrade(before, schema.VERSION)
 
 
 def clean_up_after_crashes(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     """Give back what crashed jobs reserved and never used; notes on this and on what they began.
 
-    `resumed` is the release that goes on, if any. Raises `LedgerError` if releases on disk are
-    unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the one that
-    was drawn.
+    `resumed` is the release that goes on, if any. Raises `ProjectError` if a private map is not the
+    one that was drawn.
     """
-    project, ledger = opened.project, opened.ledger
+    ledger = opened.ledger
     notes = [
         f"release {release_id} never drew a coin; its charge was given back"
         for release_id in ledger.refund_reserved(epoch, resumed=resumed)
     ]
     releases = ledger.releases.all()
-    strays = project.list_unknown_releases(record.id for record in releases)
-    if strays:
-        raise LedgerError(
-            f"release {strays[0]} is in {project.state}, but not in the ledger: it is an older "
-            "copy and would forget what was spent; put the newest copy back"
-        )
     remove_leftovers(opened, releases)
     opened.private_map.finish_rewriting(opened.map_digests)
     opened.synchronize(epoch)

@@ -1,6 +1,5 @@
 """What a restored project must not forget, and must still be able to do."""
 
-import contextlib
 from typing import Any
 
 import pyarrow as pa
@@ -29,17 +28,6 @@ def labels(*rows):
     )
 
 
-@contextlib.contextmanager
-def out_of_sight(place):
-    """A project is away: on a disk that is lost, or is only thought to be."""
-    directory = place.state.parent
-    away = directory.rename(directory.with_name("away"))
-    try:
-        yield
-    finally:
-        away.rename(directory)
-
-
 def groups(project, here, *pairs):
     path = here / "groups.csv"
     path.write_text("labeler_id,group_id\n" + "".join(f"{a},{b}\n" for a, b in pairs))
@@ -54,21 +42,6 @@ def place(tmp_path, monkeypatch):
     lg.privatize(labels(("x", 1, 1)), project=place, **PRICE)
     backup(tmp_path / "backup.tar.zst", project=place)
     return place
-
-
-def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
-    place, tmp_path, monkeypatch
-):
-    """Keys are shared: what the first attempt found complete is not, once another job has run."""
-    saved = tmp_path / "backup.tar.zst"
-    with monkeypatch.context() as patch, out_of_sight(place), pytest.raises(RuntimeError):
-        patch.setattr(restore, "_move_into_place", _fail)
-        restore.restore(saved, tmp_path / "again", nothing_since=True)
-    lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=place)
-    with out_of_sight(place), pytest.raises(PolicyError, match="something followed the backup"):
-        restore.restore(saved, tmp_path / "again", nothing_since=True)
-    more = labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1))
-    lg.privatize(more, mechanism="rr", project=place)  # it was not hurt
 
 
 def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path, monkeypatch):
