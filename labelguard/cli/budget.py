@@ -98,8 +98,8 @@ def budget_show(project: Path | None) -> Budget:
 
 # What a journal entry holds for `budget verify`, too long for a table.
 _UNSEEN = (
-    *("files", "settings", "quote", "charges", "prices", "members", "tombstones"),
-    *("identities", "distinct", "sources", "columns"),
+    *("files", "settings", "quote", "charges", "prices", "links", "tombstones"),
+    *("identities", "sources", "columns"),
 )
 
 

@@ -1,4 +1,4 @@
-"""People, sources of ids, departures: `source`, `people`, `policy distinct`, `labeler`."""
+"""People, sources of ids, departures: `source`, `people`, `labeler`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli.options import HELP
-from labelguard.cli.policy import policy
 from labelguard.cli.terminal import (
     ask,
     confirm,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from labelguard.ledger.people import Departure, Leaving
     from labelguard.ledger.sources import People, SourceRecord
     from labelguard.project.erasure import ReleaseUse, RemovalReport
-    from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
+    from labelguard.project.linking import Linked, LinkedTable, WhoIsWho
     from labelguard.report.labeler import LabelerAllowance, LabelerFacts
 
 
@@ -38,7 +37,7 @@ def source() -> None:
 def _print_source(value: SourceRecord) -> None:
     facts = [("source", value.name), ("people", value.people)]
     if value.people == "known":
-        facts.append(("", "link those who are known before their first charge: people link"))
+        facts.append(("", "link whoever is known before their first charge: people link"))
     print_facts([*facts, ("release", f"labelguard privatize … --source {value.name}")])
 
 
@@ -69,33 +68,9 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
     return linking.add_source(name, people, project)
 
 
-def _print_sources(values: Sequence[SourceRecord]) -> None:
-    def format_row(one: SourceRecord) -> tuple[str, ...]:
-        named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
-        same = [role for role, name in one.columns.items() if role == name]
-        return one.name, one.people, one.at, ", ".join([*same, *named])
-
-    names = ("source", "people", "since", "read as")
-    print_table(names, map(format_row, values), empty="No source yet: the first release makes one.")
-
-
-@source.command("list", short_help="All sources, and how they are read.")
-@prints(_print_sources, project=True)
-def source_list(project: Path | None) -> list[SourceRecord]:
-    """All sources, oldest first, and the column of each role, which later releases must keep.
-
-    \b
-    Example:
-      labelguard source list
-    """
-    from labelguard.project import linking
-
-    return linking.list_sources(project)
-
-
 @click.group(context_settings=HELP)
 def people() -> None:
-    """Link ids of the same person."""
+    """Link ids that share one budget."""
 
 
 def _print_linked(value: Linked | LinkedTable) -> None:
@@ -106,20 +81,21 @@ def _print_linked(value: Linked | LinkedTable) -> None:
         print_facts([("read", pluralize(value.pairs, "pair")), ("linked", f"{new} more")])
         return
     facts = []
-    for who in value.people:
+    for who in value.ids:
         met = "" if who.known else ", without labels so far"
         facts.append(("labeler", f"{who.pseudonym} of {who.source}{met}"))
-    print_facts([*facts, ("are", f"one person{'' if value.linked else ', as before'}")])
+    print_facts([*facts, ("share", f"one budget{'' if value.linked else ', as before'}")])
 
 
-@people.command("link", short_help="Declare that ids are one person.")
+@people.command("link", short_help="Let ids share one budget.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
 @prints(_print_linked, wait=True)
 def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
-    """Declare, for good, that two ids are one person with one budget.
+    """Let two ids share one budget, for good: ids of one person, of a household, of a team.
 
-    Each is ID, SOURCE:ID or a pseudonym. FILE lists many: its columns are named after two sources,
-    or labeler_id and same_as. At most one of the linked ids may have been charged.
+    Only their charges are merged; their labels stay those of each. Each is ID, SOURCE:ID or a
+    pseudonym. FILE lists many: its columns are named after two sources, or labeler_id and same_as.
+    At most one of the linked ids may have been charged.
 
     \b
     Example:
@@ -136,18 +112,24 @@ def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTa
 
 
 def _print_people(value: WhoIsWho) -> None:
-    if not value.linked and not value.distinct:
-        echo("Every id is a separate person.")
-    if value.linked:
-        print_table(("labeler", "takes from"), ((one.labeler, one.unit) for one in value.linked))
-    if value.distinct:
-        print_table(("labeler", "is not"), value.distinct)
+    def format_row(one: SourceRecord) -> tuple[str, ...]:
+        named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
+        same = [role for role, name in one.columns.items() if role == name]
+        return one.name, one.people, one.at, ", ".join([*same, *named])
+
+    names = ("source", "people", "since", "read as")
+    none = "No source yet: the first release makes one."
+    print_table(names, map(format_row, value.sources), empty=none)
+    echo()
+    rows = ((one.labeler, one.unit) for one in value.linked)
+    print_table(("labeler", "takes from"), rows, empty="Every id has a budget of its own.")
 
 
-@people.command("list", short_help="List linked and distinct ids.")
+@people.command("list", short_help="List sources, and linked ids.")
 @prints(_print_people, project=True)
 def people_list(project: Path | None) -> WhoIsWho:
-    """Show who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
+    """List the sources of ids with the column of each role, which later releases must keep, and who
+    shares a budget, by pseudonyms.
 
     \b
     Example:
@@ -155,32 +137,7 @@ def people_list(project: Path | None) -> WhoIsWho:
     """
     from labelguard.project import linking
 
-    return linking.list_linked_and_distinct(project)
-
-
-def _print_distinct(value: Distinct) -> None:
-    are = "two people" if value.new else "two people, as before"
-    print_facts([*(("labeler", name) for name in value.people), ("are", are)])
-
-
-@policy.command("distinct", short_help="Declare that similar ids are two people.")
-@click.argument("one", metavar="ID")
-@click.argument("other", metavar="ID")
-@prints(_print_distinct, wait=True)
-def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
-    """Declare, for good, that two ids are two people, each with their own budget.
-
-    Ids that differ only in how they are written (accents, blanks, upper case, 7 and 07) are refused
-    until you declare this, or that they are one: `people link`. Each is ID, SOURCE:ID or a
-    pseudonym.
-
-    \b
-    Example:
-      labelguard policy distinct 7 07
-    """
-    from labelguard.project import linking
-
-    return linking.declare_distinct(one, other, project)
+    return linking.list_people(project)
 
 
 _never_seen_option = click.option(
@@ -223,7 +180,7 @@ def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[st
     if not value.known:
         yield "", "no labels of theirs found; later labels will be refused"
     for pseudonym in value.linked:
-        yield "one person with", f"{pseudonym}, who is still active: name that id too"
+        yield "linked with", f"{pseudonym}, still active: name that id too, if it is theirs"
     if value.rows_remembered:
         rows = pluralize(value.rows_remembered, "row")
         forgotten = "forgotten" if done else "to be forgotten"
@@ -242,7 +199,7 @@ def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[st
         keep = "" if done else "; to keep it, run its command again first"
         yield "given up", f"{lost}charged{keep}"
     if value.releases:
-        whose = "of their group" if value.group else "of theirs"
+        whose = "of theirs and of linked ids" if value.shared else "of theirs"
         took = []
         if value.randomized_blocks:
             took.append(f"{pluralize(value.randomized_blocks, 'randomized block')} {whose}")

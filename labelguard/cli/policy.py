@@ -12,7 +12,7 @@ import labelguard as lg
 from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli.options import HELP, complete_files, declared_options
+from labelguard.cli.options import HELP, declared_options
 from labelguard.cli.terminal import confirm, echo, print_facts, print_table, prints, wants_json
 from labelguard.text import Budgeted, escape_controls, format_budget, pluralize
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from labelguard.project.policy_facts import (
         Activation,
         Closed,
-        Grouped,
         PolicyDetails,
         PolicyLine,
         PolicyOverview,
@@ -302,24 +301,3 @@ def policy_close(name: str | None, yes: bool, project: Path | None) -> Closed:
     if not yes:
         confirm(f"Close {f'policy {name}' if name else 'the policy in force'}, for good?")
     return lg.policies.close(name, project)
-
-
-def _print_groups(value: Grouped) -> None:
-    added, everyone = pluralize(value.added, "labeler"), pluralize(value.labelers, "labeler")
-    echo(f"{added} added; {everyone} in {pluralize(value.groups, 'group')}.")
-
-
-@policy.command("groups", short_help="Which labelers are one unit.")
-@click.argument("file", metavar="FILE", shell_complete=complete_files)
-@prints(_print_groups, wait=True)
-def policy_groups(file: str, project: Path | None) -> Grouped:
-    """Read groups of labelers from FILE (columns labeler_id, group_id), for --unit group.
-
-    More can be added at any time; a labeler's group never changes, and a labeler charged without a
-    group stays a separate unit.
-
-    \b
-    Example:
-      labelguard policy groups groups.csv
-    """
-    return lg.policies.add_groups(file, project)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from labelguard.budget import events, pricing
 from labelguard.budget.events import RANDOMIZED_LABELS
@@ -23,20 +22,17 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
     Activation,
     Closed,
-    Grouped,
     PolicyDetails,
     PolicyLine,
     PolicyOverview,
 )
 from labelguard.spelling import suggest_misspelled_keywords
-from labelguard.storage import blocks
 
-__all__ = ["activate", "add_groups", "close", "listing", "new", "preview", "show"]
+__all__ = ["activate", "close", "listing", "new", "preview", "show"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -223,31 +219,6 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
             )
         ledger.policies.activate(epoch, name)
         return activation
-
-
-def add_groups(source: str | Path, project: Where = None) -> Grouped:
-    """Read who belongs together (`inputs.groups.read_groups`) into the ledger, for good.
-
-    Raises `PolicyError` if a labeler would change groups, or was charged before having one;
-    `InvalidLabels` for somebody whom the project knows under another spelling of their id.
-
-    Example:
-        >>> study = lg.init("study")
-        >>> rows = "labeler_id,group_id\\na,north\\nb,north\\n"
-        >>> _ = Path("groups.csv").write_text(rows)
-        >>> lg.policies.add_groups("groups.csv", study).groups
-        1
-    """
-    from labelguard.inputs.groups import read_groups
-
-    with OpenProject.hold_for_job(project) as opened:
-        home, ledger = opened.project, opened.ledger
-        home.work.mkdir(mode=0o700, parents=True)
-        groups, met = read_groups(str(source), opened.keys, home.namespace, home.work)
-        refuse_lookalikes(met, ledger.people.known(), groups, ledger.people.distinct())
-        added = ledger.people.add_members(ledger.begin_job(), groups, met)
-        labelers, units = ledger.people.members()
-    return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
 
 
 def close(name: str | None = None, project: Where = None) -> Closed:

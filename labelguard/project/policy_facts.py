@@ -19,7 +19,7 @@ from labelguard.ledger.policies import Ceiling, PolicyRecord, check_is_higher
 from labelguard.project.opening import OpenProject, Where
 from labelguard.text import format_budget, format_number
 
-__all__ = ["Activation", "Closed", "Grouped", "PolicyDetails", "PolicyLine"]
+__all__ = ["Activation", "Closed", "PolicyDetails", "PolicyLine"]
 
 
 @dataclass(frozen=True)
@@ -107,18 +107,6 @@ class PolicyOverview:
     policy: PolicyDetails | None
     # the others, oldest first
     others: list[PolicyLine]
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """Labelers whose groups were read."""
-
-    # how many are new among those in groups
-    added: int
-    # how many are in groups now
-    labelers: int
-    # how many groups there are
-    groups: int
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import UnitGroups
+from labelguard.ledger.records import Links
 from labelguard.mechanisms import statistic
 from labelguard.planner.advice import format_reading_options
 from labelguard.project.linking import refuse_lookalikes
@@ -321,16 +321,11 @@ def _build_inspection(
 def _warn_of_lookalikes(staged: Staged) -> Iterator[str]:
     """Yield why a release refuses two labelers of whom one may be the other, written otherwise.
 
-    Unless somebody said who they are, which is for the project to know.
+    Unless they are linked, which is for the project to know.
     """
     nobody = np.zeros((0, 2), np.uint64)
     try:
-        refuse_lookalikes(
-            staged.identities,
-            Identities(nobody, nobody),
-            UnitGroups(nobody, nobody),
-            (nobody, nobody),
-        )
+        refuse_lookalikes(staged.identities, Identities(nobody, nobody), Links(nobody, nobody))
     except InvalidLabels as error:
         yield f"a release refuses this: {error}"
 

@@ -8,7 +8,6 @@ from labelguard.budget.policy import AnyUnit
 from labelguard.errors import LedgerError
 from labelguard.ledger import charges
 from labelguard.ledger.people import Departure
-from labelguard.ledger.records import UnitGroups
 from labelguard.project import erasure, linking
 from labelguard.project.erasure import ReleaseUse
 from labelguard.project.opening import OpenProject, Where
@@ -75,7 +74,7 @@ def read_labeler(labeler_id: str, project: Where = None) -> LabelerFacts:
     if not report.known:
         raise LedgerError(linking.explain_unknown_id(labeler_id, opened))
     key = blocks.from_bytes(bytes.fromhex(report.labeler))
-    [unit] = blocks.to_list(UnitGroups(*ledger.people.members()).unit_of(key))
+    [unit] = blocks.to_list(ledger.people.links().unit_of(key))
     policies = ledger.policies.history()
     with ledger.snapshot() as connection:
         uses = charges.read_uses(connection, unit)

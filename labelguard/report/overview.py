@@ -316,7 +316,7 @@ def _find_release_or_all(ledger: Ledger, release_id: str | None) -> list[Release
 
 _EXPORTED = (
     *("policies", "allowances", "prices", "releases", "counters", "charges", "sources"),
-    *("identities", "distinct_people", "members", "tombstones", "segments", "journal"),
+    *("identities", "links", "tombstones", "segments", "journal"),
 )
 # Keyed digests that mean nothing outside the project.
 _SECRET = ("map", "idempotency_key", "mac")

@@ -184,10 +184,6 @@ def _policy():
     run("labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=50,block=1")
 
 
-def _groups():
-    Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
-
-
 def _arena():
     """A release of comparisons of systems."""
     lg.privatize(arena(10), project=find(Path()), **SOURCES)
@@ -270,7 +266,6 @@ PREPARED = {
     ("synthesize",): _prompts,
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,
-    ("policy", "groups"): _groups,
     ("leaderboard",): _arena,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crash_release,

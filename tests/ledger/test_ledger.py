@@ -105,7 +105,7 @@ def test_an_untouched_ledger_holds(project):
         (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy 1 is not"),
         (["UPDATE policies SET state = 'closed'"], "policy 1 is not"),
         (["UPDATE policies SET name = 'second'"], "policy 1 is not"),
-        (["INSERT INTO members SELECT labeler, labeler FROM counters"], "the members are not"),
+        (["INSERT INTO links SELECT labeler, labeler FROM counters"], "the links are not"),
         (["INSERT INTO tombstones SELECT labeler, 'erased', '' FROM counters"], "the tombstones"),
         (["UPDATE releases SET charged = 1 WHERE number = 1"], "is not what the journal says"),
         (["UPDATE releases SET state = 'refunded' WHERE number = 2"], "is not what the journal"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +37,10 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.project import erasure, policies
+from labelguard.project import erasure, linking
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 from labelguard.report.labeler import read_labeler
-from labelguard.storage import blocks
 
 # ---------------------------------------------------------------- later releases
 
@@ -234,24 +234,20 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
     assert_sound(project)
 
 
-def test_a_member_leaves_and_the_group_keeps_what_it_spent(project):
-    groups = project.state.parent / "groups.csv"
-    groups.write_text(f"labeler_id,group_id\n{WHO},ward\nworker 1,ward\n")
-    policies.add_groups(groups, project)
-    first = lg.privatize(labels_table(), project=project, unit="group", **PRICE)
+def test_one_leaves_and_whoever_is_linked_keeps_what_they_spent(project):
+    linking.link_two_ids(WHO, "worker 1", project)
+    first = lg.privatize(labels_table(), project=project, **PRICE)
     spent = read_labeler("worker 1", project.state)
-    group = blocks.to_hex(ledger_of(project).people.members()[1][0])
-    with pytest.raises(LedgerError, match="group's pseudonym"):
-        erasure.remove_labeler(group, "erased", project)
     found = erasure.remove_labeler(WHO, "erased", project)
-    assert found.group and found.randomized_blocks == 1
+    assert found.shared and found.randomized_blocks == 1
+    assert found.linked == [pseudonym(project, "worker 1")]
     assert found.rows_remembered > 0 and remembered(project) == 0
-    assert any("group" in line for line in found.remains)
-    assert read_labeler("worker 1", project.state) == spent
-    price = PRICE | {"exhausted": "drop"}
-    second = lg.privatize(labels_table(), project=project, unit="group", **price)
+    assert any("linked ids" in line for line in found.remains)
+    left = replace(spent, linked=[])
+    assert read_labeler("worker 1", project.state) == left
+    second = lg.privatize(labels_table(), project=project, **PRICE | {"exhausted": "drop"})
     assert second.card["counts"]["charged"] == 0
-    assert read_labeler("worker 1", project.state) == spent
+    assert read_labeler("worker 1", project.state) == left
     assert all(row in values(first) for row in values(second))
     assert 0 < len(values(second)) < len(values(first))
     assert_sound(project)

@@ -6,8 +6,6 @@ import sqlite3
 from dataclasses import asdict, replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv as csv
 import pytest
 from support import upper_bounds, world
 from support.commands import run
@@ -351,26 +349,6 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, pro
 
 def _crash(*_, **__):
     raise RuntimeError
-
-
-# ---------------------------------------------------------------- groups, check
-
-
-def test_nobody_leaves_a_group_and_nobody_joins_one_once_charged(table, project):
-    ids = table["labeler_id"].unique().to_pylist()
-    mapping = pa.table({"labeler_id": ids[:6], "group_id": ["a", "a", "a", "b", "b", "c"]})
-    path = project.state.parent / "groups.csv"
-    csv.write_csv(mapping, path)
-    assert policies.add_groups(path, project) == policies.Grouped(6, 6, 3)
-    assert policies.add_groups(path, project).added == 0
-    make_policy(project, "p", "rr:uses=12,block=1", "statistic:releases=2", unit="group")
-    lg.privatize(table, mechanism="rr", project=project)
-    csv.write_csv(pa.table({"labeler_id": [ids[0]], "group_id": ["b"]}), path)
-    with pytest.raises(PolicyError, match="1 labeler would leave their group"):
-        policies.add_groups(path, project)
-    csv.write_csv(pa.table({"labeler_id": [ids[9]], "group_id": ["b"]}), path)
-    with pytest.raises(PolicyError, match="1 labeler charged before having one"):
-        policies.add_groups(path, project)
 
 
 # ---------------------------------------------------------------- the command line

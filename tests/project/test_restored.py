@@ -7,7 +7,7 @@ import pytest
 
 import labelguard as lg
 from labelguard.errors import PolicyError
-from labelguard.project import policies, restore
+from labelguard.project import linking, policies, restore
 from labelguard.project.backup import backup
 from labelguard.project.project import find
 
@@ -26,12 +26,6 @@ def labels(*rows):
             "label": [float(value) for value in label],
         }
     )
-
-
-def groups(project, here, *pairs):
-    path = here / "groups.csv"
-    path.write_text("labeler_id,group_id\n" + "".join(f"{a},{b}\n" for a, b in pairs))
-    policies.add_groups(path, project)
 
 
 @pytest.fixture
@@ -61,16 +55,14 @@ def _fail(*_):
     raise RuntimeError
 
 
-def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path):
+def test_nobody_is_linked_after_charges_may_have_been_forgotten(tmp_path):
     place = lg.init(tmp_path / "place")
-    policies.new(
-        "p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], unit="group", project=place
-    )
+    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], project=place)
     policies.activate("p", place)
     backup(tmp_path / "backup.tar.zst", project=place)
     lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=place)
-    with pytest.raises(PolicyError, match="charged before having one"):
-        groups(place, tmp_path, ("x", "g"), ("y", "g"))
+    with pytest.raises(PolicyError, match="before the first charge of either"):
+        linking.link_two_ids("x", "y", place)
     restore.restore(tmp_path / "backup.tar.zst", tmp_path / "back", keys=place.keys)
-    with pytest.raises(PolicyError, match="nobody can be joined any more"):
-        groups(find(tmp_path / "back"), tmp_path, ("x", "g"), ("y", "g"))
+    with pytest.raises(PolicyError, match="nobody can be linked any more"):
+        linking.link_two_ids("x", "y", find(tmp_path / "back"))

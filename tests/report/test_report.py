@@ -69,7 +69,7 @@ def test_the_page_on_releases_names_every_column_of_the_report():
     words = "".join(path.read_text(encoding="utf-8") for path in WORDS)
     captions = re.findall(r"^= (.+)$", words, re.MULTILINE)
     columns = {name for line in captions for name in line.split(" | ")[1:] if "{" not in name}
-    assert {"ties and skips", "other ids still active", "budget"} <= columns
+    assert {"ties and skips", "linked ids still active", "budget"} <= columns
     assert [name for name in sorted({*columns, *COLUMNS}) if name not in page] == []
 
 
@@ -175,7 +175,7 @@ def test_the_hook_is_told_in_counts(project):
 
 
 @pytest.mark.parametrize(
-    ("unit", "word", "whose"), [("item", "Each content", "an item's"), ("group", "Each group", "a")]
+    ("unit", "word", "whose"), [("item", "Each content", "an item's"), ("labeler", "Each", "a")]
 )
 def test_it_says_who_is_protected(project, unit, word, whose):
     allow = ["rr:uses=50,block=1"]
@@ -229,7 +229,7 @@ def test_who_left_is_told_by_pseudonym(project):
     gone = section(document, "people")
     kinds = {(retired, "retired"), (erased, "erased")}
     assert gone.table and {row[:2] for row in gone.table.rows} == kinds
-    assert dict(gone.facts)["ids that share a unit with others"] == "2"
+    assert dict(gone.facts)["ids that share a budget with others"] == "2"
     assert "worker 1" not in words(document) and "worker 2" not in words(document)
 
 
@@ -239,11 +239,11 @@ def test_who_left_under_one_of_two_ids_is_told_with_the_other(project):
     linking.link_two_ids("worker 1", "tool:7", project)
     left = erasure.remove_labeler("worker 1", "erased", project)
     gone = section(report(project=project), "people")
-    assert dict(gone.facts)["left with another id of theirs still active"] == "1"
+    assert dict(gone.facts)["left while a linked id is still active"] == "1"
     assert gone.table and gone.table.rows[0][3] == left.linked[0]
     erasure.remove_labeler("tool:7", "erased", project)
     gone = section(report(project=project), "people")
-    assert dict(gone.facts)["left with another id of theirs still active"] == "0"
+    assert dict(gone.facts)["left while a linked id is still active"] == "0"
     assert gone.table and {row[3] for row in gone.table.rows} == {""}
 
 

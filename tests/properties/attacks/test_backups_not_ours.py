@@ -203,7 +203,6 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(project, monkeypa
 
 KINDS: list[dict[str, Any]] = [
     {"unit": "item"},
-    {"unit": "group"},
     {"skips": "tie"},
     {"assignment_reactive": True},
 ]

@@ -1,51 +1,44 @@
-"""Labelers who share places as a group: counted together, drawn one by one."""
+"""Linked labelers share one budget: charged together, clipped together, drawn one by one."""
 
 from collections import Counter
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import world, worlds
 from support.label_changes import parts
-from support.preferences import LAYOUTS, STATISTIC, Public, opinions, pairs, public, rankings, write
+from support.preferences import LAYOUTS, STATISTIC, Public, opinions, pairs, public, rankings
 from support.scenarios import ALL, SCENARIOS
 
 import labelguard as lg
-from labelguard.errors import InvalidLabels
-from labelguard.inputs.columns import Reading
-from labelguard.inputs.groups import read_groups
-from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import UnitGroups
+from labelguard.ledger.records import Links
 from labelguard.mechanisms import statistic
-from labelguard.project import policies
+from labelguard.project import linking, policies
+from labelguard.project.opening import OpenProject
 from labelguard.release.mechanisms import statistic as drawing
 from labelguard.report.labeler import read_labeler
 from labelguard.storage import blocks
 
-MEMBERS = pa.table(
-    {"labeler_id": [f"worker {n}" for n in (0, 1, 2, 3)], "group_id": ["a", "a", "b", "b"]}
-)
-"""Of seven workers, four in two groups; the others are units of their own."""
-ALONE = pa.table({"labeler_id": ["nobody"], "group_id": ["none"]})
+LINKED = ((0, 1), (2, 3))
+"""Of seven workers, four in two units; the others are units of their own."""
 ASKED = public(labelers=7, per_labeler=12, items=30)
 RANKS = opinions(len(ASKED), 1)
 
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
-PRICE |= {"unit": "group"}
 
 
-def home_of(here, members=MEMBERS):
-    """A project with these groups."""
+def home_of(here, linked=LINKED):
+    """A project with these links."""
     home = lg.init(here)
-    policies.add_groups(write(members, here / "groups.csv"), home)
+    for first, *others in linked:
+        for other in others:
+            linking.link_two_ids(f"worker {first}", f"worker {other}", home)
     return home
 
 
@@ -85,80 +78,18 @@ def keys(home):
     return KeyRing(home.keys)
 
 
-@pytest.fixture
-def groups(keys):
-    return read_groups(MEMBERS, keys, "files")[0]
-
-
-# ---------------------------------------------------------------- who belongs together
-
-
-def equal(one, other):
-    return np.array_equal(one.labelers, other.labelers) and np.array_equal(one.units, other.units)
-
-
-def test_groups_are_read_from_every_format(keys, groups, tmp_path):
-    expected = groups
-    for suffix in ("csv", "parquet", "jsonl"):
-        path = write(MEMBERS, tmp_path / f"groups.{suffix}")
-        assert equal(read_groups(path, keys, "files")[0], expected)
-    csv = (tmp_path / "groups.csv").read_bytes()
-    (tmp_path / "groups.csv").write_bytes(b"\xef\xbb\xbf" + csv.replace(b"\n", b"\r\n"))
-    assert equal(read_groups(tmp_path / "groups.csv", keys, "files")[0], expected)
-    pieces = [pl.DataFrame(MEMBERS[3:]), MEMBERS[:3], MEMBERS]
-    assert equal(read_groups(pieces, keys, "files")[0], expected)
-    assert not equal(read_groups(MEMBERS, keys, "other")[0], expected)
-    numbers = pa.table({"labeler_id": [7, 8], "group_id": pa.array([1, 2], pa.uint8())})
-    texts = numbers.cast(pa.schema([(name, pa.string()) for name in numbers.column_names]))
-    assert equal(*(read_groups(table, keys, "files")[0] for table in (numbers, texts)))
-    for column in (pa.array([1.5]), pa.array([[1]]), pa.nulls(1)):
-        with pytest.raises(InvalidLabels, match=r"column group_id: expected (text or whole|an id)"):
-            read_groups(pa.table({"labeler_id": ["a"], "group_id": column}), keys, "files")
-
-
-def test_a_group_is_nobody_and_who_is_in_none_is_themselves(keys):
-    names = ["a", "b", "worker 0"]
-    groups, _ = read_groups(pa.table({"labeler_id": names, "group_id": names[::-1]}), keys, "files")
-    labelers = keys.hash_labelers("files", [*names, "other", "another"])
-    units = groups.unit_of(labelers)
-    assert len(np.unique(np.concatenate([labelers, units]), axis=0)) == 8
-    assert np.array_equal(units[3:], labelers[3:])
-    nobody = UnitGroups(labelers[:0], labelers[:0])
+def test_whoever_is_not_linked_is_a_unit_alone(keys):
+    labelers = keys.hash_labelers("files", ["a", "b", "other"])
+    labelers = labelers[blocks.sort_order(labelers)]
+    links = Links(labelers[:2], labelers[[0, 0]])
+    assert np.array_equal(links.unit_of(labelers), labelers[[0, 0, 2]])
+    assert np.array_equal(links.find_linked(labelers[1:2]), labelers[:1])
+    assert not len(links.find_linked(labelers[2:]))
+    nobody = Links(labelers[:0], labelers[:0])
     assert np.array_equal(nobody.unit_of(labelers), labelers)
-    assert repr(groups) == "UnitGroups()"
+    assert repr(links) == "Links()"
     with pytest.raises(ValueError, match="distinct labelers"):
-        UnitGroups(groups.labelers[::-1], groups.units)
-
-
-BAD = {
-    "labeler,group_id\na,1\n": r"no column labeler_id \(did you mean 'labeler'\?\)",
-    "labeler_id\na\n": "no column group_id; expected labeler_id and group_id",
-    "labeler_id,group_id\n": "no rows in the input",
-    "labeler_id,group_id\na,1\n,1\n": "row 2: column labeler_id: expected an id, found null",
-    "labeler_id,group_id\na,1\nb,\n": "row 2: column group_id: expected an id, found null",
-    "labeler_id,group_id\na,1\n \u00a0,1\n": "row 2: column labeler_id: expected an id",
-    "labeler_id,group_id\na,1\nb,1.0\n": "group ids '1' and '1.0' differ only",
-    "labeler_id,group_id\na,1\nb,1\na,2\nb,3\n": (
-        r"csv row 1 and .*csv row 3: the same labeler in two groups \(2 such labelers\)"
-    ),
-}
-
-
-@pytest.mark.parametrize("text", BAD)
-def test_bad_groups_are_refused_with_their_row_and_without_ids(text, keys, tmp_path):
-    path = tmp_path / "groups.csv"
-    path.write_text(text)
-    with pytest.raises(InvalidLabels, match=BAD[text]):
-        read_groups(path, keys, "files")[0]
-
-
-def test_groups_go_with_their_unit_and_need_labelers(keys, groups, tmp_path):
-    for unit, joined in (("item", groups), ("group", None)):
-        with pytest.raises(InvalidLabels, match="go with --unit group"):
-            StagingOptions(Reading({}, unit), "files", groups=joined)
-    options = StagingOptions(Reading({}, "group"), "files", groups=groups)
-    with pytest.raises(InvalidLabels, match="no column labeler_id"):
-        stage(pairs(ASKED, RANKS, labelers=False), tmp_path / "x", keys, options)
+        Links(labelers[1::-1], labelers[:2])
 
 
 # ---------------------------------------------------------------- coins and places
@@ -166,11 +97,11 @@ def test_groups_go_with_their_unit_and_need_labelers(keys, groups, tmp_path):
 
 @pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_who_belongs_together_changes_no_coin(layout, tmp_path):
+def test_who_is_linked_changes_no_coin(layout, tmp_path):
     table, coins = LAYOUTS[layout](ASKED, RANKS), []
-    for number, members in enumerate((MEMBERS, ALONE)):
-        home = home_of(tmp_path / str(number), members)
-        coins_alone = {"allow": ["rr:uses=128,block=1"], "unit": "group", "project": home}
+    for number, linked in enumerate((LINKED, ())):
+        home = home_of(tmp_path / str(number), linked)
+        coins_alone = {"allow": ["rr:uses=128,block=1"], "project": home}
         policies.new("coins", epsilon=3.0, delta=1e-5, **coins_alone)
         policies.activate("coins", home)
         release(home, table)
@@ -179,20 +110,19 @@ def test_who_belongs_together_changes_no_coin(layout, tmp_path):
     assert coins[0] == coins[1]
 
 
-def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_labeler(
-    home, keys, groups
-):
+def test_labels_lie_with_their_unit_under_the_name_and_at_the_price_of_their_labeler(home, keys):
     release(home, pairs(ASKED, RANKS))
+    links = OpenProject.open(home).ledger.people.links()
     who, bucket = {}, {}
     for worker in range(7):
         labeler = keys.hash_labelers("files", [f"worker {worker}"])
         who[name := blocks.to_bytes(labeler)] = worker
-        bucket[name] = blocks.to_bytes(groups.unit_of(labeler))[0] >> 4
+        bucket[name] = blocks.to_bytes(links.unit_of(labeler))[0] >> 4
     rows = drawn(home).values()
     assert Counter(who[row["labeler"]] for row in rows) == Counter(ASKED.labeler.tolist())
     assert all(row["bucket"] == bucket[row["labeler"]] for row in rows)
     assert len({row["threshold"] for row in rows}) == 1
-    # A block holds the labels of all members.
+    # A block holds the labels of all who are linked.
     sizes, given = (
         {who[row["labeler"]]: row["block_labels"] for row in rows},
         Counter(ASKED.labeler),
@@ -201,14 +131,14 @@ def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_la
     assert [sizes[n] for n in range(7)] == [*of_pairs, *(given[n] for n in (4, 5, 6))]
 
 
-def test_two_members_who_label_one_item_give_two_labels(home):
+def test_two_linked_labelers_who_label_one_item_give_two_labels(home):
     asked = Public(np.array([0, 1, 0, 4]), np.zeros(4, np.int64))
     counts = release(home, pairs(asked, opinions(4, 1)))
     assert (counts["charged"], counts["rows"], counts["duplicates"]) == (2, 3, 1)
     assert [places(home, worker)[1] for worker in (0, 1, 4)] == [1, 1, 1]
 
 
-def test_labels_of_all_members_take_the_places_of_their_group(home):
+def test_labels_of_all_who_are_linked_take_the_uses_of_their_unit(home):
     release(home, pairs(ASKED, RANKS))
     assert [places(home, worker) for worker in range(7)] == [(1, 1)] * 7
     later = release(home, pairs(ASKED, RANKS).slice(1))
@@ -222,7 +152,7 @@ def test_labels_of_all_members_take_the_places_of_their_group(home):
     again=st.booleans(),
 )
 @settings(max_examples=15, deadline=None)
-def test_no_sequence_of_runs_takes_more_than_a_groups_places(runs, most, again, tmp_path_factory):
+def test_no_sequence_of_runs_takes_more_than_a_units_uses(runs, most, again, tmp_path_factory):
     asked = Public(np.arange(40) % 2, np.arange(40) // 2)
     home = home_of(tmp_path_factory.mktemp("runs"))
     options = {"max_labels_per_labeler": most, "exhausted": "drop", "again": again}
@@ -234,18 +164,17 @@ def test_no_sequence_of_runs_takes_more_than_a_groups_places(runs, most, again, 
     assert used == allowed == 1 and (again or len(drawn(home)) <= most)
 
 
-def test_without_a_group_the_same_labelers_take_their_places_twice(tmp_path):
+def test_without_a_link_the_same_labelers_take_their_uses_twice(tmp_path):
     asked = Public(np.arange(40) % 2, np.arange(40) // 2)
-    home = home_of(tmp_path, ALONE)
+    home = home_of(tmp_path, ())
     release(home, pairs(asked, RANKS[:40]), max_labels_per_labeler=5)
     assert [places(home, worker) for worker in (0, 1)] == [(1, 1)] * 2
     assert Counter(row["labeler"] for row in drawn(home).values()).most_common()[-1][1] == 5
 
 
-def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path):
-    """Of n members who rank the same three responses, places for two rankings keep two."""
-    members = pa.table({"labeler_id": [f"worker {n}" for n in range(5)], "group_id": ["g"] * 5})
-    home = home_of(tmp_path, members)
+def test_a_ranking_of_each_labeler_is_kept_or_dropped_on_its_own(tmp_path):
+    """Of n linked labelers who rank the same three responses, room for two rankings keeps two."""
+    home = home_of(tmp_path, [range(5)])
     asked = Public(np.arange(5), np.zeros(5, np.int64))
     counts = release(home, rankings(asked, opinions(5, 1)), max_labels_per_labeler=8)
     assert (counts["rows"], counts["charged"], counts["dropped_by_bound"]) == (6, 1, 9)
@@ -253,15 +182,15 @@ def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path):
 
 @pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_but_released_labels_depends_on_raw_labels_of_groups(layout, tmp_path):
-    assert worlds.differences(tmp_path, layout, SCENARIOS["groups"], ALL) == []
+def test_nothing_but_released_labels_depends_on_raw_labels_of_linked_ids(layout, tmp_path):
+    assert worlds.differences(tmp_path, layout, SCENARIOS["linked ids"], ALL) == []
 
 
 # ---------------------------------------------------------------- features
 
 
 def summed(home):
-    """Coordinates, rows, bounds and step of a statistic release of these groups."""
+    """Coordinates, rows, bounds and step of a statistic release of these units."""
     with pytest.MonkeyPatch.context() as patch:
         planned = world.note_calls(patch, drawing, "_plan_sum")
         charged = release(home, pairs(ASKED, RANKS), **STATISTIC)["charged"]
@@ -270,12 +199,12 @@ def summed(home):
     return design.z, design.rows, bounds, step
 
 
-def test_a_statistic_is_clipped_and_bounded_by_group(home, tmp_path):
+def test_a_statistic_is_clipped_and_bounded_by_unit(home, tmp_path):
     z, rows, bounds, step = summed(home)
     labels = (np.arange(len(rows)) % 3).astype(np.uint8)
     assert rows.units == 5 and sorted(np.bincount(rows.unit)) == [12, 12, 12, 24, 24]
     ones = np.ones(len(rows), np.uint8)
-    for unit in np.flatnonzero(np.bincount(rows.unit) == 24):  # both members change every label
+    for unit in np.flatnonzero(np.bincount(rows.unit) == 24):  # both labelers change every label
         changed = np.where(rows.unit == unit, 1 - ones, labels)
         moved = np.where(rows.unit == unit, ones, labels)
         for one, other in combinations((labels, changed, moved), 2):
@@ -285,7 +214,7 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home, tmp_path):
             ]
             assert np.linalg.norm((sums[0] - sums[1]) * step) <= bounds.sensitivity * (1 + 1e-6)
     assert np.linalg.norm(parts(z, rows, ones, bounds), axis=1).max() <= bounds.clip * (1 + 1e-9)
-    # Control: clipped one by one, two members together exceed what a group may add.
-    z, rows, alone, _ = summed(home_of(tmp_path / "apart", ALONE))
+    # Control: clipped one by one, two labelers together exceed what a unit may add.
+    z, rows, alone, _ = summed(home_of(tmp_path / "apart", ()))
     each = np.linalg.norm(parts(z, rows, np.ones(len(rows), np.uint8), alone), axis=1)
     assert rows.units == 7 and np.sort(each)[-2:].sum() > alone.clip
