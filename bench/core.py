@@ -72,12 +72,10 @@ def command(*arguments: str) -> float:
 
 def main() -> None:
     """Measure and report."""
-    account = ("account", "rr", "--epsilon", "3", "--delta", "1e-5", "--labels", "50")
     rows = [
         ["coin core, labels/s on one core", f"{core():,.0f}", "≥ 3,000,000"],
         ["calibrate 1M labelers, 2,000 counts", f"{calibration():.2f} s", "≤ 3 s"],
         ["labelguard --help", f"{command('--help'):.2f} s", "≤ 0.35 s"],
-        ["labelguard account rr", f"{command(*account):.2f} s", "≤ 0.6 s"],
     ]
     report("core", ["what", "measured", "wanted"], rows)
 

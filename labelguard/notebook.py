@@ -1,4 +1,4 @@
-"""Cards of results in notebooks: small, without scripts, and loading nothing.
+"""Cards of plans and releases in notebooks: small, without scripts, and loading nothing.
 
 What they tell comes from anywhere (names of columns, prompts, cards of releases): it is escaped,
 cut short, and kept from what notebooks make of formulas. Colors are those of the notebook.
@@ -9,45 +9,30 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from labelguard.text import escape_controls
 
 # Letters of a text; the rest is left out.
 _LONGEST = 200
-# Rows of a table, and facts of one name; the rest is left out.
+# Facts of one name; the rest is left out.
 _MOST = 12
 _FORMULA = re.compile(r"[$\\]")
 _CELL = 'style="text-align:left;vertical-align:top;padding:.1em 1em .1em 0;overflow-wrap:anywhere"'
 
 
-@dataclass(frozen=True)
-class CardRows:
-    """Rows of a table under the names of its columns."""
-
-    names: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def render_card(
-    title: str,
-    facts: Iterable[tuple[str, str]],
-    *,
-    tables: Iterable[CardRows] = (),
-    picture: bytes = b"",
-    caption: str = "",
+    title: str, facts: Iterable[tuple[str, str]], *, picture: bytes = b"", caption: str = ""
 ) -> str:
-    """Return a card as HTML: what it is about, names with values, tables and a picture.
+    """Return a card as HTML: what it is about, names with values, and a picture.
 
-    A `picture` is a PNG, its `caption` what is to be seen in it, for who does not see it.
+    A `picture` is a PNG. Its `caption` says what it shows, for people who cannot see it.
     """
     body = "".join(
         f'<tr><th scope="row" {_CELL}>{_to_html(name)}</th><td {_CELL}>{_to_html(value)}</td></tr>'
         for name, value in facts
     )
     parts = [f"<p><strong>{_to_html(title)}</strong></p>", f"<table>{body}</table>"]
-    parts += map(_table_to_html, tables)
     if picture:
         data, alt = base64.b64encode(picture).decode("ascii"), escape(escape_controls(caption))
         parts.append(f'<img style="max-width:100%" alt="{alt}" src="data:image/png;base64,{data}">')
@@ -60,18 +45,6 @@ def group_facts(name: str, values: Sequence[str]) -> list[tuple[str, str]]:
     left = len(values) - _MOST
     more = [f"and {left:,} more"] if left > 0 else []
     return [("" if place else name, one) for place, one in enumerate([*values[:_MOST], *more])]
-
-
-def _table_to_html(table: CardRows) -> str:
-    head = "".join(f'<th scope="col" {_CELL}>{_to_html(name)}</th>' for name in table.names)
-    rows = [*table.rows[:_MOST]]
-    if left := len(table.rows) - len(rows):
-        rows.append((f"and {left:,} more",))
-    body = "".join(
-        "<tr>" + "".join(f"<td {_CELL}>{_to_html(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _to_html(text: str) -> str:

@@ -167,7 +167,7 @@ def statistic(
     """
     if components is not None and releases != 1:
         raise PolicyError(
-            "--components goes with --releases 1: ball noise has a price for one release only"
+            "components go with releases=1: ball noise has a price for one release only"
         )
     try:
         noise = gaussian.calibrate(epsilon, delta, releases)
@@ -219,7 +219,7 @@ def run(
         raise PolicyError(f"mechanism must be one of {', '.join(_RUNS)}, found {mechanism!r}")
     of_records = mechanism in ("els", "els-group")
     if of_records != (records is not None):
-        raise PolicyError("--records goes with els and els-group, which need it")
+        raise PolicyError("records goes with els and els-group, which need it")
     more = {"records": records} if of_records else {}
     sampling = {"sampling_probability": sampling_probability, "steps": steps, **more}
     try:

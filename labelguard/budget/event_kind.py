@@ -102,7 +102,7 @@ class EventKind(ABC):
     # What neighbours differ in.
     adjacency: ClassVar[str] = "replace_labels"
     # What it protects as a whole, one of these.
-    units: ClassVar[tuple[str, ...]] = ("labeler", "item", "group")
+    units: ClassVar[tuple[str, ...]] = ("labeler", "item")
 
     @abstractmethod
     def component(self, price: Price, count: int) -> Component:

@@ -14,9 +14,9 @@ from labelguard.budget.label_values import LabelValues, Skips, Ties, parse_publi
 from labelguard.errors import PolicyError
 from labelguard.text import format_budget
 
-Unit = Literal["labeler", "item", "group"]
+Unit = Literal["labeler", "item"]
 # Of policies for labels, and of those for whole records.
-AnyUnit = Literal["labeler", "item", "group", "user", "record"]
+AnyUnit = Literal["labeler", "item", "user", "record"]
 
 
 def check_budget(epsilon: float, delta: float) -> None:

@@ -46,8 +46,8 @@ class PolicyRequest:
     )
     tie_status_public: bool | None = option("Declare that it is public which labels are ties.")
     unit: Unit | None = option(
-        "What is protected as a whole: all labels of a labeler (default), single labels, or "
-        "all labels of a group of labelers (`policy groups`)."
+        "What is protected as a whole: all labels of a labeler and of ids linked with theirs "
+        "(default), or all labels of a content."
     )
     block: int | None = option(
         "rr: the most labels of a labeler that a release randomizes together, as one use; default "

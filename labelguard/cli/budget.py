@@ -28,10 +28,8 @@ if TYPE_CHECKING:
         Budget,
         Exported,
         JournalEntry,
-        LabelerBudget,
         Usage,
     )
-    from labelguard.report.person import PersonSpending
 
 
 @click.group(context_settings=HELP)
@@ -98,82 +96,10 @@ def budget_show(project: Path | None) -> Budget:
     return overview.read_budget(project)
 
 
-def _print_labeler(value: LabelerBudget) -> None:
-    gone = value.departure
-    facts = [("left", f"{gone.kind} on {gone.at}")] if gone else []
-    print_facts([("pseudonym", value.pseudonym), *facts])
-    if not value.allowances:
-        echo("Nothing has been charged yet.")
-        return
-    echo()
-    names, rows = ("policy", "event", "allowed", "used", "left"), []
-    for a in value.allowances:
-        left = "closed" if a.state == "closed" else None if gone else a.left
-        rows.append((a.policy, a.event, a.allowed, a.used, left))
-    print_table(names, rows, right=names[2:])
-    echo(f"\nspent: {format_budget(value)} (all policies, at their full price)")
-
-
-@budget.command("labeler", short_help="What one labeler has spent, and whether they left.")
-@click.argument("labeler_id")
-@prints(_print_labeler, project=True)
-def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
-    """Show what one labeler has spent, and whether they left, which a tombstone keeps known.
-
-    LABELER_ID is the id in your files, SOURCE:ID where there are several sources, or a pseudonym.
-
-    \b
-    Example:
-      labelguard budget labeler physician-0000
-    """
-    from labelguard.report import overview
-
-    return overview.read_labeler_budget(labeler_id, project)
-
-
-def _print_spending_across_projects(value: PersonSpending) -> None:
-    rows = (
-        (one.project, one.unit or "–", format_budget(one) if one.budgets else "nothing")
-        for one in value.projects
-    )
-    print_table(("project", "protects each", "spent"), rows)
-    echo()
-    if value.total is None:
-        echo("There is no sum: the projects protect different things, or contents.")
-    else:
-        echo(f"Total privacy loss across these projects: at most {format_budget(value.total)}.")
-
-
-@budget.command("across", short_help="What one person has spent in several projects.")
-@click.argument("projects", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--labeler",
-    "labeler_ids",
-    metavar="ID",
-    multiple=True,
-    required=True,
-    help="Id of the person, in the files of these projects; again for another id of theirs.",
-)
-@prints(_print_spending_across_projects)
-def budget_across(projects: tuple[Path, ...], labeler_ids: tuple[str, ...]) -> PersonSpending:
-    """Add up what one person has spent in PROJECTS, each the directory of a project.
-
-    The id itself (ID, or SOURCE:ID) is looked up in each. Whoever was charged has spent what all
-    policies of that project cost. Of different units, or of contents, there is no sum.
-
-    \b
-    Example:
-      labelguard budget across . other --labeler physician-0000
-    """
-    from labelguard.report import person
-
-    return person.add_up_spending(labeler_ids, projects)
-
-
 # What a journal entry holds for `budget verify`, too long for a table.
 _UNSEEN = (
-    *("files", "settings", "quote", "charges", "prices", "members", "tombstones"),
-    *("identities", "distinct", "sources", "columns"),
+    *("files", "settings", "quote", "charges", "prices", "links", "tombstones"),
+    *("identities", "sources", "columns"),
 )
 
 

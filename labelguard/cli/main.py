@@ -14,7 +14,6 @@ import click
 
 import labelguard
 from labelguard import plugins, processes
-from labelguard.cli.account import account
 from labelguard.cli.budget import budget
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
@@ -194,7 +193,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProjec
 for command in (
     *(inspect, privatize, score, plan, policy, source, people, retrain),
     *(pull, ingest, connect),
-    *(budget, labeler, project, account, release, agreement, report),
+    *(budget, labeler, project, release, agreement, report),
 ):
     main.add_command(command)
 

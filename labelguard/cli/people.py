@@ -1,4 +1,4 @@
-"""People, sources of ids, departures: `source`, `people`, `policy distinct`, `labeler`."""
+"""People, sources of ids, departures: `source`, `people`, `labeler`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, file_option
-from labelguard.cli.policy import policy
+from labelguard.cli.options import HELP
 from labelguard.cli.terminal import (
     ask,
     confirm,
     echo,
     format_bullet_facts,
     print_facts,
-    print_notes,
     print_table,
     prints,
     wants_json,
@@ -26,9 +24,9 @@ from labelguard.text import format_budget, pluralize
 if TYPE_CHECKING:
     from labelguard.ledger.people import Departure, Leaving
     from labelguard.ledger.sources import People, SourceRecord
-    from labelguard.project.erasure import RemovalReport
-    from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
-    from labelguard.report.person import LabelerLetter
+    from labelguard.project.erasure import ReleaseUse, RemovalReport
+    from labelguard.project.linking import Linked, LinkedTable, WhoIsWho
+    from labelguard.report.labeler import LabelerAllowance, LabelerFacts
 
 
 @click.group(context_settings=HELP)
@@ -39,7 +37,7 @@ def source() -> None:
 def _print_source(value: SourceRecord) -> None:
     facts = [("source", value.name), ("people", value.people)]
     if value.people == "known":
-        facts.append(("", "link those who are known before their first charge: people link"))
+        facts.append(("", "link whoever is known before their first charge: people link"))
     print_facts([*facts, ("release", f"labelguard privatize … --source {value.name}")])
 
 
@@ -70,33 +68,9 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
     return linking.add_source(name, people, project)
 
 
-def _print_sources(values: Sequence[SourceRecord]) -> None:
-    def format_row(one: SourceRecord) -> tuple[str, ...]:
-        named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
-        same = [role for role, name in one.columns.items() if role == name]
-        return one.name, one.people, one.at, ", ".join([*same, *named])
-
-    names = ("source", "people", "since", "read as")
-    print_table(names, map(format_row, values), empty="No source yet: the first release makes one.")
-
-
-@source.command("list", short_help="All sources, and how they are read.")
-@prints(_print_sources, project=True)
-def source_list(project: Path | None) -> list[SourceRecord]:
-    """All sources, oldest first, and the column of each role, which later releases must keep.
-
-    \b
-    Example:
-      labelguard source list
-    """
-    from labelguard.project import linking
-
-    return linking.list_sources(project)
-
-
 @click.group(context_settings=HELP)
 def people() -> None:
-    """Link ids of the same person."""
+    """Link ids that share one budget."""
 
 
 def _print_linked(value: Linked | LinkedTable) -> None:
@@ -107,20 +81,21 @@ def _print_linked(value: Linked | LinkedTable) -> None:
         print_facts([("read", pluralize(value.pairs, "pair")), ("linked", f"{new} more")])
         return
     facts = []
-    for who in value.people:
+    for who in value.ids:
         met = "" if who.known else ", without labels so far"
         facts.append(("labeler", f"{who.pseudonym} of {who.source}{met}"))
-    print_facts([*facts, ("are", f"one person{'' if value.linked else ', as before'}")])
+    print_facts([*facts, ("share", f"one budget{'' if value.linked else ', as before'}")])
 
 
-@people.command("link", short_help="Declare that ids are one person.")
+@people.command("link", short_help="Let ids share one budget.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
 @prints(_print_linked, wait=True)
 def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
-    """Declare, for good, that two ids are one person with one budget.
+    """Let two ids share one budget, for good: ids of one person, of a household, of a team.
 
-    Each is ID, SOURCE:ID or a pseudonym. FILE lists many: its columns are named after two sources,
-    or labeler_id and same_as. At most one of the linked ids may have been charged.
+    Only their charges are merged; their labels stay those of each. Each is ID, SOURCE:ID or a
+    pseudonym. FILE lists many: its columns are named after two sources, or labeler_id and same_as.
+    At most one of the linked ids may have been charged.
 
     \b
     Example:
@@ -137,18 +112,24 @@ def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTa
 
 
 def _print_people(value: WhoIsWho) -> None:
-    if not value.linked and not value.distinct:
-        echo("Every id is a separate person.")
-    if value.linked:
-        print_table(("labeler", "takes from"), ((one.labeler, one.unit) for one in value.linked))
-    if value.distinct:
-        print_table(("labeler", "is not"), value.distinct)
+    def format_row(one: SourceRecord) -> tuple[str, ...]:
+        named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
+        same = [role for role, name in one.columns.items() if role == name]
+        return one.name, one.people, one.at, ", ".join([*same, *named])
+
+    names = ("source", "people", "since", "read as")
+    none = "No source yet: the first release makes one."
+    print_table(names, map(format_row, value.sources), empty=none)
+    echo()
+    rows = ((one.labeler, one.unit) for one in value.linked)
+    print_table(("labeler", "takes from"), rows, empty="Every id has a budget of its own.")
 
 
-@people.command("list", short_help="List linked and distinct ids.")
+@people.command("list", short_help="List sources, and linked ids.")
 @prints(_print_people, project=True)
 def people_list(project: Path | None) -> WhoIsWho:
-    """Show who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
+    """List the sources of ids with the column of each role, which later releases must keep, and who
+    shares a budget, by pseudonyms.
 
     \b
     Example:
@@ -156,32 +137,7 @@ def people_list(project: Path | None) -> WhoIsWho:
     """
     from labelguard.project import linking
 
-    return linking.list_linked_and_distinct(project)
-
-
-def _print_distinct(value: Distinct) -> None:
-    are = "two people" if value.new else "two people, as before"
-    print_facts([*(("labeler", name) for name in value.people), ("are", are)])
-
-
-@policy.command("distinct", short_help="Declare that similar ids are two people.")
-@click.argument("one", metavar="ID")
-@click.argument("other", metavar="ID")
-@prints(_print_distinct, wait=True)
-def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
-    """Declare, for good, that two ids are two people, each with their own budget.
-
-    Ids that differ only in how they are written (accents, blanks, upper case, 7 and 07) are refused
-    until you declare this, or that they are one: `people link`. Each is ID, SOURCE:ID or a
-    pseudonym.
-
-    \b
-    Example:
-      labelguard policy distinct 7 07
-    """
-    from labelguard.project import linking
-
-    return linking.declare_distinct(one, other, project)
+    return linking.list_people(project)
 
 
 _never_seen_option = click.option(
@@ -197,20 +153,24 @@ def labeler() -> None:
 def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
     """Print what happens, or would happen, when a labeler leaves, and what remains."""
     print_facts(_list_departure_facts(value, done))
-    from labelguard.budget import events
-
     if value.releases:
         echo()
-        uses = (
-            pluralize(r.used, events.find_event_kind(r.event).shortage_noun) for r in value.releases
-        )
-        rows = (
-            (r.id, r.created_at, r.state, r.mechanism, use)
-            for r, use in zip(value.releases, uses, strict=True)
-        )
-        print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
+        _print_releases(value.releases)
     echo()
     print_facts(format_bullet_facts("remains", value.remains))
+
+
+def _print_releases(values: Sequence[ReleaseUse]) -> None:
+    from labelguard.budget import events
+
+    rows = (
+        (
+            *(one.id, one.created_at, one.state, one.mechanism),
+            pluralize(one.used, events.find_event_kind(one.event).shortage_noun),
+        )
+        for one in values
+    )
+    print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
 
 
 def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
@@ -220,7 +180,7 @@ def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[st
     if not value.known:
         yield "", "no labels of theirs found; later labels will be refused"
     for pseudonym in value.linked:
-        yield "one person with", f"{pseudonym}, who is still active: name that id too"
+        yield "linked with", f"{pseudonym}, still active: name that id too, if it is theirs"
     if value.rows_remembered:
         rows = pluralize(value.rows_remembered, "row")
         forgotten = "forgotten" if done else "to be forgotten"
@@ -239,7 +199,7 @@ def _list_departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[st
         keep = "" if done else "; to keep it, run its command again first"
         yield "given up", f"{lost}charged{keep}"
     if value.releases:
-        whose = "of their group" if value.group else "of theirs"
+        whose = "of theirs and of linked ids" if value.shared else "of theirs"
         took = []
         if value.randomized_blocks:
             took.append(f"{pluralize(value.randomized_blocks, 'randomized block')} {whose}")
@@ -291,56 +251,68 @@ def labeler_erase(
     return _confirm_and_remove_labeler(labeler_id, "erased", never_seen, yes, project)
 
 
-def _print_departures(values: Sequence[Departure]) -> None:
-    rows = ((value.pseudonym, value.kind, value.at, value.retired_at) for value in values)
-    print_table(
-        ("labeler", "is", "since", "retired before"),
-        rows,
-        empty="No labeler was retired or erased.",
-    )
+def _print_labelers(value: LabelerFacts | Sequence[Departure]) -> None:
+    if isinstance(value, Sequence):
+        rows = ((one.pseudonym, one.kind, one.at, one.retired_at) for one in value)
+        columns = ("labeler", "is", "since", "retired before")
+        print_table(columns, rows, empty="No labeler has left.")
+        return
+    print_facts(_list_labeler_facts(value))
+    names = ("policy", "event", "allowed", "used", "left")
+    if value.allowances:
+        echo()
+        gone = value.departure
+        uses = (
+            (*(a.policy, a.event, a.allowed, a.used), _describe_left(a, gone))
+            for a in value.allowances
+        )
+        print_table(names, uses, right=names[2:])
+    if value.releases:
+        echo()
+        _print_releases(value.releases)
 
 
-@labeler.command("list")
-@prints(_print_departures, project=True)
-def labeler_list(project: Path | None) -> list[Departure]:
-    """List who left, how and when, by pseudonym.
-
-    \b
-    Example:
-      labelguard labeler list
-    """
-    from labelguard.project import erasure
-
-    return erasure.list_departures(project)
+def _describe_left(allowance: LabelerAllowance, gone: Departure | None) -> object:
+    return "closed" if allowance.state == "closed" else None if gone else allowance.left
 
 
-def _print_letter(value: LabelerLetter) -> None:
-    if missing := ", ".join(value.not_stated):
-        where = "labelguard.toml, in [organisation] and [project]"
-        print_notes([f'the letter says "not stated" of {missing}: state them in {where}'])
-    echo(f"Letter: {value.path}" if value.path else value.text.rstrip("\n"))
+def _list_labeler_facts(value: LabelerFacts) -> Iterator[tuple[str, str]]:
+    yield "labeler", value.pseudonym
+    if gone := value.departure:
+        yield "left", f"{gone.kind} on {gone.at}"
+    for pseudonym in value.linked:
+        yield "linked with", f"{pseudonym}, with whom they share a budget"
+    cost = f"{format_budget(value)} (all policies, at their full price)"
+    if value.unit == "item":
+        yield "spent", f"of each content {cost}; which charges were theirs is not known"
+    else:
+        yield "spent", cost if value.allowances else "nothing"
+    if value.rows_remembered:
+        yield "private maps", f"{pluralize(value.rows_remembered, 'row')} of theirs"
+    if value.rows_set_aside:
+        yield "raw", f"{pluralize(value.rows_set_aside, 'row')} of theirs set aside or ingested"
 
 
-@labeler.command("letter", short_help="Write what a labeler who asks, or leaves, should know.")
-@click.argument("labeler_id")
-@file_option("letter.md", help="File to write, which only you may read; default: print it.")
-@prints(_print_letter, project=True)
-def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -> LabelerLetter:
-    """Write a letter: what was recorded of a labeler, what was used by which releases, what that
-    means in words, what stays when they leave, and whom to write to. It is Markdown, or a page
-    where the name of the file ends in .html.
+@labeler.command("show", short_help="What was spent of a labeler; without an id: who left.")
+@click.argument("labeler_id", required=False)
+@prints(_print_labelers, project=True)
+def labeler_show(labeler_id: str | None, project: Path | None) -> LabelerFacts | list[Departure]:
+    """Show what was spent of a labeler, by which releases, what is left, and whether they left.
 
     LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
-    pseudonym. Names and addresses are those of `[organisation]` in labelguard.toml. Nothing is
-    changed, and no label is read.
+    pseudonym. Without it, list who left, how and when. No label is read.
 
     \b
     Example:
-      labelguard labeler letter physician-0000 -o letter.md
+      labelguard labeler show physician-0000
     """
-    from labelguard.report import person
+    if labeler_id is None:
+        from labelguard.project import erasure
 
-    return person.write_letter(labeler_id, output, project)
+        return erasure.list_departures(project)
+    from labelguard.report.labeler import read_labeler
+
+    return read_labeler(labeler_id, project)
 
 
 def _confirm_and_remove_labeler(

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 import labelguard as lg
-from labelguard.budget.events import TRAINING_RUNS
 from labelguard.budget.label_values import DEFAULT_TEXT
-from labelguard.budget.policy import AnyUnit
+from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli.options import HELP, complete_files, declared_options
+from labelguard.cli.options import HELP, declared_options
 from labelguard.cli.terminal import confirm, echo, print_facts, print_table, prints, wants_json
 from labelguard.text import Budgeted, escape_controls, format_budget, pluralize
 
@@ -22,13 +21,10 @@ if TYPE_CHECKING:
     from labelguard.project.policy_facts import (
         Activation,
         Closed,
-        Dropped,
-        Grouped,
         PolicyDetails,
         PolicyLine,
+        PolicyOverview,
     )
-
-_RUNS = tuple(one.name for one in TRAINING_RUNS)
 
 
 @click.group(context_settings=HELP)
@@ -171,8 +167,7 @@ def policy_new(
     It charges nothing until it is activated, and never changes.
 
     A single statistic release may have ball noise, smaller than Gaussian noise if the statistic has
-    few components (see `account statistic --components`); a statistic of fewer than D gets the
-    noise of D.
+    few components; a statistic of fewer than D gets the noise of D.
 
     One use of rr takes any number of new labels of a labeler in one release, up to 16,384.
 
@@ -186,28 +181,28 @@ def policy_new(
     return lg.policies.new(name, allow=allow, project=project, **options)
 
 
-@policy.command("show")
-@click.argument("name", required=False)
-@prints(_print_policy, project=True)
-def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
-    """A policy with its price; by default the one in force.
+def _print_policies(value: PolicyDetails | PolicyOverview) -> None:
+    if isinstance(value, Policy):
+        _print_policy(value)
+        return
+    if value.policy:
+        _print_policy(value.policy)
+    elif not value.others:
+        echo("No policy yet: labelguard policy new makes one, or the first privatize.")
+    if value.others:
+        echo()
+        _print_policy_lines(value.others)
 
-    \b
-    Example:
-      labelguard policy show clinic
-    """
-    return lg.policies.show(name, project)
 
-
-def _print_policies(values: Sequence[PolicyLine]) -> None:
+def _print_policy_lines(values: Sequence[PolicyLine]) -> None:
     def format_row(one: PolicyLine) -> tuple[str | None, ...]:
         allowed = ", ".join(f"{event} {count:,}" for event, count in one.allowances.items())
         costs = None if one.costs is None else f"{one.costs:g}"
-        return one.name, one.state, one.created_at, format_budget(one), allowed, costs
+        state = _STATES.get(one.state, one.state)
+        return one.name, state, one.created_at, format_budget(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
-    none = "No policy yet: labelguard policy new makes one, or the first privatize."
-    print_table(names, map(format_row, values), right=["costs ε"], empty=none)
+    print_table(names, map(format_row, values), right=["costs ε"])
     drafts = [
         (f"{v.name} in force", _format_activation_cost(v.activation))
         for v in values
@@ -218,16 +213,22 @@ def _print_policies(values: Sequence[PolicyLine]) -> None:
         print_facts(drafts)
 
 
-@policy.command("list")
+@policy.command("show", short_help="A policy with its price; without a name: all policies.")
+@click.argument("name", required=False)
 @prints(_print_policies, project=True)
-def policy_list(project: Path | None) -> Sequence[PolicyLine]:
-    """All policies, oldest first.
+def policy_show(name: str | None, project: Path | None) -> PolicyDetails | PolicyOverview:
+    """A policy with its price. Without a name, the one in force, and a line on each of the others.
 
     \b
     Example:
-      labelguard policy list
+      labelguard policy show
+      labelguard policy show clinic
     """
-    return lg.policies.listing(project)
+    if name is None:
+        from labelguard.project.policies import show_all
+
+        return show_all(project)
+    return lg.policies.show(name, project)
 
 
 def _print_activation_effect(value: Activation, *, err: bool) -> None:
@@ -275,60 +276,27 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     return lg.policies.activate(name, project, agreed=shown)
 
 
-def _print_dropped(value: Dropped) -> None:
-    echo(f"Policy {value.name}, which was never in force, is removed.")
-
-
-@policy.command("drop", short_help="Remove a draft.")
-@click.argument("name")
-@prints(_print_dropped, wait=True)
-def policy_drop(name: str, project: Path | None) -> Dropped:
-    """Remove policy NAME, a draft that was never in force; the journal records this.
-
-    \b
-    Example:
-      labelguard policy drop clinic
-    """
-    return lg.policies.drop(name, project)
-
-
 def _print_closed(value: Closed) -> None:
-    echo(f"Policy {value.name} is closed at its full price: {format_budget(value)}.")
+    if value.epsilon:
+        echo(f"Policy {value.name} is closed at its full price: {format_budget(value)}.")
+    else:
+        echo(f"Policy {value.name}, which was never in force, is removed.")
 
 
-@policy.command("close", short_help="End the policy in force, without another.")
+@policy.command("close", short_help="End the policy in force, or remove a draft.")
+@click.argument("name", required=False)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @prints(_print_closed, wait=True)
-def policy_close(yes: bool, project: Path | None) -> Closed:
+def policy_close(name: str | None, yes: bool, project: Path | None) -> Closed:
     """Close the policy in force: nothing more can be charged to it.
 
-    It stays paid in full, used or not. Releases stay what they are.
+    It stays paid in full, used or not. Releases stay what they are. NAME may be a draft, which is
+    removed and costs nothing; the journal records this.
 
     \b
     Example:
       labelguard policy close --yes
     """
     if not yes:
-        confirm("Close the policy in force, for good?")
-    return lg.policies.close(project)
-
-
-def _print_groups(value: Grouped) -> None:
-    added, everyone = pluralize(value.added, "labeler"), pluralize(value.labelers, "labeler")
-    echo(f"{added} added; {everyone} in {pluralize(value.groups, 'group')}.")
-
-
-@policy.command("groups", short_help="Which labelers are one unit.")
-@click.argument("file", metavar="FILE", shell_complete=complete_files)
-@prints(_print_groups, wait=True)
-def policy_groups(file: str, project: Path | None) -> Grouped:
-    """Read groups of labelers from FILE (columns labeler_id, group_id), for --unit group.
-
-    More can be added at any time; a labeler's group never changes, and a labeler charged without a
-    group stays a separate unit.
-
-    \b
-    Example:
-      labelguard policy groups groups.csv
-    """
-    return lg.policies.add_groups(file, project)
+        confirm(f"Close {f'policy {name}' if name else 'the policy in force'}, for good?")
+    return lg.policies.close(name, project)

@@ -108,7 +108,6 @@ def _list_steps_after_restore(value: Restored) -> Iterator[str]:
             f"Recreate each policy that was put into force after {value.created_at}, with its ε "
             "and δ (labelguard policy new); activate and close it."
         )
-        yield "Repeat groups that followed the backup (labelguard policy groups)."
         yield (
             "Put a new policy into force (labelguard policy new, labelguard policy activate): it "
             "is paid on top of what was closed."

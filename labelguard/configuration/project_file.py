@@ -65,7 +65,7 @@ class AboutTable(SettingsTable):
 
 
 class OrganisationTable(SettingsTable):
-    """The organisation that processes labels: for the record in the report, and for letters."""
+    """The organisation that processes labels: for the record in the report."""
 
     controller: Statement | None = setting(
         "who decides what the labels are for: a name, an address"

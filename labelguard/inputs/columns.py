@@ -66,15 +66,14 @@ _COUPLES = (("chosen", "rejected"), ("left", "right"))
 class Reading:
     """The choices that decide how rows are read.
 
-    `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
-    compared, whoever compares it) or `none`: nobody is charged. `features` are public properties of
-    responses that are carried along with their side (see `learning.columns`), of columns that are
-    declared by `public_columns` (see `budget.label_values`). Unless `labelled`, the columns of
-    labels are dropped at the door: every row reads like a tie, whatever it says. Unless it
-    `has_labelers`, who gave them is not read. `question` is what
-    all rows were asked about their pair, where no column tells it. `values` is the domain of
-    labels, `skips` what becomes of blank ones. `format` is one of `labelguard.inputs.formats`, and
-    `split` the one to read of a dataset that has several.
+    `columns` maps roles to names; `unit` is `labeler`, `item` (what is compared, whoever compares
+    it) or `none`: nobody is charged. `features` are public properties of responses that are carried
+    along with their side (see `learning.columns`), of columns that are declared by `public_columns`
+    (see `budget.label_values`). Unless `labelled`, the columns of labels are dropped at the door:
+    every row reads like a tie, whatever it says. Unless it `has_labelers`, who gave them is not
+    read. `question` is what all rows were asked about their pair, where no column tells it.
+    `values` is the domain of labels, `skips` what becomes of blank ones. `format` is one of
+    `labelguard.inputs.formats`, and `split` the one to read of a dataset that has several.
     """
 
     columns: Mapping[str, str]

@@ -39,8 +39,6 @@ from labelguard.spelling import suggest
 ID_EXPECTED = "text or whole numbers"
 INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 _NUMERIC = (*INTEGER, *canonical.FRACTIONS)
-# Units for which it must be known who gave a label.
-_BY_LABELER = ("labeler", "group")
 # Columns that usually say who gave a label.
 _PEOPLE = ("annotator", "annotator_id", "rater", "rater_id", "worker", "worker_id", "user_id")
 _NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
@@ -114,7 +112,7 @@ def find_layout(
     columns = {role: column for role, column in columns.items() if role in used}
     if not reading.has_labelers:
         columns.pop("labeler_id", None)
-    if "labeler_id" not in columns and reading.unit in _BY_LABELER:
+    if "labeler_id" not in columns and reading.unit == "labeler":
         raise _missing_labeler_error(schema, columns.values())
     _refuse_role_conflicts(schema, columns, kind)
     _check_label_values_option(schema, kind)
@@ -208,7 +206,7 @@ def _choose_layout(
     missing = [role for role in layouts[nearest] if role not in columns]
     free = tuple(column for column in schema.listed if column not in columns.values())
     lacking = ", ".join(f"{role}{suggest(role, free)}" for role in missing)
-    if schema.reading.unit in _BY_LABELER and "labeler_id" not in columns:
+    if schema.reading.unit == "labeler" and "labeler_id" not in columns:
         missing.append("labeler_id")
     expected = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
     raise schema.missing_error(

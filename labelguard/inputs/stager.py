@@ -26,7 +26,7 @@ from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, PUBLIC_FAULTS
 from labelguard.inputs.staged import Fault, Received, Staged, sort_bucket
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import UnitGroups
+from labelguard.ledger.records import Links
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, run_over_buckets
@@ -49,9 +49,9 @@ class Sink(Protocol):
 class StagingOptions:
     """Options of staging: names, unit, what happens to bad rows and to public ties.
 
-    `drop_ties` leaves ties out: only where tie status was declared public. `groups` says who
-    belongs together; the unit `group` needs it, and `item` has none. `refused` are the keys of
-    labelers who have left, (n, 2): their rows are treated as if they were not there.
+    `drop_ties` leaves ties out: only where tie status was declared public. `links` says which
+    labelers are one unit; the unit `item` has none. `refused` are the keys of labelers who have
+    left, (n, 2): their rows are treated as if they were not there.
     `max_input_bytes` is how much an input may unpack to; by default what its files' sizes let one
     expect. `spool` is a private directory for objects of a store; by default one in TMPDIR.
     """
@@ -60,7 +60,7 @@ class StagingOptions:
     namespace: str
     quarantine: bool = False
     drop_ties: bool = False
-    groups: UnitGroups | None = None
+    links: Links | None = None
     buckets: int = buckets.BUCKETS
     refused: Blocks | None = None
     max_input_bytes: int | None = None
@@ -68,13 +68,6 @@ class StagingOptions:
 
     def __post_init__(self) -> None:
         buckets.check_bucket_count(self.buckets)
-        if self.reading.unit != "labeler" and (self.groups is None) == (
-            self.reading.unit == "group"
-        ):
-            raise InvalidLabels(
-                "groups of labelers go with --unit group, which needs them, or labeler, where "
-                "several ids may be one person"
-            )
 
 
 @dataclass(frozen=True, repr=False)
@@ -371,7 +364,7 @@ class Stager:
         self, labelers: Blocks, batch: pa.RecordBatch
     ) -> dict[str, NDArray[np.generic]]:
         """Return who gave each label, where that is not the unit: the labeler, else the record."""
-        if self.options.groups is None and self.options.reading.unit != "item":
+        if not self.options.links and self.options.reading.unit != "item":
             return {}
         if self.staged.labelers:
             return _split_blocks("author", labelers)
@@ -381,8 +374,8 @@ class Stager:
 
     def _find_units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
         """Return the unit of every row, whose uses it takes, shape (n, 2)."""
-        if self.options.groups is not None:
-            return self.options.groups.unit_of(labelers)
+        if self.options.links:
+            return self.options.links.unit_of(labelers)
         if self.options.reading.unit == "item":
             return self._keys.hash_contents(
                 canonical.digest_content_units(batch["sides"], self.connection)

@@ -152,10 +152,6 @@ class KeyRing:
         """Return pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
         return self._hash_ids("labeler-id", namespace, labeler_ids)
 
-    def hash_groups(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
-        """Return pseudonyms of groups, of another domain than those of labelers, shape (n, 2)."""
-        return self._hash_ids("group-id", namespace, group_ids)
-
     def _hash_ids(self, purpose: str, namespace: str, ids: Iterable[str]) -> Blocks:
         key, prefix = derive_key(self._secret, purpose), _length_prefixed(namespace)
         digests = (hmac.digest(key, prefix + _length_prefixed(name), "sha256")[:16] for name in ids)
@@ -186,10 +182,11 @@ def _read_project_key(directory: Path) -> bytes:
     """
     path = directory / KEY_FILE
     try:
-        if not directory.is_dir():
-            raise FileNotFoundError
-        check_own_directory(directory, KeyProblem)
         mounted = None if os.path.lexists(path) else _read_from_environment()
+        if mounted is None:
+            if not directory.is_dir():
+                raise FileNotFoundError
+            check_own_directory(directory, KeyProblem)
         data = read_own_file(path, KeyProblem) if mounted is None else mounted
     except FileNotFoundError:
         raise KeyProblem(

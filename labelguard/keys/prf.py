@@ -7,9 +7,9 @@ columns go through AES at once, so a row costs nanoseconds.
 
 Row keys are the lasting secret names of labels, by which the private map knows them again: an
 output for who gave the label, the item's digest and the pair within a ranking. A row key tells
-whether a label was released before; no randomness of a release depends on it alone. Units (groups,
-contents) do not enter, so that whoever is grouped later keeps the labels they released. Every field
-has a fixed width: two rows never share a message.
+whether a label was released before; no randomness of a release depends on it alone. Units (linked
+labelers, contents) do not enter, so that whoever is linked later keeps the labels they released.
+Every field has a fixed width: two rows never share a message.
 """
 
 from __future__ import annotations

@@ -3,13 +3,9 @@
 Anybody can check this chain; that its digests were made by this project, and not by somebody who
 can write the database, the HMAC of each tells, under a key derived from the project's.
 
-Witnesses are small files that remember how far the ledger had come, so that it cannot fall back. A
-ledger restored from an old backup has forgotten what was spent since. Whoever opens it compares it
-with the newest entry that each witness has seen; one file lies in the project's state and one
-beside its keys, which are often kept and restored apart. Against a rollback of everything at once
-only an anchor helps that is kept elsewhere (`labelguard budget anchor`). One file alone still
-guards, and the other is written again; without any the ledger is not opened, and a restored project
-has new ones (`labelguard.project.restore`).
+A ledger that was set back has forgotten what was spent since. A job refuses one that lacks a
+release on disk (`labelguard.project.opening`). Whatever else it forgot, only an anchor kept
+elsewhere (`labelguard budget anchor`) shows.
 """
 
 from __future__ import annotations
@@ -18,9 +14,8 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
@@ -28,13 +23,11 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard.errors import LedgerError
 from labelguard.ledger import schema
-from labelguard.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
 
 GENESIS = "0" * 64
-WITNESS = "ledger.head"
 _LINE = re.compile(r"labelguard-anchor:1:(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 # The HMAC of a digest under the project's key, 64 hexadecimal digits each.
 Mac = Callable[[str], str]
@@ -170,65 +163,3 @@ class Anchor:
                 "labelguard budget anchor and labelguard project backup print"
             )
         return cls(int(match[1]), match[2])
-
-
-class Witness:
-    """Files that hold number and digest of the newest journal entry known."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = tuple(paths)
-
-    def check(self, connection: sa.Connection, address: str) -> None:
-        """Raise `LedgerError` unless there is a witness and the ledger holds every entry seen."""
-        if self._paths and not self.entries():
-            raise LedgerError(
-                f"{' and '.join(map(str, self._paths))} are missing, which would tell whether the "
-                f"ledger at {address} is an older copy; put one back, or restore the newest "
-                "backup: labelguard project restore"
-            )
-        digests: dict[int, str | None] = {}  # the files mostly know the same entry
-        for path in self._paths:
-            seen = _read_witness(path)
-            if seen and seen[0] not in digests:
-                digests[seen[0]] = read_digest(connection, seen[0])
-            if seen and digests[seen[0]] != seen[1]:
-                raise LedgerError(
-                    f"the ledger at {address} is not what this project last saw (journal entry "
-                    f"{seen[0]}, in {path}): it is an older copy, or was rewritten, and would "
-                    "forget what was spent: put the newest copy back; or it is another project's: "
-                    "check LABELGUARD_LEDGER_URL and LABELGUARD_KEYS"
-                )
-
-    def entries(self) -> list[tuple[int, str]]:
-        """Return number and digest of the newest entry that each file knows."""
-        return [entry for path in self._paths if (entry := _read_witness(path))]
-
-    def replace(self, number: int, digest: str) -> None:
-        """Remember this entry, whatever the files held before: a ledger was restored."""
-        for path in self._paths:
-            write_atomically(path, f"{number} {digest}\n".encode(), mode=0o600)
-
-    def advance(self, number: int, digest: str) -> None:
-        """Remember an entry that is committed."""
-        for path in self._paths:
-            seen = _read_witness(path)
-            if (seen is None or seen[0] < number) and path.parent.is_dir():
-                try:
-                    write_atomically(path, f"{number} {digest}\n".encode(), mode=0o600)
-                except OSError as error:
-                    raise LedgerError(
-                        f"{path} cannot be written: {error.strerror}; nothing is lost: make it "
-                        "writable, or make room, and run the same command again"
-                    ) from None
-
-
-def _read_witness(path: Path) -> tuple[int, str] | None:
-    try:
-        number, digest = path.read_text(encoding="ascii").split()
-        return int(number), digest
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise LedgerError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, UnicodeDecodeError):
-        raise LedgerError(f"{path} is damaged; restore it from a backup") from None

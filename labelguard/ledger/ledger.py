@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -31,7 +30,6 @@ from labelguard.ledger import (
     verification,
 )
 from labelguard.ledger.charges import ReleaseRepository
-from labelguard.ledger.journal import Witness
 from labelguard.ledger.people import PeopleRepository
 from labelguard.ledger.policies import IMPLICIT, Ceiling, PolicyRepository
 from labelguard.ledger.records import Charge, ReleaseRecord
@@ -67,33 +65,25 @@ class Ledger:
     its own. Labelers go by their keys, keyed hashes of their ids, which are their pseudonyms.
     """
 
-    def __init__(self, url: str, keys: KeyRing, witnesses: Sequence[Path] = ()) -> None:
+    def __init__(self, url: str, keys: KeyRing) -> None:
         """Open an existing ledger.
 
         The project key must be the one it was made with. Raises `LedgerError` if it is missing,
-        damaged, has the tables of another version, was written by others, or is older than what
-        `witnesses` have seen.
+        damaged, has the tables of another version, or was written by others.
         """
         self._engine = self._snapshots = journal.add_signer(database.connect_existing(url), keys)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        self._witness = Witness(witnesses)
         self.policies = PolicyRepository(self.snapshot, self.transaction)
         self.releases = ReleaseRepository(self.snapshot, self.transaction)
         self.people = PeopleRepository(self.snapshot, self.transaction)
         with self.snapshot() as connection:
             schema.check_tables(connection, keys, self.address)
-            self._refuse_forgery_or_rollback(connection)
+            journal.check_newest_signature(connection, self.address)
 
     @classmethod
-    def create(
-        cls,
-        url: str,
-        keys: KeyRing,
-        witnesses: Sequence[Path] = (),
-        ceiling: Ceiling = policies.DEFAULT,
-    ) -> Ledger:
-        """Make the tables, unless they exist, and the witnesses."""
+    def create(cls, url: str, keys: KeyRing, ceiling: Ceiling = policies.DEFAULT) -> Ledger:
+        """Make the tables, unless they exist."""
         with database.begin_writing(journal.add_signer(database.connect(url), keys)) as connection:
             if schema.create_tables(connection, keys):
                 # A name that only this project has: anchors of two never agree.
@@ -101,15 +91,12 @@ class Ledger:
                 body = ceiling.to_journal() | {"schema": schema.VERSION, "project": name}
                 journal.append_entry(connection, "created", body)
         try:
-            number, digest = cls(url, keys).read_head()
+            ledger = cls(url, keys)
         except KeyProblem:
             raise LedgerError(
                 f"{database.format_address(sa.make_url(url))} holds the ledger of another project; "
                 "a new one needs a database of its own: check LABELGUARD_LEDGER_URL"
             ) from None
-        if number == 1:  # nothing was charged: an earlier attempt may have crashed here
-            Witness(witnesses).advance(number, digest)
-        ledger = cls(url, keys, witnesses)
         present = ledger.policies.ceiling()
         if present != ceiling:
             raise PolicyError(
@@ -265,10 +252,8 @@ class Ledger:
             current = schema.lock_epoch(connection)  # writers stand in line here
             if epoch is not None and current != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
-            self._refuse_forgery_or_rollback(connection)
+            journal.check_newest_signature(connection, self.address)
             yield connection
-            head = journal.read_head(connection)
-        self._witness.advance(*head)
 
     def read(
         self, statement: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kw: P.kwargs
@@ -287,8 +272,3 @@ class Ledger:
         """Run a statement in a transaction of its own; return what it returns."""
         with self.transaction(epoch) as connection:
             return statement(connection, *args, **kw)
-
-    def _refuse_forgery_or_rollback(self, connection: sa.Connection) -> None:
-        """Refuse a ledger that others wrote, or that fell back."""
-        journal.check_newest_signature(connection, self.address)
-        self._witness.check(connection, self.address)

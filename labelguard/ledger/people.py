@@ -1,11 +1,13 @@
-"""The ledger's tables of people, by pseudonym: who was met, who is one unit or one person with
-whom, who is not, and who has left. Every function runs in the transaction of its caller.
+"""The ledger's tables of people, by pseudonym: who was met, who shares a budget, who has left.
+
+Every function runs in the transaction of its caller.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +21,7 @@ from labelguard.errors import PolicyError
 from labelguard.keys.identities import Identities
 from labelguard.ledger import charges, database, journal, policies, schema, sources
 from labelguard.ledger.database import Repository, in_snapshot, in_transaction
-from labelguard.ledger.records import UnitGroups
+from labelguard.ledger.records import Links
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.text import pluralize
@@ -28,94 +30,68 @@ from labelguard.text import pluralize
 Leaving = Literal["retired", "erased"]
 
 
-def read_members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
-    """Return labelers in groups, sorted, and the group of each; both (n, 2)."""
-    own = schema.members.c
-    return database.read_pseudonym_pairs(
-        connection, sa.select(own.labeler, own.unit).order_by(own.labeler)
-    )
+def read_links(connection: sa.Connection) -> Links:
+    """Return the linked labelers, and the unit of each."""
+    own = schema.links.c
+    query = sa.select(own.labeler, own.unit).order_by(own.labeler)
+    return Links(*database.read_pseudonym_pairs(connection, query))
 
 
-def add_members(connection: sa.Connection, added: UnitGroups, met: Identities) -> int:
-    """Put labelers into groups; return how many were new. A labeler's group never changes.
+def link_labelers(
+    connection: sa.Connection, labelers: Blocks, same: Blocks, met: Sequence[Identities]
+) -> int:
+    """Record that each labeler shares one budget with `same` in their row, both (n, 2).
 
-    `met` are those who are named by whatever id.
+    `met` are those who are named by an id. Returns how many labelers are new among the linked.
 
-    Raises `PolicyError` for labelers of another group, or charged before as a unit of their own:
-    what they spent would not count for the group.
+    All labels of linked labelers use the allowance of one unit: that of whoever was charged before.
+    Raises `PolicyError` for two such units, since what they spent apart cannot be added up, and for
+    somebody who has left.
     """
-    labelers, units = added.labelers, added.units
-    known, groups = read_members(connection)
-    refuse_joining_after_incomplete_restore(connection)
-    at = blocks.find_positions(known, labelers)
-    present = at >= 0
-    moved = (groups[at[present]] != units[present]).any(axis=1) if len(known) else np.zeros(0, bool)
-    alone = blocks.find_positions(charges.read_charged_units(connection), labelers) >= 0
-    if moved.any() or alone.any():
+    named = np.concatenate([labelers, same])
+    _refuse_linking_after_incomplete_restore(connection)
+    if (blocks.find_positions(read_tombstones(connection), named) >= 0).any():
         raise PolicyError(
-            f"{pluralize(int(moved.sum()), 'labeler')} would leave their group, "
-            f"{pluralize(int(alone.sum()), 'labeler')} charged before having one; "
-            "a labeler's group never changes: nothing was written"
+            "one of these labelers has left: retire or erase the other id too, if it is theirs; "
+            "nothing was written"
         )
-    new = np.flatnonzero(~present)
-    new = new[blocks.sort_order(labelers[new])]
-    database.insert_columns(
-        connection, schema.members, {"labeler": labelers[new], "unit": units[new]}
-    )
-    if len(new):
-        body = {"labelers": len(new), "members": digest_members(connection)}
-        own = schema.identities.c.release
-        first = connection.scalar(sa.select(sa.func.min(own))) or 0
-        # Lists of groups are numbered downwards from -1, beside the releases.
-        body |= add_identities(
-            connection, min(first, 0) - 1, met.without(read_identities(connection))
-        )
-        journal.append_entry(connection, "grouped", body)
-    return len(new)
-
-
-def link_labelers(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
-    """Record that each labeler is one person with `same_as` in their row, both (n, 2).
-
-    Returns how many labelers are new among those who share a unit.
-
-    All labels of a person use the allowance of one unit: that of whoever was charged, or was in a
-    group before. Raises `PolicyError` for people with two such units: what they spent apart cannot
-    be added up; for two who were said to be distinct; and for somebody who has left.
-    """
-    everybody, row = blocks.unique(np.concatenate([labelers, same_as]))
-    refuse_joining_after_incomplete_restore(connection)
-    if (blocks.find_positions(read_tombstones(connection), everybody) >= 0).any():
+    links = read_links(connection)
+    units, unit = blocks.unique(links.unit_of(named))
+    together = _find_smallest_connected(len(units), unit[: len(labelers)], unit[len(labelers) :])
+    charged = blocks.find_positions(charges.read_charged_units(connection), units) >= 0
+    apart = np.bincount(together[charged], minlength=len(units)) > 1
+    if apart.any():
         raise PolicyError(
-            "one of these labelers has left, and who is one person with them has left as well: "
-            "retire or erase the other id too; nothing was written"
+            f"{pluralize(int(apart.sum()), 'unit')} would have been charged as two: link ids "
+            "before the first charge of either; nothing was written"
         )
-    known, groups = read_members(connection)
-    before = UnitGroups(known, groups).unit_of(everybody)
-    units, unit = blocks.unique(before)
-    person = _find_smallest_connected(
-        len(units), unit[row[: len(labelers)]], unit[row[len(labelers) :]]
+    name = together.copy()  # of what is together: whose key was charged, else the smallest
+    name[together[charged]] = np.flatnonzero(charged)
+    now = units[name[together]]
+    # A unit that was never charged may come under the name of another.
+    renamed = (blocks.find_positions(blocks.unique(links.units)[0], units) >= 0) & blocks.differ(
+        units, now
     )
-    settled = blocks.find_positions(blocks.unique(groups)[0], units) >= 0
-    settled |= blocks.find_positions(charges.read_charged_units(connection), units) >= 0
-    taken = np.bincount(person[settled], minlength=len(units))
-    if (taken > 1).any():
-        raise PolicyError(
-            f"{pluralize(int((taken > 1).sum()), 'person')} would have been charged, or put into "
-            "groups, as two: link people before the first charge of either; nothing was written"
-        )
-    unit_of = np.arange(len(units))
-    unit_of[person[settled]] = np.flatnonzero(settled)
-    now = units[unit_of[person[unit]]]
-    _refuse_distinct(connection, UnitGroups(everybody, now))
-    new = blocks.find_positions(known, everybody) < 0
-    # Whose key names the unit is a member as well: by that a person is told from a group.
-    database.insert_columns(
-        connection, schema.members, {"labeler": everybody[new], "unit": now[new]}
-    )
-    if new.any():
-        body = {"labelers": int(new.sum()), "members": digest_members(connection)}
-        journal.append_entry(connection, "linked", body)
+    everybody, row = np.unique(named, axis=0, return_index=True)
+    new = blocks.find_positions(links.labelers, everybody) < 0
+    if not (renamed.any() or new.any()):
+        return 0
+    if renamed.any():
+        own = schema.links.c.unit
+        change = sa.update(schema.links).where(own == sa.bindparam("before"))
+        change = change.values(unit=sa.bindparam("now"))
+        pairs = zip(blocks.to_list(units[renamed]), blocks.to_list(now[renamed]), strict=True)
+        connection.execute(change, [{"before": one, "now": other} for one, other in pairs])
+    rows = {"labeler": everybody[new], "unit": now[unit[row]][new]}
+    database.insert_columns(connection, schema.links, rows)
+    facts: dict[str, Any] = {}
+    number = min(connection.scalar(sa.select(sa.func.min(schema.identities.c.release))) or 0, 0)
+    for each in met:  # numbered downwards from -1, beside the releases
+        number -= 1
+        newcomers = each.without(read_identities(connection))
+        facts |= add_identities(connection, number, newcomers).get("identities", {})
+    body = {"labelers": int(new.sum()), "links": digest_links(connection), "identities": facts}
+    journal.append_entry(connection, "linked", body)
     return int(new.sum())
 
 
@@ -132,63 +108,21 @@ def _find_smallest_connected(
     return smallest
 
 
-def _refuse_distinct(connection: sa.Connection, groups: UnitGroups) -> None:
-    first, second = map(groups.unit_of, read_distinct(connection))
-    if (first == second).all(axis=1).any():
-        raise PolicyError(
-            "two of these labelers were said to be two people (labelguard people list); nothing "
-            "was written"
-        )
-
-
-def set_distinct(connection: sa.Connection, pair: Blocks) -> bool:
-    """Record that two labelers, (2, 2), are two people; return whether that is new.
-
-    Raises `PolicyError` if they are in one group, or one person.
-    """
-    units = UnitGroups(*read_members(connection)).unit_of(pair)
-    if (units[0] == units[1]).all():
-        raise PolicyError("these ids are one person, or in one group; nothing was written")
-    labeler, other = blocks.to_list(blocks.unique(pair)[0])
-    own = schema.distinct.c
-    same = sa.and_(own.labeler == labeler, own.other == other)
-    if connection.scalar(sa.select(own.labeler).where(same)):
-        return False
-    connection.execute(sa.insert(schema.distinct).values(labeler=labeler, other=other))
-    journal.append_entry(connection, "distinct", {"distinct": digest_distinct(connection)})
-    return True
-
-
-def read_distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
-    """Return pairs of labelers who are two people although their ids have one form; both (n, 2)."""
-    own = schema.distinct.c
-    return database.read_pseudonym_pairs(
-        connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other)
-    )
-
-
-def digest_members(connection: sa.Connection) -> str:
-    """Return the SHA-256 of the table of members."""
-    return _digest_pairs(read_members(connection))
-
-
-def digest_distinct(connection: sa.Connection) -> str:
-    """Return the SHA-256 of the pairs who are two people."""
-    return _digest_pairs(read_distinct(connection))
-
-
-def _digest_pairs(pairs: tuple[Blocks, Blocks]) -> str:
-    return hashlib.sha256(np.column_stack(pairs).astype(">u8").tobytes()).hexdigest()
+def digest_links(connection: sa.Connection) -> str:
+    """Return the SHA-256 of the table of links."""
+    links = read_links(connection)
+    pairs = np.column_stack((links.labelers, links.units))
+    return hashlib.sha256(pairs.astype(">u8").tobytes()).hexdigest()
 
 
 def read_identities(connection: sa.Connection) -> Identities:
-    """Return everybody whom releases and lists of groups have named, and the forms of their ids."""
+    """Return everybody whom releases and links have named, and the forms of their ids."""
     own = schema.identities.c
     return Identities.from_bytes(b"".join(connection.scalars(sa.select(own.met))))
 
 
 def add_identities(connection: sa.Connection, release: int, met: Identities) -> dict[str, Any]:
-    """Record labelers whom a release, or a list of groups, is the first to name.
+    """Record labelers whom a release, or a link, is the first to name.
 
     Returns the facts for the journal's entry.
     """
@@ -207,14 +141,14 @@ def digest_identities(connection: sa.Connection) -> dict[str, str]:
     return {str(row.release): hashlib.sha256(row.met).hexdigest() for row in rows}
 
 
-def refuse_joining_after_incomplete_restore(connection: sa.Connection) -> None:
-    """Refuse to join people in a ledger that was restored from a backup that may lack charges."""
+def _refuse_linking_after_incomplete_restore(connection: sa.Connection) -> None:
+    """Refuse to link labelers in a ledger that was restored from a backup that may lack charges."""
     own = schema.journal.c
     bodies = connection.scalars(sa.select(own.body).where(own.kind == "restored"))
     if any(not json.loads(body)["complete"] for body in bodies):
         raise PolicyError(
             "this project was restored without what followed its backup: who was charged alone "
-            "since then is not known, so nobody can be joined any more; use another project"
+            "since then is not known, so nobody can be linked any more; use another project"
         )
 
 
@@ -282,11 +216,9 @@ def read_policies_affecting(connection: sa.Connection, units: Blocks) -> list[Po
     read: of later policies only those that charged the unit. The journal's order decides, no clock.
     """
     records = [one for one in policies.read_policies(connection) if one.state != "draft"]
-    labelers, groups = read_members(connection)
-    unit_of = UnitGroups(labelers, groups)
-    theirs = labelers[blocks.find_positions(units, groups) >= 0]
-    alone = [unit for unit in units if not unit_of.is_group(unit[np.newaxis])]
-    everybody = {blocks.to_hex(one) for one in (*alone, *theirs)}
+    links = read_links(connection)
+    theirs = links.labelers[blocks.find_positions(units, links.units) >= 0]
+    everybody = {blocks.to_hex(one) for one in (*units, *theirs)}
     gone: dict[str, int] = {}
     in_force: dict[int, int] = {}
     own = schema.journal.c
@@ -317,19 +249,15 @@ def read_policies_affecting(connection: sa.Connection, units: Blocks) -> list[Po
 
 
 def read_known_people(connection: sa.Connection) -> Identities:
-    """Return whom releases met, and who was put into a group, linked, or left before any did."""
-    unmet = np.concatenate([read_members(connection)[0], read_tombstones(connection)])
+    """Return whom releases met, and who was linked, or left, before any did."""
+    unmet = np.concatenate([read_links(connection).labelers, read_tombstones(connection)])
     return read_identities(connection).add_unnamed_labelers(unmet)
 
 
 class PeopleRepository(Repository):
     """The people of a ledger, by pseudonym, and the sources of their ids."""
 
-    members = in_snapshot(read_members)
-    add_members = in_transaction(add_members)
-    link = in_transaction(link_labelers)
-    distinct = in_snapshot(read_distinct)
-    set_distinct = in_transaction(set_distinct)
+    links = in_snapshot(read_links)
     identities = in_snapshot(read_identities)
     known = in_snapshot(read_known_people)
     tombstones = in_snapshot(read_tombstones)

@@ -172,7 +172,7 @@ def _find_draft(connection: sa.Connection, name: str) -> PolicyRecord:
     for record in read_policies(connection):
         if record.name == name and record.state == "draft":
             return record
-    raise PolicyError(f"{name!r} is no draft of this project; see: labelguard policy list")
+    raise PolicyError(f"{name!r} is no draft of this project; see: labelguard policy show")
 
 
 def close_policy(connection: sa.Connection, record: PolicyRecord) -> None:

@@ -1,4 +1,4 @@
-"""Records of the ledger: releases, charges, groups, and labelers with their allowances."""
+"""Records of the ledger: releases, charges, links, and labelers with their allowances."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Charge:
 
 
 @dataclass(frozen=True, eq=False)
-class UnitGroups:
-    """The groups of labelers: pseudonyms of labelers, (n, 2), distinct and in byte order, and those
-    of their groups, (n, 2). Its repr is empty.
+class Links:
+    """The linked labelers, who share one budget: their pseudonyms, (n, 2), distinct and in byte
+    order, and that of the labeler who names their unit, (n, 2). Its repr is empty.
     """
 
     labelers: Blocks = field(repr=False)
@@ -85,17 +85,22 @@ class UnitGroups:
             raise ValueError("expected distinct labelers in byte order, and a unit for each")
 
     def unit_of(self, labelers: Blocks) -> Blocks:
-        """Return the unit of each labeler, (m, 2): their group, or themselves without one."""
+        """Return the unit of each labeler, (m, 2); whoever is not linked is a unit alone."""
         if not len(self.labelers):
             return labelers
         where = blocks.find_positions(self.labelers, labelers)
         return np.where((where >= 0)[:, None], self.units[where], labelers)
 
-    def is_group(self, key: Blocks) -> bool:
-        """Return whether this pseudonym, (1, 2), is a group's: a unit's, and no labeler's."""
-        units = blocks.unique(self.units)[0]
-        labeler = blocks.find_positions(self.labelers, key)[0] >= 0
-        return not labeler and bool(blocks.find_positions(units, key)[0] >= 0)
+    def __len__(self) -> int:
+        """Return how many labelers are linked."""
+        return len(self.labelers)
+
+    def find_linked(self, labeler: Blocks) -> Blocks:
+        """Return the other labelers of a labeler's unit, (1, 2), in byte order, (m, 2)."""
+        unit = self.unit_of(labeler)
+        same = ~blocks.differ(self.units, unit) & blocks.differ(self.labelers, labeler)
+        others: Blocks = self.labelers[same]
+        return others
 
 
 @dataclass(frozen=True)

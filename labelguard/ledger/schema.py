@@ -111,17 +111,16 @@ releases = _declare_table(
     # From `drawn` on: `map` is a keyed digest of the private map, `drawn` how many labels it holds.
     optional={"rows": _NUMBER, "files": sa.Text, "map": _DIGEST, "drawn": _NUMBER},
 )
-members = _declare_table("members", {"labeler": _KEY}, {"unit": _KEY})
+# Linked labelers, and the one of them whose key names their unit, who is linked with themselves.
+links = _declare_table("links", {"labeler": _KEY}, {"unit": _KEY})
 identities = _declare_table(
     "identities",
     {"release": sa.Integer},
-    # Whom a release, or a list of groups (numbered below 0), was the first to name: for each the
-    # pseudonym and the form of the id (see `keys.identities`), 16 bytes each, sorted. They
-    # are always read together, and a million rows would take seconds.
+    # Whom a release, or a link (numbered below 0), was the first to name: for each the pseudonym
+    # and the form of the id (see `keys.identities`), 16 bytes each, sorted. They are always read
+    # together, and a million rows would take seconds.
     {"labelers": _NUMBER, "met": sa.LargeBinary},
 )
-# Pairs of labelers who are two people, though their ids have one form; the smaller one first.
-distinct = _declare_table("distinct_people", {"labeler": _KEY, "other": _KEY}, {})
 sources = _declare_table(
     "sources",
     {"name": sa.String(200)},

@@ -192,9 +192,8 @@ def _find_release_fault(connection: sa.Connection, entries: _Entries) -> str | N
 def _find_people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Return which table of people, sources or segments differs from the journal, or None."""
     for name, table, digest in (
-        ("members", schema.members, people.digest_members),
+        ("links", schema.links, people.digest_links),
         ("tombstones", schema.tombstones, people.digest_tombstones),
-        ("distinct", schema.distinct, people.digest_distinct),
         ("sources", schema.sources, sources.digest_sources),
         ("segments", schema.segments, sources.digest_segments),
     ):

@@ -29,7 +29,7 @@ NAMES = {
     "props": "PROPS",
     "non-private": "no privacy",
 }
-NOUNS = {"labeler": "labeler", "item": "content", "group": "group"}
+NOUNS = {"labeler": "labeler", "item": "content"}
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ labeler's id alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from labelguard.budget import pricing
 from labelguard.budget.events import EVENTS
@@ -23,7 +21,7 @@ from labelguard.inputs import quarantine
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
-from labelguard.ledger.records import ReleaseRecord, UnitGroups
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import linking
 from labelguard.project.opening import OpenProject, Where, remove_leftovers
 from labelguard.project.project import Project
@@ -61,9 +59,9 @@ class RemovalReport:
     before: Leaving | None
     # whether anything of theirs was found
     known: bool
-    # whether charges are those of a unit that they share
-    group: bool
-    # pseudonyms of their other ids (`people link`) that have not left: each leaves by itself
+    # whether charges are those of linked ids as well
+    shared: bool
+    # pseudonyms of linked ids (`people link`) that have not left: each leaves by itself
     linked: list[str]
     # rows of theirs in private maps
     rows_remembered: int
@@ -92,11 +90,11 @@ class RemovalReport:
 
 @dataclass(frozen=True)
 class _Leaver:
-    """The labeler who leaves: their key, shape (1, 2), and the units they may be charged as."""
+    """The labeler who leaves: their key, and that of the unit they are charged as, both (1, 2)."""
 
     opened: OpenProject
     key: Blocks
-    units: Blocks
+    unit: Blocks
 
     @property
     def project(self) -> Project:
@@ -143,8 +141,8 @@ class _Leaver:
 
     @property
     def charges(self) -> dict[int, int]:
-        """Return how many uses each release, by its number, charged to any of their units."""
-        return self.ledger.releases.count_uses_by_release(self.units)
+        """Return how many uses each release, by its number, charged to their unit."""
+        return self.ledger.releases.count_uses_by_release(self.unit)
 
 
 def preview_removal(
@@ -164,8 +162,8 @@ def remove_labeler(
     be said to be so (`never_seen`): an id with a slip in it would leave, and its labeler stay.
 
     Releases that drew their labels, or would repeat them, and were never finished are given up:
-    their charges stay. Raises `LedgerError` for an id that was never seen, or a group's pseudonym,
-    `ProjectBusy` while a job runs.
+    their charges stay. Raises `LedgerError` for an id that was never seen, `ProjectBusy` while a
+    job runs.
     """
     with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
@@ -194,19 +192,11 @@ def _find_leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Lea
     """
     labeler = _find_id_or_pseudonym(labeler_id, opened)
     if not (never_seen or _is_known(labeler) or labeler.raw_rows.rows):
-        raise LedgerError(_unknown_id_message(linking.find_similar_labelers(labeler_id, opened)))
-    return labeler
-
-
-def _unknown_id_message(similar: Sequence[str]) -> str:
-    """Return the error message for an unknown labeler id, with pseudonyms of similar ids."""
-    who = "nobody with this id was ever seen in this project"
-    if similar:
-        who += (
-            f"; it is written almost like that of labeler {', '.join(similar)}, whom the project "
-            "knows: give their id as your files write it, or that pseudonym"
+        raise LedgerError(
+            f"{linking.explain_unknown_id(labeler_id, opened)}; nothing was changed; --never-seen "
+            "for somebody who leaves before any label came"
         )
-    return f"{who}; nothing was changed; --never-seen for somebody who leaves before any label came"
+    return labeler
 
 
 def _find_id_or_pseudonym(labeler_id: str, opened: OpenProject) -> _Leaver:
@@ -215,21 +205,13 @@ def _find_id_or_pseudonym(labeler_id: str, opened: OpenProject) -> _Leaver:
 
     An id comes first: nobody can choose one by which another labeler leaves in their place.
     """
-    groups = UnitGroups(*opened.ledger.people.members())
-
-    def make_leaver(key: Blocks) -> _Leaver:
-        units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
-        return _Leaver(opened, key, units)
-
-    by_id = make_leaver(linking.parse_labeler_ids([labeler_id], opened)[0])
+    links = opened.ledger.people.links()
+    key = linking.parse_labeler_ids([labeler_id], opened)[0]
+    by_id = _Leaver(opened, key, links.unit_of(key))
     if not linking.PSEUDONYM.fullmatch(labeler_id) or _is_known(by_id):
         return by_id
     pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
-    if groups.is_group(pseudonym):
-        raise LedgerError(
-            f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
-        )
-    by_name = make_leaver(pseudonym)
+    by_name = _Leaver(opened, pseudonym, links.unit_of(pseudonym))
     return by_name if _is_known(by_name) else by_id
 
 
@@ -260,9 +242,11 @@ def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
     before, uses = gone.get(leaver.pseudonym), leaver.charges
     kind = "erased" if before == "erased" else kind
     charged = [r for r in ledger.releases.all() if r.number in uses and r.state != "reserved"]
-    total = pricing.sum_budgets(ledger.people.policies_affecting(leaver.units))
+    total = pricing.sum_budgets(ledger.people.policies_affecting(leaver.unit))
     private_map, maps = leaver.opened.private_map, leaver.opened.map_digests
     private_map.check(maps)
+    linked = ledger.people.links().find_linked(leaver.key)
+    active = linked[blocks.find_positions(ledger.people.tombstones(), linked) < 0]
     taken = dict.fromkeys(EVENTS, 0)
     for record in charged:
         taken[record.event] += uses[record.number]
@@ -271,8 +255,8 @@ def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
         kind,
         before,
         known=_is_known(leaver),
-        group=len(leaver.units) > 1,
-        linked=_list_linked_active_ids(leaver),
+        shared=len(linked) > 0,
+        linked=sorted(blocks.to_hex(key) for key in active),
         rows_remembered=sum(
             len(private_map.find_row_keys(release, leaver.key)) for release in maps
         ),
@@ -288,21 +272,6 @@ def _build_removal_report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
         epsilon=total.epsilon,
         delta=total.delta,
     )
-
-
-def _list_linked_active_ids(leaver: _Leaver) -> list[str]:
-    """Return other ids of the same person that are still active; members of a group are other
-    people.
-    """
-    ledger, key = leaver.ledger, leaver.key
-    labelers, units = ledger.people.members()
-    groups = UnitGroups(labelers, units)
-    unit = groups.unit_of(key)
-    if groups.is_group(unit):
-        return []
-    same = labelers[(units == unit).all(axis=1) & (labelers != key).any(axis=1)]
-    active = same[blocks.find_positions(ledger.people.tombstones(), same) < 0]
-    return sorted(blocks.to_hex(key) for key in active)
 
 
 def _add_rows_and_remains(report: RemovalReport, leaver: _Leaver, raw: RawRows) -> RemovalReport:
@@ -369,8 +338,8 @@ def _list_what_remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
         "raw input files, and exports made outside labelguard, are untouched",
         "other projects know nothing of it: repeat it in every project that they label in",
     ]
-    if report.group:
-        remains.append("the charges are those of their group, which keeps what it spent")
+    if report.shared:
+        remains.append("the charges are those of linked ids as well, which keep what they spent")
     if _are_units_contents(leaver.ledger):
         remains.append("contents are the unit here: which charges were theirs is not known")
     for record in leaver.ledger.releases.all():

@@ -1,8 +1,8 @@
-"""Identities: a project's sources, and which of their ids are one person or two.
+"""Identities: a project's sources, and which of their ids share one budget.
 
-These are what the commands `source`, `people` and `policy distinct` do. An id is given as `ID`, of
-the source that `labelguard.toml` names, or as `SOURCE:ID`; a pseudonym serves as well. Every act is
-journaled and lasts.
+These are what the commands `source` and `people` do. An id is given as `ID`, of the source that
+`labelguard.toml` names, or as `SOURCE:ID`; a pseudonym serves as well. Every act is journaled and
+lasts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from labelguard.answers import connector as connectors
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.keys.identities import Identities
+from labelguard.ledger import people
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import UnitGroups
+from labelguard.ledger.records import Links
 from labelguard.ledger.sources import People, SourceRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Person:
+class LinkedId:
     """One of two ids that were linked."""
 
     # where the id comes from
@@ -44,17 +44,17 @@ class Person:
 
 @dataclass(frozen=True)
 class Linked:
-    """Two ids that are one person."""
+    """Two ids that share one budget."""
 
     # how many labelers are new among those who are linked
     linked: int
     # both ids
-    people: list[Person]
+    ids: list[LinkedId]
 
 
 @dataclass(frozen=True)
 class LinkedTable:
-    """Many that are."""
+    """Many that do."""
 
     # how many labelers are new among those who are linked
     linked: int
@@ -64,9 +64,9 @@ class LinkedTable:
 
 @dataclass(frozen=True)
 class Membership:
-    """A labeler who shares a unit with others."""
+    """A labeler who shares a budget with others."""
 
-    # the unit's pseudonym
+    # the pseudonym of the one of them who names the budget
     unit: str
     # the labeler's
     labeler: str
@@ -74,22 +74,12 @@ class Membership:
 
 @dataclass(frozen=True)
 class WhoIsWho:
-    """The labelers who share a unit, and the pairs who are distinct."""
+    """The sources of labelers' ids, and the ids that share a budget."""
 
-    # labelers of one person, or of one group
+    # oldest first
+    sources: list[SourceRecord]
+    # by the labeler who names the budget
     linked: list[Membership]
-    # pairs of pseudonyms
-    distinct: list[list[str]]
-
-
-@dataclass(frozen=True)
-class Distinct:
-    """Two ids that are two people."""
-
-    # false if it was said before
-    new: bool
-    # both pseudonyms
-    people: list[str]
 
 
 PSEUDONYM = re.compile("[0-9a-f]{32}")
@@ -149,27 +139,35 @@ def resolve_ids_or_pseudonyms(
 
 
 def are_known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
-    """Return a mask of labelers that the ledger knows: met, in a group, linked, or gone."""
+    """Return a mask of labelers that the ledger knows: met, linked, or gone."""
     mask: NDArray[np.bool_] = blocks.find_positions(ledger.people.known().labelers, labelers) >= 0
     return mask
 
 
-def find_similar_labelers(text: str, opened: OpenProject) -> list[str]:
-    """Return pseudonyms of those whom the ledger knows, whose ids differ from this one, given as
-    `ID` or `SOURCE:ID`, only in how they are written.
+def explain_unknown_id(text: str, opened: OpenProject) -> str:
+    """Return the error message for an unknown `ID` or `SOURCE:ID`.
+
+    It has pseudonyms of labelers whose ids differ only in how they are written.
     """
     key, [source] = parse_labeler_ids([text], opened)
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
     others = opened.ledger.people.known().without(own)
-    same = (others.forms == own.forms).all(axis=1)
-    return _format_pseudonyms(others.labelers[same])
+    similar = _format_pseudonyms(others.labelers[(others.forms == own.forms).all(axis=1)])
+    who = "nobody with this id was ever seen in this project"
+    if similar:
+        who += (
+            f"; it is written almost like that of labeler {', '.join(similar)}, whom the project "
+            "knows: give their id as your files write it, or that pseudonym"
+        )
+    return who
 
 
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:
     """Let labels of another source in, whose people are all `new` to the project, or some `known`.
 
-    Whoever is known is to be linked (`link_two_ids`) before the first charge under the new source;
-    else they have a budget under each. Raises `PolicyError` for a source that was added before.
+    Whoever is known is to be linked (`link_two_ids`) before their first charge under the new
+    source; else they have a budget under each. Raises `PolicyError` for a source that was added
+    before.
     """
     if not name or not name.isprintable() or name != name.strip() or len(name) > 200:
         raise PolicyError("a source's name has 1 to 200 printable characters, no blank at its ends")
@@ -180,24 +178,31 @@ def add_source(name: str, people: People, project: Where = None) -> SourceRecord
         return ledger.people.add_source(ledger.begin_job(), name, people)
 
 
-def list_sources(project: Where = None) -> list[SourceRecord]:
-    """Return all sources, oldest first: how each came in, and which column plays which role."""
-    return OpenProject.open(project).ledger.people.sources()
+def list_people(project: Where = None) -> WhoIsWho:
+    """Return the project's sources, and who shares a budget with whom, by pseudonyms."""
+    ledger = OpenProject.open(project).ledger
+    links = ledger.people.links()
+    linked = sorted(zip(*map(_format_pseudonyms, (links.units, links.labelers)), strict=True))
+    return WhoIsWho(ledger.people.sources(), [Membership(*pair) for pair in linked])
 
 
 def link_two_ids(one: str, other: str, project: Where = None) -> Linked:
-    """Record, for good, that two ids are one person, who has one budget for the labels of both.
+    """Record, for good, that two ids share one budget: of a person, a household, a team.
 
-    At most one of them may have been charged before: the other then takes from what that one has
-    left. Released labels keep their values. Raises `PolicyError` for two who were charged apart, or
-    were said to be distinct, and while a release is unfinished.
+    Their labels stay those of each: two labels of one item stay two. At most one of them may have
+    been charged before; the other then takes from what that one has left. Released labels keep
+    their values. Raises `PolicyError` for two who were charged apart, for somebody who has left,
+    and while a release is unfinished, `InvalidLabels` for somebody whom the project knows under
+    another spelling of their id.
     """
     with OpenProject.hold_for_job(project) as opened:
-        ledger = opened.ledger
-        pair, sources = _resolve_two_ids(one, other, opened)
-        met, names = are_known(ledger, pair).tolist(), _format_pseudonyms(pair)
-        two = [Person(*facts) for facts in zip(sources, names, met, strict=True)]
-        return Linked(_link_labelers(opened, pair[:1], pair[1:]), two)
+        pair, sources = resolve_ids_or_pseudonyms((one, other), opened)
+        if (pair[0] == pair[1]).all():
+            raise InvalidLabels("these are one id already; name two")
+        known, names = are_known(opened.ledger, pair).tolist(), _format_pseudonyms(pair)
+        two = [LinkedId(*facts) for facts in zip(sources, names, known, strict=True)]
+        met = _identify(_strip_sources((one, other), sources), sources, pair, opened)
+        return Linked(_link_labelers(opened, pair[:1], pair[1:], met), two)
 
 
 def link_table(source: Input, project: Where = None) -> LinkedTable:
@@ -206,20 +211,25 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
     and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing.
     """
-    from labelguard.inputs import groups
+    from labelguard.inputs import ids
 
     with OpenProject.hold_for_job(project) as opened:
-        home, keys, ledger = opened.project, opened.keys, opened.ledger
-        names = [record.name for record in ledger.people.sources()]
+        home = opened.project
+        names = [record.name for record in opened.ledger.people.sources()]
         home.work.mkdir(mode=0o700, parents=True)
-        rows = groups.read_ids(source, lambda these: _choose_id_columns(these, names), home.work)
-        one, other = (
-            resolve_ids_or_pseudonyms(rows[name].to_list(), opened)[0]
-            if name in _TABLE
-            else keys.hash_labelers(name, rows[name])
-            for name in rows.columns[:2]
-        )
-        return LinkedTable(_link_labelers(opened, one, other), len(rows))
+        rows = ids.read_ids(source, lambda these: _choose_id_columns(these, names), home.work)
+        keys: list[Blocks] = []
+        met: list[Identities] = []
+        for name in rows.columns:
+            texts = rows[name].to_list()
+            if name in _TABLE:
+                labelers, sources = resolve_ids_or_pseudonyms(texts, opened)
+                texts = _strip_sources(texts, sources)
+            else:
+                labelers, sources = opened.keys.hash_labelers(name, texts), [name] * len(texts)
+            keys.append(labelers)
+            met += _identify(texts, sources, labelers, opened)
+        return LinkedTable(_link_labelers(opened, keys[0], keys[1], met), len(rows))
 
 
 def _choose_id_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
@@ -229,40 +239,37 @@ def _choose_id_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequen
     return _TABLE
 
 
-def _link_labelers(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
+def _strip_sources(texts: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Return the ids of texts like `ID` or `SOURCE:ID`."""
+    return [text.removeprefix(f"{source}:") for text, source in zip(texts, sources, strict=True)]
+
+
+def _identify(
+    ids: Sequence[str], sources: Sequence[str], labelers: Blocks, opened: OpenProject
+) -> list[Identities]:
+    """Return the identities of `labelers`, source by source, but for those of pseudonyms."""
+    identities, every = [], blocks.unique(labelers)[0]
+    for source in dict.fromkeys(sources):
+        pairs = zip(ids, sources, strict=True)
+        names = sorted({name for name, own in pairs if own == source})
+        keys = opened.keys.hash_labelers(source, names)
+        by_id = np.flatnonzero(blocks.find_positions(every, keys) >= 0)
+        named = [names[row] for row in by_id.tolist()]
+        identities.append(Identities.of(opened.keys, source, named, keys[by_id]))
+    return identities
+
+
+def _link_labelers(
+    opened: OpenProject, labelers: Blocks, same: Blocks, met: Sequence[Identities]
+) -> int:
     # A release that was begun was planned with the units of before.
     epoch = opened.begin_epoch_between_releases()
-    return opened.ledger.people.link(epoch, labelers, same)
-
-
-def declare_distinct(one: str, other: str, project: Where = None) -> Distinct:
-    """Record, for good, that two ids that are written nearly alike are two people, each with a
-    budget.
-
-    Raises `PolicyError` for two who are linked, or in one group.
-    """
-    with OpenProject.hold_for_job(project) as opened:
-        ledger = opened.ledger
-        pair, _ = _resolve_two_ids(one, other, opened)
-        new = ledger.people.set_distinct(ledger.begin_job(), pair)
-        return Distinct(new, _format_pseudonyms(pair))
-
-
-def list_linked_and_distinct(project: Where = None) -> WhoIsWho:
-    """Return who shares a unit with others, and who is distinct from whom, by pseudonyms."""
-    ledger = OpenProject.open(project).ledger
-    labelers, units = map(_format_pseudonyms, ledger.people.members())
-    one, other = map(_format_pseudonyms, ledger.people.distinct())
-    linked = sorted(zip(units, labelers, strict=True))
-    apart = sorted(sorted(pair) for pair in zip(one, other, strict=True))
-    return WhoIsWho([Membership(*pair) for pair in linked], apart)
-
-
-def _resolve_two_ids(one: str, other: str, opened: OpenProject) -> tuple[Blocks, list[str]]:
-    pair, sources = resolve_ids_or_pseudonyms((one, other), opened)
-    if (pair[0] == pair[1]).all():
-        raise InvalidLabels("these are one id already; name two")
-    return pair, sources
+    with opened.ledger.transaction(epoch) as connection:
+        count = people.link_labelers(connection, labelers, same, met)
+        known, links = people.read_known_people(connection), people.read_links(connection)
+        for each in met:
+            refuse_lookalikes(each, known, links)
+        return count
 
 
 def _format_pseudonyms(labelers: Blocks) -> list[str]:
@@ -270,37 +277,26 @@ def _format_pseudonyms(labelers: Blocks) -> list[str]:
     return [blocks.to_hex(key) for key in labelers]
 
 
-def refuse_lookalikes(
-    listed: Identities, known: Identities, groups: UnitGroups, distinct: tuple[Blocks, Blocks]
-) -> None:
+def refuse_lookalikes(listed: Identities, known: Identities, links: Links) -> None:
     """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
 
-    `listed` are the labelers of an input (labels, or a list of groups), `known` those whom the
-    project has met. Who shares a unit in `groups` is one person; the pairs in `distinct` were said
-    to be two. The message names ids of the input, and pseudonyms of others.
+    `listed` are the labelers of an input (labels, or a table of links), `known` those whom the
+    project has met. Whoever is linked shares a budget, so that nothing is refused. The message
+    names ids of the input, and pseudonyms of others.
     """
     rest = known.without(listed)
     labelers = np.concatenate([listed.labelers, rest.labelers])
     forms, form = blocks.unique(np.concatenate([listed.forms, rest.forms]))
     if len(forms) == len(labelers):
         return
-    shared = np.flatnonzero(np.bincount(form)[form] > 1)
-    units = groups.unit_of(labelers[shared])
-    two = {
-        frozenset(pair)
-        for pair in zip(*map(_to_number_pairs, map(groups.unit_of, distinct)), strict=True)
-    }
-    classes: dict[int, dict[tuple[int, int], int]] = {}
-    for row, unit in zip(shared.tolist(), _to_number_pairs(units), strict=True):
-        classes.setdefault(int(form[row]), {}).setdefault(unit, row)  # those of the input first
-    for people in classes.values():
-        for (one, first), (other, second) in combinations(people.items(), 2):
-            if first < len(listed.labelers) and frozenset((one, other)) not in two:
-                raise InvalidLabels(_explain_lookalikes(listed, labelers, first, second))
-
-
-def _to_number_pairs(keys: Blocks) -> list[tuple[int, int]]:
-    return [(high, low) for high, low in keys.tolist()]
+    shared = np.flatnonzero(np.bincount(form)[form] > 1)  # those of the input first
+    classes: dict[int, dict[bytes, int]] = {}
+    units = blocks.to_list(links.unit_of(labelers[shared]))
+    for row, unit in zip(shared.tolist(), units, strict=True):
+        classes.setdefault(int(form[row]), {}).setdefault(unit, row)
+    for first, *others in (list(rows.values()) for rows in classes.values()):
+        if others and first < len(listed.labelers):
+            raise InvalidLabels(_explain_lookalikes(listed, labelers, first, others[0]))
 
 
 def _explain_lookalikes(listed: Identities, labelers: Blocks, first: int, second: int) -> str:
@@ -313,9 +309,9 @@ def _explain_lookalikes(listed: Identities, labelers: Blocks, first: int, second
         who = f"labeler id {_quote_in_ascii(listed.names[first])} and that of labeler {pseudonym}"
         who += ", whom the project knows,"
     return (
-        f"{who} differ only in how they are written, and each would have a budget; write one like "
-        "the other or, for good, say that they are two people (labelguard policy distinct ID ID) "
-        "or one (labelguard people link ID ID)"
+        f"{who} differ only in how they are written, and each would have a budget; let them share "
+        "one, for good, be they one person or two: labelguard people link ID ID (their labels stay "
+        "apart). Never rename an id that was charged: that would start its budget anew"
     )
 
 

@@ -49,7 +49,7 @@ source = "files"
 # The names your files use, for example:
 # labeler_id = "worker"
 
-# For the record of processing and for letters to labelers (docs/privacy-officer.md):
+# For the record of processing (docs/privacy-officer.md):
 # [organisation]
 # controller = "who decides what the labels are for: a name, an address"
 # contact = "whom labelers write to"
@@ -101,7 +101,7 @@ class OpenProject:
         """
         home = locate_project(where)
         keys = KeyRing(home.keys)
-        return cls(home, keys, Ledger(home.ledger_url, keys, home.witnesses))
+        return cls(home, keys, Ledger(home.ledger_url, keys))
 
     @classmethod
     @contextlib.contextmanager
@@ -123,7 +123,17 @@ class OpenProject:
             locked = stack.enter_context(home.lock())
             opened = cls.open(locked)  # as the job before left it
             stack.enter_context(opened.ledger.hold_exclusively())
+            opened.refuse_older_ledger()
             return opened, stack.pop_all()
+
+    def refuse_older_ledger(self) -> None:
+        """Raise `LedgerError` if the ledger lacks a release on disk: it is an older copy."""
+        known = (record.id for record in self.ledger.releases.all())
+        if strays := self.project.list_unknown_releases(known):
+            raise LedgerError(
+                f"release {strays[0]} is in {self.project.state}, but not in the ledger: it is an "
+                "older copy and would forget what was spent; put the newest copy back"
+            )
 
     def begin_epoch_between_releases(self) -> int:
         """Begin a new epoch in which no release is unfinished: no terms change over a release.
@@ -193,7 +203,7 @@ def init(
         if not key.exists():
             KeyRing.create(project.keys)
         keys = KeyRing(project.keys)
-        Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
+        Ledger.create(project.ledger_url, keys, ceiling)
         if lasting:
             git_ignore_and_register(state, state)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
@@ -243,22 +253,15 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
 def clean_up_after_crashes(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     """Give back what crashed jobs reserved and never used; notes on this and on what they began.
 
-    `resumed` is the release that goes on, if any. Raises `LedgerError` if releases on disk are
-    unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the one that
-    was drawn.
+    `resumed` is the release that goes on, if any. Raises `ProjectError` if a private map is not the
+    one that was drawn.
     """
-    project, ledger = opened.project, opened.ledger
+    ledger = opened.ledger
     notes = [
         f"release {release_id} never drew a coin; its charge was given back"
         for release_id in ledger.refund_reserved(epoch, resumed=resumed)
     ]
     releases = ledger.releases.all()
-    strays = project.list_unknown_releases(record.id for record in releases)
-    if strays:
-        raise LedgerError(
-            f"release {strays[0]} is in {project.state}, but not in the ledger: it is an older "
-            "copy and would forget what was spent; put the newest copy back"
-        )
     remove_leftovers(opened, releases)
     opened.private_map.finish_rewriting(opened.map_digests)
     return notes + [

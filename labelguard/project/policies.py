@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from labelguard.budget import events, pricing
 from labelguard.budget.events import RANDOMIZED_LABELS
@@ -23,20 +22,17 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
     Activation,
     Closed,
-    Dropped,
-    Grouped,
     PolicyDetails,
     PolicyLine,
+    PolicyOverview,
 )
 from labelguard.spelling import suggest_misspelled_keywords
-from labelguard.storage import blocks
 
-__all__ = ["activate", "add_groups", "close", "drop", "listing", "new", "preview", "show"]
+__all__ = ["activate", "close", "listing", "new", "preview", "show"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -148,17 +144,33 @@ def listing(project: Where = None) -> list[PolicyLine]:
         [('weekly', 'draft')]
     """
     ledger = OpenProject.open(project).ledger
-    return [
-        PolicyLine(
-            *(record.name, record.state, record.created_at),
-            *(record.policy.epsilon, record.policy.delta, record.policy.unit),
-            record.policy.held_out,
-            {allowance.event: allowance.allowed for allowance in record.policy.allowances},
-            record.policy.epsilon if record.state != "draft" else None,
-            preview_activation_ignoring_ceiling(ledger, record),
-        )
-        for record in ledger.policies.all()
-    ]
+    return [_summarize_policy(ledger, record) for record in ledger.policies.all()]
+
+
+def show_all(project: Where = None) -> PolicyOverview:
+    """Return the policy in force, else the only draft, in detail, and the others in a few words."""
+    ledger = OpenProject.open(project).ledger
+    records = ledger.policies.all()
+    shown = _find_standing(records)
+    details = None
+    if shown:
+        details = describe_policy(shown, preview_activation_ignoring_ceiling(ledger, shown))
+    return PolicyOverview(
+        details,
+        [_summarize_policy(ledger, record) for record in records if record is not shown],
+    )
+
+
+def _summarize_policy(ledger: Ledger, record: PolicyRecord) -> PolicyLine:
+    policy = record.policy
+    return PolicyLine(
+        *(record.name, record.state, record.created_at),
+        *(policy.epsilon, policy.delta, policy.unit),
+        policy.held_out,
+        {allowance.event: allowance.allowed for allowance in policy.allowances},
+        policy.epsilon if record.state != "draft" else None,
+        preview_activation_ignoring_ceiling(ledger, record),
+    )
 
 
 def preview(name: str, project: Where = None) -> Activation:
@@ -209,36 +221,12 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
         return activation
 
 
-def add_groups(source: str | Path, project: Where = None) -> Grouped:
-    """Read who belongs together (`inputs.groups.read_groups`) into the ledger, for good.
+def close(name: str | None = None, project: Where = None) -> Closed:
+    """Close the policy in force without another, or remove the draft of that name.
 
-    Raises `PolicyError` if a labeler would change groups, or was charged before having one;
-    `InvalidLabels` for somebody whom the project knows under another spelling of their id.
-
-    Example:
-        >>> study = lg.init("study")
-        >>> rows = "labeler_id,group_id\\na,north\\nb,north\\n"
-        >>> _ = Path("groups.csv").write_text(rows)
-        >>> lg.policies.add_groups("groups.csv", study).groups
-        1
-    """
-    from labelguard.inputs.groups import read_groups
-
-    with OpenProject.hold_for_job(project) as opened:
-        home, ledger = opened.project, opened.ledger
-        home.work.mkdir(mode=0o700, parents=True)
-        groups, met = read_groups(str(source), opened.keys, home.namespace, home.work)
-        refuse_lookalikes(met, ledger.people.known(), groups, ledger.people.distinct())
-        added = ledger.people.add_members(ledger.begin_job(), groups, met)
-        labelers, units = ledger.people.members()
-    return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
-
-
-def close(project: Where = None) -> Closed:
-    """Close the policy in force without another; it stays paid in full.
-
-    Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
-    unfinished release.
+    Nothing more can be charged to a closed policy, and it stays paid in full. The journal tells of
+    a draft that was removed. Raises `PolicyError` if no policy is in force, for a name of none or
+    of a closed one, and for an unfinished release.
 
     Example:
         >>> study = lg.init("study")
@@ -246,36 +234,21 @@ def close(project: Where = None) -> Closed:
         ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> _ = lg.policies.activate("weekly", study)
-        >>> lg.policies.close(study).name
-        'weekly'
+        >>> lg.policies.close("weekly", study).epsilon
+        3.0
     """
     with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
-        epoch, active = opened.begin_epoch_between_releases(), ledger.policies.active()
-        if active is None:
-            raise PolicyError("no policy is in force in this project; see: labelguard policy list")
-        ledger.policies.close(epoch, active)
-        return _describe_closed(active)
-
-
-def drop(name: str, project: Where = None) -> Dropped:
-    """Remove a draft; the journal tells of it, and its name is free again.
-
-    Raises `PolicyError` for a policy that is or was in force: that one stays, and stays paid.
-
-    Example:
-        >>> study = lg.init("study")
-        >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
-        ... )
-        >>> lg.policies.drop("weekly", study).name
-        'weekly'
-        >>> lg.policies.listing(study)
-        []
-    """
-    with OpenProject.hold_for_job(project) as opened:
-        opened.ledger.policies.drop(opened.ledger.begin_job(), name)
-    return Dropped(name)
+        record = find_policy(ledger.policies.all(), name) if name else ledger.policies.active()
+        if record is None:
+            raise PolicyError("no policy is in force in this project; see: labelguard policy show")
+        if record.state == "closed":
+            raise PolicyError(f"policy {name!r} is closed already")
+        if record.state == "draft":
+            ledger.policies.drop(ledger.begin_job(), record.name)
+            return Closed(record.name, 0.0, 0.0)
+        ledger.policies.close(opened.begin_epoch_between_releases(), record)
+        return _describe_closed(record)
 
 
 def find_policy_in_force(ledger: Ledger) -> PolicyRecord | None:
@@ -286,7 +259,7 @@ def find_policy_in_force(ledger: Ledger) -> PolicyRecord | None:
     active = ledger.policies.active()
     if active is None and ledger.policies.all():
         raise PolicyError(
-            "no policy is in force in this project; see labelguard policy list, and put one into "
+            "no policy is in force in this project; see labelguard policy show, and put one into "
             "force: labelguard policy activate NAME"
         )
     return active
@@ -399,20 +372,24 @@ def _check_same_neighbors(earlier: PolicyRecord, record: PolicyRecord) -> None:
 def find_policy(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
     """Return a policy by name; without one that in force, else the only draft."""
     if name is None:
-        standing = [r for r in records if r.state == "active"] or [
-            r for r in records if r.state == "draft"
-        ]
-        if len(standing) == 1:
-            return standing[0]
+        if standing := _find_standing(records):
+            return standing
         raise PolicyError(
-            "no policy is in force; name one: labelguard policy list"
+            "no policy is in force; name one: labelguard policy show"
             if records
             else "this project has no policy yet; make one: labelguard policy new"
         )
     for record in records:
         if record.name == name:
             return record
-    raise PolicyError(f"there is no policy {name!r} in this project; see: labelguard policy list")
+    raise PolicyError(f"there is no policy {name!r} in this project; see: labelguard policy show")
+
+
+def _find_standing(records: Sequence[PolicyRecord]) -> PolicyRecord | None:
+    """Return the policy in force, else the only draft."""
+    active = [record for record in records if record.state == "active"]
+    standing = active or [record for record in records if record.state == "draft"]
+    return standing[0] if len(standing) == 1 else None
 
 
 def __dir__() -> list[str]:

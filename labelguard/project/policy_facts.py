@@ -16,11 +16,10 @@ from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Quote, Total, decimal_sum
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling, PolicyRecord, check_is_higher
-from labelguard.notebook import CardRows, render_card
 from labelguard.project.opening import OpenProject, Where
 from labelguard.text import format_budget, format_number
 
-__all__ = ["Activation", "Closed", "Dropped", "Grouped", "PolicyDetails", "PolicyLine"]
+__all__ = ["Activation", "Closed", "PolicyDetails", "PolicyLine"]
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,9 @@ class Closed:
 
     # its name
     name: str
-    # its ε, used or not
+    # its ε, used or not; 0 of a draft, which is removed
     epsilon: float
-    # its δ
+    # its δ; 0 of a draft
     delta: float
 
 
@@ -99,41 +98,15 @@ class PolicyDetails(Policy, PolicyState):
     def __repr__(self) -> str:
         return f"PolicyDetails({self.name!r}, {self.state}; {self.in_words()})"
 
-    def _repr_html_(self) -> str:
-        facts = [
-            ("state", self.state),
-            ("made", self.created_at),
-            ("budget", f"{format_budget(self)} of each {self.unit}"),
-            ("ties", self.ties),
-            ("skips", self.skips),
-            ("held out", f"{self.held_out:.0%}"),
-        ]
-        prices = [
-            (one.event, f"{one.allowed:,}", f"{one.epsilon_alone:.4g}", one.in_words())
-            for one in self.quote.events
-        ]
-        table = CardRows(("event", "allowed", "ε alone", "noise"), prices)
-        return render_card(f"Policy {self.name}", facts, tables=[table] if prices else [])
-
 
 @dataclass(frozen=True)
-class Dropped:
-    """A draft that was removed."""
+class PolicyOverview:
+    """All policies of a project."""
 
-    # its name, which is free again
-    name: str
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """Labelers whose groups were read."""
-
-    # how many are new among those in groups
-    added: int
-    # how many are in groups now
-    labelers: int
-    # how many groups there are
-    groups: int
+    # the one in force, else the only draft; null if there is neither
+    policy: PolicyDetails | None
+    # the others, oldest first
+    others: list[PolicyLine]
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from platformdirs.unix import Unix
 
 from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys import keyring
-from labelguard.ledger import journal
 from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_own_directory, read_own_file, write_atomically
 
@@ -141,11 +140,6 @@ class Project:
     def ledger_url(self) -> str:
         """SQLAlchemy URL of the ledger."""
         return read_ledger_variable() or f"sqlite:///{self.state / 'ledger.sqlite3'}"
-
-    @property
-    def witnesses(self) -> tuple[Path, Path]:
-        """Files that remember how far the ledger had come (see `ledger.journal.Witness`)."""
-        return (self.state / journal.WITNESS, self.keys / journal.WITNESS)
 
     def list_unknown_releases(self, known: Iterable[str]) -> list[str]:
         """Return releases on disk that are not among those the ledger knows."""
@@ -314,12 +308,12 @@ def find(directory: str | Path | None = None) -> Project:
 
 
 def _load_project(state: Path) -> Project:
-    from labelguard.configuration import loader, project_file
+    from labelguard.configuration import project_file
 
     path = state / CONFIG
     check_own_directory(state, ProjectError)
     try:
-        data = read_own_file(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
+        data = read_own_file(path, ProjectError, secret=False)
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
     settings = project_file.read_project_file(data, str(path))
@@ -401,11 +395,6 @@ def is_registered(state: Path) -> bool:
         return len(identity) == 32 and identity in {known for known, _ in _read_registry()}
     except ProjectError:
         return False
-
-
-def list_registered_places() -> list[Path]:
-    """Return where this user made or restored projects; some may be gone by now."""
-    return [place for _, place in _read_registry()]
 
 
 def _read_registry(*marks: str) -> list[tuple[bytes, Path]]:

@@ -4,8 +4,7 @@ What was charged between the backup and the loss is unknown, so it counts at its
 full price covers every event that it allows, for every labeler, also those whom the backup does not
 know, in whatever order: the policy that was in force is closed, and what follows is paid on top.
 The one exception is the word of whoever restores it that nothing was charged since
-(`nothing_since`). No anchor proves that; one that was kept, or the witness beside the keys, can
-refute it.
+(`nothing_since`). No anchor proves that; one that was kept can refute it.
 
 Policies that were put into force after the backup are not in it. Whoever restores pays each again:
 makes a policy with its ε and δ, puts it into force and closes it.
@@ -13,22 +12,19 @@ makes a policy with its ε and δ, puts it into force and closes it.
 Labels that the backup knows keep their values. Labels that were drawn after it are not known here,
 and are drawn afresh if they come again, as events of their own under policies of their own: no
 randomness is kept anywhere, so the two answers are independent. Unfinished releases are abandoned,
-because they may have been finished after the backup. Keys are never made; the witnesses of the
-ledger are made anew.
+because they may have been finished after the backup. Keys are never made.
 
 Nothing of the backup is unpacked or opened before its manifest is known to be the project's own.
 All is prepared beside the place, then put into it: the ledger's tables (if they live elsewhere),
-the keys and their witness, and last, by one rename, the project. After a crash, run it again.
+the keys, and last, by one rename, the project. After a crash, run it again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -39,16 +35,14 @@ from labelguard.errors import KeyProblem, LabelguardError, LedgerError, PolicyEr
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KEY_FILE, KeyRing
 from labelguard.ledger import charges, database, journal, policies, schema
-from labelguard.ledger.journal import WITNESS, Anchor, Witness
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import attempts, backup
-from labelguard.project.opening import OpenProject, git_ignore_and_register
+from labelguard.project.opening import git_ignore_and_register
 from labelguard.project.project import (
     STATE,
     Project,
     file_lock,
-    find,
-    list_registered_places,
     read_ledger_variable,
 )
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
@@ -86,11 +80,10 @@ class Restored:
 class _Ready:
     """The content of a directory beside the project's, so that a crashed restore goes on.
 
-    `request` tells it from others; `seen` is what the witness beside the keys knew.
+    `request` tells it from others.
     """
 
     request: str
-    seen: list[tuple[int, str]]
     result: Restored
 
     @classmethod
@@ -99,8 +92,7 @@ class _Ready:
         if not (partial / _DONE).exists():
             return None
         data = json.loads((partial / _DONE).read_text(encoding="utf-8"))
-        seen = [(number, digest) for number, digest in data["seen"]]
-        return cls(data["request"], seen, Restored(**data["result"]))
+        return cls(data["request"], Restored(**data["result"]))
 
 
 def restore(
@@ -138,7 +130,7 @@ def restore(
                 words = file.manifest + file.mac + repr((newest, nothing_since)).encode()
             request = hashlib.sha256(words).hexdigest()
             ready = _Ready.read(partial)
-            if ready is None or ready.request != request or _is_outdated(ready, partial, state):
+            if ready is None or ready.request != request:
                 try:
                     fresh_directory(partial, mode=0o700)
                     ready = _prepare_restored_project(
@@ -151,7 +143,7 @@ def restore(
                     shutil.rmtree(partial, ignore_errors=True)
                     raise
             try:
-                _move_into_place(partial, state)
+                _move_into_place(partial, state, Anchor.parse(ready.result.anchor))
             except LabelguardError as error:
                 raise type(error)(
                     f"{error}; then run the same command again, or remove {partial}"
@@ -163,20 +155,6 @@ def restore(
         raise ProjectError(
             f"cannot restore into {home}: {why}; then run this again{left}"
         ) from None
-
-
-def _is_outdated(ready: _Ready, partial: Path, state: Path) -> bool:
-    """Return whether the project did anything after a restore that crashed had looked at its
-    witness.
-
-    What that restore found complete need not be so any more.
-    """
-    keys = Project(state).keys
-    if keys.parent == state:  # copied: nobody else works with them
-        return False
-    own = Witness([partial / WITNESS]).entries()
-    # Nothing is there where they were to be copied to it: whoever works leaves a witness.
-    return Witness([keys / WITNESS]).entries() not in (ready.seen, own, [])
 
 
 def _prepare_restored_project(
@@ -191,7 +169,7 @@ def _prepare_restored_project(
     for name in (*backup.DIRECTORIES[:2], "quarantine"):
         (partial / name).mkdir(mode=0o700)
     with backup.open_archive(source) as file:
-        ring, origin, seen = _obtain_keys(partial, keys)
+        ring, origin = _obtain_keys(partial, keys)
         if not ring.verify("backup", file.manifest, file.mac):
             raise ProjectError(
                 f"{source} was altered after it was made, or the keys are another project's; use "
@@ -204,7 +182,7 @@ def _prepare_restored_project(
         raise LedgerError(f"the ledger in {source} does not hold: {broken}")
     head = Anchor.parse(manifest["anchor"])
     with ledger.snapshot() as connection:
-        _check_history(connection, head, [*([anchor] if anchor else []), *seen], nothing_since)
+        _check_history(connection, head, anchor, nothing_since)
     for record in ledger.releases.all():
         if record.map:  # one without new labels has no file, and a backup has files alone
             (partial / "released" / record.id).mkdir(mode=0o700, exist_ok=True)
@@ -214,8 +192,6 @@ def _prepare_restored_project(
     committed = ledger.releases.list_committed()
     if committed:
         attempts.record_restored(Project(partial), committed[-1].created_at)
-    number, digest = ledger.read_head()
-    Witness([partial / WITNESS]).replace(number, digest)
     result = Restored(
         project="",  # where it is put, in the end
         complete=nothing_since,
@@ -225,71 +201,46 @@ def _prepare_restored_project(
         backup=str(source),
         created_at=manifest["created_at"],
         backup_anchor=str(head),
-        anchor=str(Anchor(number, digest)),
+        anchor=str(Anchor(*ledger.read_head())),
         keys=origin,
     )
-    return _Ready(request, [(one.number, one.digest) for one in seen], result)
+    return _Ready(request, result)
 
 
-def _obtain_keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:
-    """Return the project's keys, where they are from, and what the witness beside them has seen."""
+def _obtain_keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str]:
+    """Return the project's keys, and where they are from."""
     own, handed_over = Project(partial).keys, keyring.find_key_variable()
     if handed_over or (own / KEY_FILE).exists():
         if keys:
             where = handed_over or f"{own} (LABELGUARD_KEYS)"
             raise KeyProblem(f"there are keys in {where} and in {keys}; choose one")
-        if own.parent != partial:
-            _refuse_keys_in_use(own)
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return KeyRing(own), f"in place at {own}", _read_witness(own)
+        return KeyRing(own), f"in place at {own}"
     if keys is None:
         raise KeyProblem(
             "no keys to restore with: name a copy of the keys directory with --keys, or "
             "set LABELGUARD_KEYS to it; they are never regenerated"
         )
-    return KeyRing(keys).copy_to(partial / "keys"), f"copied from {keys}", _read_witness(keys)
-
-
-def _read_witness(keys: Path) -> list[Anchor]:
-    return [Anchor(*entry) for entry in Witness([keys / WITNESS]).entries()]
-
-
-def _refuse_keys_in_use(keys: Path) -> None:
-    """Refuse keys in place whose project lives: their witness would know the restored one only."""
-    made = list_registered_places()
-    with contextlib.suppress(LabelguardError):
-        made.append(find().state)
-    for state in made:
-        try:
-            OpenProject.open(state)
-        except LabelguardError:
-            continue
-        raise ProjectError(
-            f"the project at {state} lives, and would be refused as an older copy if another "
-            f"worked with the keys in {keys}; to try a backup, unset LABELGUARD_KEYS and give "
-            "a copy of the keys: labelguard project restore BACKUP DIRECTORY --keys COPY; to "
-            "replace the project, move it away first"
-        )
+    return KeyRing(keys).copy_to(partial / "keys"), f"copied from {keys}"
 
 
 def _check_history(
-    connection: sa.Connection, head: Anchor, known: Sequence[Anchor], nothing_since: bool
+    connection: sa.Connection, head: Anchor, newest: Anchor | None, nothing_since: bool
 ) -> None:
     """Raise `LedgerError` if the backup's journal, which ends at `head`, has another history than
-    the entries that are known, `PolicyError` if they refute that nothing followed it.
+    the newest anchor that was kept, `PolicyError` if that refutes that nothing followed it.
     """
-    for anchor in (head, *known):
+    for anchor in (head, newest or head):
         there = journal.read_digest(connection, anchor.number)
         if anchor.number <= head.number and there != anchor.digest:
             raise LedgerError(
                 f"the backup has another history than {anchor}: journal entry {anchor.number} "
                 "differs; it is a backup of another project, or one of the two was rewritten"
             )
-    newest = max(anchor.number for anchor in (head, *known))
-    if nothing_since and newest > head.number:
+    if nothing_since and newest and newest.number > head.number:
         raise PolicyError(
-            f"something followed the backup: journal entry {newest} is known, and its last is "
-            f"{head.number}; leave --nothing-since out"
+            f"something followed the backup: journal entry {newest.number} is known, and its last "
+            f"is {head.number}; leave --nothing-since out"
         )
 
 
@@ -311,9 +262,8 @@ def _close_policy_and_give_up_releases(ledger: Ledger, whole: bool) -> tuple[lis
     return [active.name] if active else [], [release for release, _ in given_up]
 
 
-def _move_into_place(partial: Path, state: Path) -> None:
+def _move_into_place(partial: Path, state: Path, head: Anchor) -> None:
     """Put what is ready where it belongs, the project last; may be repeated."""
-    [head] = Witness([partial / WITNESS]).entries()
     own, copied = Project(state).keys, partial / "keys"
     if url := read_ledger_variable():
         copy_ledger_to_database(url, partial / backup.LEDGER, head)
@@ -322,18 +272,16 @@ def _move_into_place(partial: Path, state: Path) -> None:
         if (copied / KEY_FILE).exists():  # else a crash took part of what was installed
             KeyRing(copied).copy_to(own)
         shutil.rmtree(copied, ignore_errors=True)
-        copied = own
-    Witness([copied / WITNESS]).replace(*head)
     publish_directory(partial, state)
 
 
-def copy_ledger_to_database(url: str, path: Path, head: tuple[int, str]) -> None:
+def copy_ledger_to_database(url: str, path: Path, head: Anchor) -> None:
     """The restored ledger into the database where it is to live, unless a crashed restore did."""
     target, source = database.connect(url), database.connect(f"sqlite:///{path}")
     try:
         with database.begin_writing(target) as connection:
             if sa.inspect(connection).has_table(schema.meta.name):
-                if journal.read_head(connection) == head:
+                if Anchor(*journal.read_head(connection)) == head:
                     return
                 raise LedgerError(
                     f"{database.format_address(target.url)} holds a ledger already: name an empty "

@@ -183,7 +183,7 @@ def clip_agreement(card: Mapping[str, Any], between: AgreementEstimate | None) -
 def bound_unit_share(card: Mapping[str, Any], between: AgreementEstimate) -> float:
     """Return at most which share of the comparisons is within one unit.
 
-    Under several ids of one person, or within a group, several labels of an item are one unit's.
+    Of linked labelers several labels of an item are one unit's.
     """
     pairs = 0 if card["privacy"]["unit"] == "item" else card["counts"]["unit_pairs"]
     return min(1.0, pairs / between.comparisons)

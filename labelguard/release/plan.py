@@ -26,7 +26,7 @@ from labelguard.keys.prf import Split
 from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure
-from labelguard.ledger.records import Admission, LabelerTable, ReleaseRecord, UnitGroups
+from labelguard.ledger.records import Admission, LabelerTable, ReleaseRecord
 from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.planner import advice
 from labelguard.planner.outcomes import Interval
@@ -49,8 +49,8 @@ def admit_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     """
     sources.check_columns(ledger.people.sources(), source, staged.columns)
     identities, known = staged.identities, ledger.people.identities()
-    groups = UnitGroups(*ledger.people.members())
-    refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
+    links = ledger.people.links()
+    refuse_lookalikes(identities, ledger.people.known(), links)
     return Admission(source, staged.columns, identities.without(known))
 
 

@@ -18,7 +18,7 @@ from labelguard.budget.label_values import LabelValues, Skips, Ties
 from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs import groups, quarantine
+from labelguard.inputs import quarantine
 from labelguard.inputs.columns import LAYOUTS, Reading, find_custom_paired_roles
 from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
@@ -154,7 +154,7 @@ class Intake(ReadingOptions):
             opened.project.namespace,
             self.bad_rows == "quarantine",
             policy.ties_of(event) == "drop",
-            groups.find_groups_in_force(opened.ledger, policy.unit),
+            opened.ledger.people.links() if policy.unit == "labeler" else None,
             count,
             opened.ledger.people.tombstones(),
             self.max_input_bytes,

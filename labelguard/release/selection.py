@@ -127,12 +127,12 @@ _NUMBERS = tuple(field.name for field in fields(SelectedRows) if field.name not 
 class Selection:
     """The rows of one bucket, or all of them, in a release, and what they cost.
 
-    `units` (n, 2) are the labelers, or groups of them, with `capacity` (k, uses in all), `charged`
+    `units` (n, 2) are the labelers, linked ones as one, with `capacity` (k, uses in all), `charged`
     (new uses) and `short` (uses beyond the allowance, of labelers who were charged before), each
     of shape (n,). `drawn` of the `rows` are new. `over_bound` labels are left out, of which
     `over_allowance` for want of allowance alone. `other_labels` of `other_units` are of the other
     part: held out where this trains, and the reverse. `unit_pairs` are pairs of answers that one
-    unit gave to one item: under several ids, or by members of a group.
+    unit gave to one item, by linked labelers.
     """
 
     units: Blocks = field(repr=False)

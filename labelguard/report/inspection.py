@@ -31,9 +31,8 @@ from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import UnitGroups
+from labelguard.ledger.records import Links
 from labelguard.mechanisms import statistic
-from labelguard.notebook import CardRows, group_facts, render_card
 from labelguard.planner.advice import format_reading_options
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
@@ -151,37 +150,16 @@ class Inspection:
     next: tuple[str, ...]
 
     def __repr__(self) -> str:
-        counts = [f"{name}: {value}" for name, value in self._counts()]
-        return f"Inspection({self.format!r}, {'; '.join(counts)})"
-
-    def _counts(self) -> list[tuple[str, str]]:
-        """Return what there is of everything."""
-        compared = f"{self.labels:,} {self.answers} of {pluralize(self.pairs, 'pair')}"
         people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
-        counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
-        if self.left_out:
-            counts.append(("left out", describe_reason_counts(self.left_out).split(";")[0]))
-        return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
-
-    def _repr_html_(self) -> str:
-        people, facts = self.labelers, [("format", f"{self.format}: {self.about}")]
-        facts += [fact for fact in self._counts() if fact[0] != "problems" or not self.problems]
-        if people is not None:
-            each = f"{people.least:,} to {people.most:,} each, {people.median:,.0f} in the median"
-            facts.append(("labels", each))
-        facts += group_facts("notes", self.notes) + group_facts("problems", self.problems)
-        facts += group_facts(
-            "questions", [f"{q.name}: {pluralize(q.pairs, 'pair')}" for q in self.questions]
-        )
-        facts += group_facts("next", self.next)
-        roles = [(one.role, one.column, "" if one.read else "not read") for one in self.roles]
-        pairs = [(one.prompt, one.first, one.second) for one in self.examples]
-        tables = [
-            CardRows(("role", "column", ""), roles),
-            CardRows(("prompt", "first", "second"), pairs),
+        counts = [
+            f"holds: {self.labels:,} {self.answers} of {pluralize(self.pairs, 'pair')}",
+            f"labelers: {people}",
+            f"bad rows: {self.bad_rows:,}",
         ]
-        filled = [table for table in tables if table.rows]
-        return render_card("What the input is understood as", facts, tables=filled)
+        if self.left_out:
+            counts.append(f"left out: {describe_reason_counts(self.left_out).split(';')[0]}")
+        counts.append(f"problems: {len(self.problems):,}" if self.problems else "problems: none")
+        return f"Inspection({self.format!r}, {'; '.join(counts)})"
 
 
 @suggest_misspelled_keywords
@@ -343,16 +321,11 @@ def _build_inspection(
 def _warn_of_lookalikes(staged: Staged) -> Iterator[str]:
     """Yield why a release refuses two labelers of whom one may be the other, written otherwise.
 
-    Unless somebody said who they are, which is for the project to know.
+    Unless they are linked, which is for the project to know.
     """
     nobody = np.zeros((0, 2), np.uint64)
     try:
-        refuse_lookalikes(
-            staged.identities,
-            Identities(nobody, nobody),
-            UnitGroups(nobody, nobody),
-            (nobody, nobody),
-        )
+        refuse_lookalikes(staged.identities, Identities(nobody, nobody), Links(nobody, nobody))
     except InvalidLabels as error:
         yield f"a release refuses this: {error}"
 

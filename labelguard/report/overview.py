@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,10 +18,9 @@ from labelguard.budget import pricing
 from labelguard.budget.pricing import Total
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys.prf import Split
-from labelguard.ledger import charges, people, schema
+from labelguard.ledger import schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.people import Departure
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import policies
@@ -34,7 +32,6 @@ from labelguard.project.verification import (
     find_release_fault,
     verify_records,
 )
-from labelguard.storage import blocks
 from labelguard.storage.files import check_new_output_file
 
 # Weeks from the first release until use has a rate.
@@ -87,41 +84,6 @@ class Budget:
     lifetime: Lifetime
     # those of the policy in force
     allowances: list[Usage]
-
-
-@dataclass(frozen=True)
-class LabelerAllowance:
-    """One labeler's part of one allowance."""
-
-    # the policy's name
-    policy: str
-    # the kind of event: rr or statistic
-    event: str
-    # how many they may use
-    allowed: int
-    # how many they used
-    used: int
-    # how many are left; 0 once the policy is closed
-    left: int
-    # of the policy: active or closed
-    state: str
-
-
-@dataclass(frozen=True)
-class LabelerBudget:
-    """The spent budget of one labeler, or of their group."""
-
-    # 32 hexadecimal digits; of a labeler in a group, the group's
-    pseudonym: str
-    # whether they left, how and when; null if they did not
-    departure: Departure | None
-    # under every policy that charged them; none if they left before any did
-    allowances: list[LabelerAllowance]
-    # what all policies, at their full price, may have told of them; 0 if nothing was charged. Of
-    # whom all ids have left: no policy that was put into force later and never charged them
-    epsilon: float
-    # and with which δ
-    delta: float
 
 
 @dataclass(frozen=True)
@@ -266,53 +228,6 @@ def find_quartiles(
     }
 
 
-def read_labeler_budget(labeler_id: str, project: Where) -> LabelerBudget:
-    """Return one labeler's allowances under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32
-    digits).
-
-    Of a labeler in a group, the group's. Raises `LedgerError` for somebody who was neither ever
-    charged nor left.
-    """
-    from labelguard.ledger.records import UnitGroups
-    from labelguard.project import linking
-
-    opened = OpenProject.open(project)
-    ledger = opened.ledger
-    candidates = linking.parse_labeler_ids([labeler_id], opened)[0]
-    if re.fullmatch("[0-9a-f]{32}", labeler_id):
-        pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
-        candidates = np.concatenate([candidates, pseudonym])
-    units = UnitGroups(*ledger.people.members()).unit_of(candidates)
-    pseudonyms = {one.hex() for one in blocks.to_list(candidates)}
-    with ledger.snapshot() as connection:
-        rows = [
-            row for unit in blocks.to_list(units) for row in charges.read_uses(connection, unit)
-        ]
-        gone = next(
-            (one for one in people.read_departures(connection) if one.pseudonym in pseudonyms), None
-        )
-    if not rows and gone is None:
-        raise LedgerError(
-            f"no labeler {labeler_id!r} in this project has been charged, and none has left"
-        )
-    charged = blocks.unique(blocks.from_bytes(b"".join(row.labeler for row in rows)))[0]
-    spent = pricing.sum_budgets(ledger.people.policies_affecting(charged) if rows else ())
-    return LabelerBudget(
-        rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
-        gone,
-        [
-            LabelerAllowance(
-                *(row.name, row.event, row.capacity, row.used),
-                row.capacity - row.used if row.state == "active" else 0,
-                row.state,
-            )
-            for row in rows
-        ],
-        spent.epsilon,
-        spent.delta,
-    )
-
-
 def read_journal(project: Where) -> list[JournalEntry]:
     """Return the journal's entries, oldest first."""
     return [
@@ -401,7 +316,7 @@ def _find_release_or_all(ledger: Ledger, release_id: str | None) -> list[Release
 
 _EXPORTED = (
     *("policies", "allowances", "prices", "releases", "counters", "charges", "sources"),
-    *("identities", "distinct_people", "members", "tombstones", "segments", "journal"),
+    *("identities", "links", "tombstones", "segments", "journal"),
 )
 # Keyed digests that mean nothing outside the project.
 _SECRET = ("map", "idempotency_key", "mac")

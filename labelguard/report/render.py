@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -116,7 +115,6 @@ def _load_template(
         "paragraph": _escape_paragraph,
         "pictures": _draw_picture_urls,
         "small": format_small_number,
-        "decimal": lambda value: format(Decimal(f"{value:.3g}"), "f"),
         "verbatim": lambda line: Markup(escape_controls(line)),
         "format_as": format,
     }

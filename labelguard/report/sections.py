@@ -14,7 +14,7 @@ from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import CEILINGS, Ceiling, PolicyRecord
-from labelguard.ledger.records import ReleaseRecord, UnitGroups
+from labelguard.ledger.records import Links, ReleaseRecord
 from labelguard.project.project import Project
 from labelguard.project.verification import Verification
 from labelguard.release import card as cards
@@ -59,13 +59,13 @@ def _count_exhausted(facts: ReportFacts) -> dict[str, int]:
     """
     ledger = facts.opened.ledger
     gone = {one.pseudonym for one in ledger.people.departures()}
-    members: dict[str, set[str]] = {}
-    labelers, units = ledger.people.members()
-    for labeler, unit in zip(labelers, units, strict=True):
-        members.setdefault(blocks.to_hex(unit), set()).add(blocks.to_hex(labeler))
+    linked: dict[str, set[str]] = {}
+    links = ledger.people.links()
+    for labeler, unit in zip(links.labelers, links.units, strict=True):
+        linked.setdefault(blocks.to_hex(unit), set()).add(blocks.to_hex(labeler))
     return {
         use.event: sum(
-            not members.get(unit, {unit}) <= gone
+            not linked.get(unit, {unit}) <= gone
             for unit, _, _ in ledger.releases.heavy_users(use.event, 100, use.exhausted_labelers)
         )
         for use in facts.budget.allowances
@@ -214,11 +214,10 @@ def describe_departures_and_links(facts: ReportFacts) -> Section | None:
     ledger = facts.opened.ledger
     with ledger.snapshot() as connection:
         gone = leaving.read_departures(connection)
-    labelers, units = ledger.people.members()
-    distinct = len(ledger.people.distinct()[0])
-    if not (gone or len(labelers) or distinct):
+    links = ledger.people.links()
+    if not (gone or links):
         return None
-    others = _find_other_active_ids(UnitGroups(labelers, units), {one.pseudonym for one in gone})
+    others = _find_other_active_ids(links, {one.pseudonym for one in gone})
     kinds = [one.kind for one in gone]
     return fill_words(
         "people",
@@ -228,22 +227,17 @@ def describe_departures_and_links(facts: ReportFacts) -> Section | None:
         ),
         retired=kinds.count("retired"),
         erased=kinds.count("erased"),
-        members=len(labelers),
+        linked=len(links),
         partly=len(others),
-        distinct=distinct,
     )
 
 
-def _find_other_active_ids(groups: UnitGroups, gone: Set[str]) -> dict[str, list[str]]:
-    """Return of who left, by pseudonym, those of the same person that did not.
-
-    Members of a group are other people.
-    """
-    people: dict[bytes, list[str]] = {}
-    for name, unit in zip(groups.labelers, blocks.to_list(groups.units), strict=True):
-        people.setdefault(unit, []).append(blocks.to_hex(name))
-    linked = [ids for unit, ids in people.items() if unit.hex() in ids]
-    active = [(ids, [one for one in ids if one not in gone]) for ids in linked]
+def _find_other_active_ids(links: Links, gone: Set[str]) -> dict[str, list[str]]:
+    """Return of who left, by pseudonym, the linked ids that did not."""
+    units: dict[bytes, list[str]] = {}
+    for name, unit in zip(links.labelers, blocks.to_list(links.units), strict=True):
+        units.setdefault(unit, []).append(blocks.to_hex(name))
+    active = [(ids, [one for one in ids if one not in gone]) for ids in units.values()]
     return {one: rest for ids, rest in active if rest for one in ids if one in gone}
 
 

@@ -282,11 +282,8 @@ def check_own_directory(path: Path, kind: type[LabelguardError]) -> None:
     _check_owner_and_mode(path, status, 0o077, "700", kind)
 
 
-def read_own_file(
-    path: Path, kind: type[LabelguardError], *, secret: bool = True, most: int = -1
-) -> bytes:
-    """Return the content of a regular file of the user's own, behind no link, or its first `most`
-    bytes.
+def read_own_file(path: Path, kind: type[LabelguardError], *, secret: bool = True) -> bytes:
+    """Return the content of a regular file of the user's own, behind no link.
 
     Nobody else may write it or, if it is `secret`, read it. Raises `kind`, or `FileNotFoundError`.
     """
@@ -303,7 +300,7 @@ def read_own_file(
         if not stat.S_ISREG(status.st_mode):
             raise kind(f"{path} is not a file")
         _check_owner_and_mode(path, status, 0o077 if secret else 0o022, "600", kind)
-        return file.read(most)
+        return file.read()
 
 
 def read_mounted(path: Path, kind: type[LabelguardError]) -> bytes:

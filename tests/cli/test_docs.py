@@ -181,10 +181,6 @@ def _policy():
     run("labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=50,block=1")
 
 
-def _groups():
-    Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
-
-
 def _tool(here, patch):
     """A connector `label-studio` to a tool with answers, and what its hook was told of one more."""
     project, desk = connected(find(here), here, patch, name="label-studio")
@@ -234,11 +230,8 @@ def _dead_letters():
 PREPARED = {
     ("align",): _recipe,
     ("hook", "dead-letters", "discard"): _dead_letters,
-    ("budget", "across"): lambda: run("labelguard init other"),
     ("policy", "activate"): _policy,
-    ("policy", "drop"): _policy,
     ("policy", "show"): _policy,
-    ("policy", "groups"): _groups,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crash_release,
     ("train", "dpo"): _base,

@@ -45,7 +45,7 @@ def refusal(project, more, *, head="format = 1\n"):
         (TABLE + 'on = {token = "x"}', ": connectors.clinic.on.token: this does not belong into"),
         ("connectors = 3", ": connectors: "),
         ("a = 2026-01-01", ": only texts, finite numbers"),
-        ("[ingest]\n[ingest]", ", line 3: this is not TOML, or a name occurs twice"),
+        ("[ingest]\n[ingest]", ": Cannot declare ('ingest',) twice (at line 3"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named_with_its_table(text, said, project):

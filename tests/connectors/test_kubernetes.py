@@ -97,7 +97,7 @@ def test_variables_are_known_and_no_secret_is_written_down(name):
     [url] = [one for one in container["env"] if one["name"] == "LABELGUARD_LEDGER_URL"]
     assert url["valueFrom"] == {"secretKeyRef": {"name": "labelguard-ledger", "key": "url"}}
     assert {one["name"] for one in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
-    assert {"/project", "/keys", "/tmp"} <= set(mounts)
+    assert {"/project", "/tmp"} <= set(mounts)
 
 
 def test_claims_are_declared_and_may_be_mounted_by_many():

@@ -14,10 +14,11 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import staged
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.groups import read_groups
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn
+from labelguard.ledger.records import Links
+from labelguard.storage import blocks
 from labelguard.storage import buckets as segments
 
 ROWS = 150
@@ -69,10 +70,12 @@ def staged_rows(table, directory, unit="labeler"):
     names = table.column_names
     columns = {"question": "question"} if "question" in names else {}
     scores = (FeatureColumn("score"),) if "score_a" in names else ()
-    reading = Reading(columns, unit, scores, public_columns=("score",))
-    members = pa.table({"labeler_id": ["0", "2"], "group_id": ["g", "g"]})
-    groups = read_groups(members, ring, "")[0] if unit == "group" else None
-    staged = stage(table, directory, ring, StagingOptions(reading, "", groups=groups))
+    of_policy = "item" if unit == "item" else "labeler"
+    reading = Reading(columns, of_policy, scores, public_columns=("score",))
+    labelers = ring.hash_labelers("", ["0", "2"])
+    labelers = labelers[blocks.sort_order(labelers)]
+    links = Links(labelers, labelers[[0, 0]]) if unit == "linked" else None
+    staged = stage(table, directory, ring, StagingOptions(reading, "", links=links))
     buckets = [segments.read_bucket(staged.rows_directory, n) for n in range(segments.BUCKETS)]
     return [row for one in buckets if one is not None for row in one.drop("row").to_pylist()]
 
@@ -93,7 +96,7 @@ def shuffles(table):
         pytest.param(columns, unit, marks=[] if columns in both else pytest.mark.slow)
         for unit, both in (
             ("labeler", (*COLUMNS, "lists")),
-            ("group", ("nothing", "everything", "lists")),
+            ("linked", ("nothing", "everything", "lists")),
             ("item", ("nothing", "everything", "lists")),
         )
         for columns in (*COLUMNS, "lists")

@@ -77,12 +77,9 @@ def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
         ("pull: [a]\ninput: b", "pull and input exclude each other"),
         ("notify: {url: x, secret_env: 'A B'}", "notify.secret_env: "),
         ("just words", "must hold lines"),
-        ("name: a\nname: b", "line 2: this name occurs twice"),
-        ("a: &x 1\nb: *x", "line 2: references"),
-        ("a: !!python/object/apply:os.system ['true']", "this is not YAML"),
+        ("name: a\nname: b", "this name occurs twice (at line 2)"),
+        ("a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
         ("input: !!set {a, b}", "only texts"),
-        ("a: " + "[" * 9_000, "nested too deep"),
-        ("a: " + "x" * (65 << 10), "64 KiB"),
     ],
 )
 def test_what_cannot_be_a_job_is_refused_in_one_line(text, said, tmp_path):

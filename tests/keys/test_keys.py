@@ -78,7 +78,7 @@ def test_keys_may_live_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_KEYS", str(vault))
     project = lg.init(tmp_path / "project")
     lg.privatize(TABLE, **PRICE, project=project)
-    assert sorted(path.name for path in vault.iterdir()) == ["ledger.head", "project.key"]
+    assert sorted(path.name for path in vault.iterdir()) == ["project.key"]
     assert not (project.state / "keys").exists()
     monkeypatch.delenv("LABELGUARD_KEYS")
     with pytest.raises(KeyProblem, match="set LABELGUARD_KEYS"):

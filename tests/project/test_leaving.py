@@ -1,6 +1,8 @@
 """Who leaves is refused from then on, and everybody else is as before."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -35,9 +37,10 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.project import erasure, policies
+from labelguard.project import erasure, linking
 from labelguard.release.privatize import plan
 from labelguard.report import overview
+from labelguard.report.labeler import read_labeler
 
 # ---------------------------------------------------------------- later releases
 
@@ -174,26 +177,26 @@ def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project):
 
 def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project):
     lg.privatize(labels_table(), project=project, **PRICE)
-    assert overview.read_labeler_budget(WHO, project).departure is None
+    assert read_labeler(WHO, project).departure is None
     erasure.remove_labeler(WHO, "erased", project)
     erasure.remove_labeler("worker of the past", "retired", project, never_seen=True)
     erasure.remove_labeler("worker 1", "retired", project)
     erasure.remove_labeler("worker 1", "erased", project)
-    gone = overview.read_labeler_budget("worker 1", project).departure
+    gone = read_labeler("worker 1", project).departure
     assert gone and gone.retired_at and gone.retired_at <= gone.at
-    assert gone.retired_at in invoke(project, "labeler", "list").stdout
+    assert gone.retired_at in invoke(project, "labeler", "show").stdout
     for name in (WHO, pseudonym(project)):
-        found = overview.read_labeler_budget(name, project)
+        found = read_labeler(name, project)
         assert found.departure in erasure.list_departures(project) and found.allowances[0].used == 1
-        *_, row, _, spent = invoke(project, "budget", "labeler", name).stdout.splitlines()
-        assert spent == "spent: ε = 3, δ = 1e-5 (all policies, at their full price)"
-        assert row.endswith("–")
-    found = overview.read_labeler_budget("worker of the past", project)
+        shown = invoke(project, "labeler", "show", name).stdout
+        assert re.search(r"^spent  +ε = 3, δ = 1e-5 \(all policies", shown, re.MULTILINE)
+        assert re.search(r"^\S+ +rr .*–$", shown, re.MULTILINE)
+    found = read_labeler("worker of the past", project)
     assert found.pseudonym == pseudonym(project, "worker of the past") and not found.allowances
-    shown = invoke(project, "budget", "labeler", "worker of the past").stdout
-    assert "retired on" in shown and "Nothing has been charged" in shown
-    with pytest.raises(LedgerError, match="none has left"):
-        overview.read_labeler_budget("nobody", project)
+    shown = invoke(project, "labeler", "show", "worker of the past").stdout
+    assert "retired on" in shown and re.search("^spent  +nothing$", shown, re.MULTILINE)
+    with pytest.raises(LedgerError, match="was ever seen"):
+        read_labeler("nobody", project)
 
 
 def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(project):
@@ -231,23 +234,20 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
     assert_sound(project)
 
 
-def test_a_member_leaves_and_the_group_keeps_what_it_spent(project):
-    groups = project.state.parent / "groups.csv"
-    groups.write_text(f"labeler_id,group_id\n{WHO},ward\nworker 1,ward\n")
-    policies.add_groups(groups, project)
-    first = lg.privatize(labels_table(), project=project, unit="group", **PRICE)
-    spent = overview.read_labeler_budget("worker 1", project.state)
-    with pytest.raises(LedgerError, match="group's pseudonym"):
-        erasure.remove_labeler(spent.pseudonym, "erased", project)
+def test_one_leaves_and_whoever_is_linked_keeps_what_they_spent(project):
+    linking.link_two_ids(WHO, "worker 1", project)
+    first = lg.privatize(labels_table(), project=project, **PRICE)
+    spent = read_labeler("worker 1", project.state)
     found = erasure.remove_labeler(WHO, "erased", project)
-    assert found.group and found.randomized_blocks == 1
+    assert found.shared and found.randomized_blocks == 1
+    assert found.linked == [pseudonym(project, "worker 1")]
     assert found.rows_remembered > 0 and remembered(project) == 0
-    assert any("group" in line for line in found.remains)
-    assert overview.read_labeler_budget("worker 1", project.state) == spent
-    price = PRICE | {"exhausted": "drop"}
-    second = lg.privatize(labels_table(), project=project, unit="group", **price)
+    assert any("linked ids" in line for line in found.remains)
+    left = replace(spent, linked=[])
+    assert read_labeler("worker 1", project.state) == left
+    second = lg.privatize(labels_table(), project=project, **PRICE | {"exhausted": "drop"})
     assert second.card["counts"]["charged"] == 0
-    assert overview.read_labeler_budget("worker 1", project.state) == spent
+    assert read_labeler("worker 1", project.state) == left
     assert all(row in values(first) for row in values(second))
     assert 0 < len(values(second)) < len(values(first))
     assert_sound(project)
@@ -288,7 +288,7 @@ def test_the_command_shows_what_will_happen_and_asks(project):
     assert told["before"] == "erased" and told["rows_set_aside"] == 0
     again = invoke(project, "labeler", "retire", WHO, "--yes")
     assert "erased, as before" in again.stdout
-    listed = invoke(project, "labeler", "list")
+    listed = invoke(project, "labeler", "show")
     assert pseudonym(project) in listed.stdout and "erased" in listed.stdout
     for result in (refused, done, again, listed):  # nobody else is shown
         for other in ("worker 1", pseudonym(project, "worker 1")):

@@ -12,10 +12,9 @@ WHO = f"worker {ASKED.labeler[3]}"
 """Whose row is set aside in `worlds`."""
 QUARANTINE = ("--bad-rows", "quarantine")
 LEAVING = (
-    *("labeler letter 'worker 5'", "labeler retire 'worker 5' --yes"),
-    *(f"labeler letter '{WHO}' --json", f"labeler erase '{WHO}' --yes"),
-    f"labeler letter '{WHO}' -o letter.md",
-    *(f"labeler erase '{WHO}' --yes --json", "labeler list --json"),
+    *("labeler show 'worker 5'", "labeler retire 'worker 5' --yes"),
+    *(f"labeler show '{WHO}' --json", f"labeler erase '{WHO}' --yes"),
+    *(f"labeler erase '{WHO}' --yes --json", f"labeler show '{WHO}'", "labeler show --json"),
 )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,11 +20,12 @@ import labelguard as lg
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.keys.identities import Identities, are_plainly_normal, normalize_id
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import UnitGroups
-from labelguard.project import erasure, linking, policies
+from labelguard.ledger.records import Links
+from labelguard.project import erasure, linking
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.release.privatize import plan
 from labelguard.report import overview
+from labelguard.report.labeler import read_labeler
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 OTHERS = preferences.pairs(
@@ -42,8 +42,12 @@ def rename_workers(table, names):
     return table.set_column(table.schema.get_field_index("labeler_id"), "labeler_id", who)
 
 
+def list_sources(project):
+    return linking.list_people(project).sources
+
+
 def count(project, labeler):
-    return sum(one.used for one in overview.read_labeler_budget(labeler, project.state).allowances)
+    return sum(one.used for one in read_labeler(labeler, project.state).allowances)
 
 
 # ---------------------------------------------------------------- spellings
@@ -78,15 +82,14 @@ def test_what_is_plain_is_in_normal_form(names):
         assert not is_plain or normalize_id(name) == name
 
 
-def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
-    members = pa.table({"labeler_id": ["José", "Jose\u0301"], "group_id": ["j", "j"]})
-    csv.write_csv(members, tmp_path / "groups.csv")
-    policies.add_groups(tmp_path / "groups.csv", project)
+def test_two_spellings_in_one_file_share_a_budget_once_they_are_linked(project):
     table = rename_workers(TABLE, {"worker 0": "José", "worker 1": "Jose\u0301"})
-    lg.privatize(table, **PRICE, unit="group", project=project)
+    with pytest.raises(InvalidLabels, match="labelguard people link ID ID"):
+        lg.privatize(table, **PRICE, project=project)
+    linking.link_two_ids("José", "Jose\u0301", project)
+    made = lg.privatize(table, **PRICE, project=project)
+    assert made.card["counts"]["charged"] == 6  # seven ids
     assert count(project, "José") == count(project, "Jose\u0301") == 1
-    with pytest.raises(PolicyError, match="one person, or in one group"):
-        linking.declare_distinct("José", "Jose\u0301", project)
 
 
 def test_a_pseudonym_in_the_message_serves_as_an_id(project):
@@ -95,23 +98,21 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project):
     with pytest.raises(InvalidLabels) as caught:
         lg.privatize(table, mechanism="rr", project=project)
     [pseudonym] = [w for w in str(caught.value).replace(",", " ").split() if len(w) == 32]
-    linking.declare_distinct("Worker 0", pseudonym, project)
-    assert not linking.declare_distinct(pseudonym, "Worker 0", project).new  # nothing is said twice
-    with pytest.raises(PolicyError, match="said to be two people"):
-        linking.link_two_ids("Worker 0", "worker 0", project)
+    linking.link_two_ids("Worker 0", pseudonym, project)
+    assert linking.link_two_ids(pseudonym, "Worker 0", project).linked == 0  # nothing is said twice
     lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
-    assert count(project, "Worker 0") == 1
+    assert count(project, "Worker 0") == count(project, "worker 0") == 2
 
 
-# ---------------------------------------------------------------- one person
+# ---------------------------------------------------------------- one budget
 
 
 def test_linked_ids_have_one_budget_whoever_comes_first(project):
     lg.privatize(TABLE, **PRICE | {"uses": 1}, project=project)
     linking.add_source("tool", "known", project)
     done = linking.link_two_ids("tool:7", "worker 0", project)
-    assert [who.known for who in done.people] == [False, True]
-    assert [who.source for who in done.people] == ["tool", "files"]
+    assert [who.known for who in done.ids] == [False, True]
+    assert [who.source for who in done.ids] == ["tool", "files"]
     mine = OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0"))
     mine = rename_workers(mine, {"worker 0": "7"})
     with pytest.raises(BudgetExceeded):
@@ -151,7 +152,7 @@ def test_a_table_links_whole_chains(project, tmp_path):
     assert asdict(linking.link_table(path, project)) == {"linked": 6, "pairs": 4}
     path.write_text("one,two\n8,9\n")
     assert asdict(linking.link_table(str(path), project)) == {"linked": 2, "pairs": 1}
-    units = Counter(pair.unit for pair in linking.list_linked_and_distinct(project).linked)
+    units = Counter(pair.unit for pair in linking.list_people(project).linked)
     assert sorted(units.values()) == [2, 3, 3]
     path.write_text("one,three\n8,9\n")
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
@@ -159,7 +160,7 @@ def test_a_table_links_whole_chains(project, tmp_path):
     path.write_text("labeler_id,same_as\nworker 0,worker 1\nx,y\n")
     with pytest.raises(PolicyError, match="nothing was written"):
         linking.link_table(path, project)
-    assert sum(units.values()) == len(linking.list_linked_and_distinct(project).linked)
+    assert sum(units.values()) == len(linking.list_people(project).linked)
 
 
 def test_linked_people_are_one_unit_of_a_statistic(project):
@@ -169,19 +170,32 @@ def test_linked_people_are_one_unit_of_a_statistic(project):
 
 
 @pytest.mark.parametrize("pair", [("", "a"), ("a", " "), ("a", "a"), ("files:a", "a")])
-def test_a_person_needs_two_ids(pair, project):
-    for act in (linking.link_two_ids, linking.declare_distinct):
-        with pytest.raises(InvalidLabels):
-            act(*pair, project)
+def test_a_link_needs_two_ids(pair, project):
+    with pytest.raises(InvalidLabels):
+        linking.link_two_ids(*pair, project)
+
+
+def test_units_of_which_one_was_charged_come_together(project):
+    for pair in (("a", "b"), ("c", "d"), ("worker 0", "e")):
+        linking.link_two_ids(*pair, project)
+    assert linking.link_two_ids("b", "c", project).linked == 0
+    lg.privatize(TABLE, **PRICE, project=project)
+    linking.link_two_ids("e", "d", project)
+    [unit] = {pair.unit for pair in linking.list_people(project).linked}
+    assert {count(project, name) for name in ("a", "b", "c", "d", "e", "worker 0")} == {1}
+    assert len(linking.list_people(project).linked) == 6 and len(unit) == 32
+    with pytest.raises(PolicyError, match="before the first charge of either"):
+        linking.link_two_ids("a", "worker 1", project)
+    assert overview.verify(project.state).ok
 
 
 # ---------------------------------------------------------------- sources
 
 
 def test_a_source_is_added_before_it_is_read(project):
-    assert linking.list_sources(project) == []
+    assert list_sources(project) == []
     lg.privatize(TABLE, **PRICE, project=project)
-    [first] = linking.list_sources(project)
+    [first] = list_sources(project)
     assert (first.name, first.people) == ("files", "first")
     assert first.columns["labeler_id"] == "labeler_id"
     for act in (lg.privatize, plan):
@@ -201,7 +215,7 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project):
     lg.privatize(TABLE.slice(0, 40), **PRICE, project=project)
     timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
     lg.privatize(timed, mechanism="rr", columns={"submitted_at": "when"}, project=project)
-    assert linking.list_sources(project)[0].columns["submitted_at"] == "when"
+    assert list_sources(project)[0].columns["submitted_at"] == "when"
     told = [entry.body.get("columns", {}) for entry in overview.read_journal(project.state)]
     assert ["submitted_at" in columns for columns in told if columns] == [False, True]
     lg.privatize(TABLE, mechanism="rr", project=project)  # it may be left out again
@@ -250,20 +264,20 @@ def test_what_was_never_read_binds_nobody(project, monkeypatch):
         patch.setattr(Ledger, "mark_reading", lambda *_: (_ for _ in ()).throw(RuntimeError))
         with pytest.raises(RuntimeError):
             lg.privatize(table, **PRICE, project=project)
-    assert linking.list_sources(project) == []
+    assert list_sources(project) == []
     lg.privatize(table, **PRICE, columns={"labeler_id": "who"}, project=project)
-    assert linking.list_sources(project)[0].columns["labeler_id"] == "who"
+    assert list_sources(project)[0].columns["labeler_id"] == "who"
 
 
 # ---------------------------------------------------------------- it lasts
 
 
 def prepare_people(project):
-    """A project with sources, a link, and two who look alike."""
+    """A project with sources and links, of two who look alike too."""
     lg.privatize(rename_workers(TABLE, {"worker 0": "José"}), **PRICE, project=project)
     linking.add_source("tool", "known", project)
     linking.link_two_ids("tool:7", "worker 1", project)
-    linking.declare_distinct("worker 2", "Worker 2", project)
+    linking.link_two_ids("worker 2", "Worker 2", project)
 
 
 def test_it_holds_on_each_database(project_on_each):
@@ -275,7 +289,7 @@ def test_it_holds_on_each_database(project_on_each):
     assert count(project, "tool:7") == count(project, "worker 1")
     table = rename_workers(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"})
     done = lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
-    assert done.card["counts"]["charged"] == 7
+    assert done.card["counts"]["charged"] == 7 and count(project, "Worker 2") == 2
 
 
 @pytest.mark.quick(
@@ -290,8 +304,7 @@ def test_it_holds_on_each_database(project_on_each):
         ("UPDATE identities SET labelers = 99", "identities"),
         ("UPDATE sources SET columns = replace(columns, 'labeler_id', 'x')", "sources"),
         ("DELETE FROM sources WHERE name = 'tool'", "sources"),
-        ("DELETE FROM distinct_people", "distinct"),
-        ("DELETE FROM members WHERE unit != labeler", "members"),
+        ("DELETE FROM links WHERE unit != labeler", "links"),
     ],
 )
 def test_an_edit_is_noticed(statement, what, project):
@@ -325,9 +338,7 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project):
 def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project):
     linking.add_source("tool", "known", project)
     linking.link_two_ids("tool:7", "worker 0", project)
-    one, other = (
-        person.pseudonym for person in linking.link_two_ids("tool:7", "ada", project).people
-    )
+    one, other = (one.pseudonym for one in linking.link_two_ids("tool:7", "ada", project).ids)
     shown = erasure.preview_removal("tool:7", "retired", project)
     assert other in shown.linked and len(shown.linked) == 2 and one not in shown.linked
     shown = erasure.preview_removal("ada", "retired", project)
@@ -362,15 +373,15 @@ def test_the_commands_ask_and_answer(project, tmp_path):
     own = {"project": project}
     run("source", "add", "tool", input="n\n", **own)  # not all of them are new
     run("people", "link", "tool:worker 0", "worker 0", **own)
-    run("policy", "distinct", "worker 1", "Worker 1", **own)
     run(*PRIVATIZE, tmp_path / "tool.parquet", "--source", "tool", "--exhausted", "drop", **own)
-    shown = json.loads(run("source", "list", "--json", **own).stdout)
-    assert [one["people"] for one in shown] == ["first", "known"]
+    shown = json.loads(run("people", "list", "--json", **own).stdout)
+    assert [one["people"] for one in shown["sources"]] == ["first", "known"]
+    assert len(shown["linked"]) == 2
     assert "takes from" in run("people", "list", **own).output and count(project, "worker 0") == 2
     run("people", "link", "a", "b", "c", code=2)
 
 
-# Two ids of one form are refused, unless they are one person, or were said to be two.
+# Two ids of one form are refused, unless they are linked.
 
 
 def keys(*numbers):
@@ -384,7 +395,7 @@ def people(**forms):
 
 
 NOBODY = people()
-NO_GROUPS, NOBODY_DISTINCT = UnitGroups(keys(), keys()), (keys(), keys())
+NO_LINKS = Links(keys(), keys())
 
 
 def test_two_of_one_form_are_refused_where_one_of_them_is_in_the_input():
@@ -394,22 +405,14 @@ def test_two_of_one_form_are_refused_where_one_of_them_is_in_the_input():
         (people(two=9), people(one=9, three=8)),
     ):
         with pytest.raises(InvalidLabels, match="differ only in how they are written"):
-            refuse_lookalikes(found, known, NO_GROUPS, NOBODY_DISTINCT)
-    refuse_lookalikes(people(one=9), people(one=9, two=8), NO_GROUPS, NOBODY_DISTINCT)
-    refuse_lookalikes(people(three=8), people(one=9, two=9), NO_GROUPS, NOBODY_DISTINCT)
+            refuse_lookalikes(found, known, NO_LINKS)
+    refuse_lookalikes(people(one=9), people(one=9, two=8), NO_LINKS)
+    refuse_lookalikes(people(three=8), people(one=9, two=9), NO_LINKS)
 
 
-def test_who_was_said_to_be_two_people_is_two_and_of_a_third_nothing_was_said():
-    for distinct in ((keys(1), keys(2)), (keys(2), keys(1))):
-        refuse_lookalikes(people(one=9, two=9), NOBODY, NO_GROUPS, distinct)
-        refuse_lookalikes(people(one=9), people(two=9), NO_GROUPS, distinct)
-        with pytest.raises(InvalidLabels, match="'three'"):
-            refuse_lookalikes(people(three=9), people(one=9, two=9), NO_GROUPS, distinct)
-
-
-def test_who_shares_a_unit_is_one_person():
-    groups = UnitGroups(keys(1, 2), keys(7, 7))
-    refuse_lookalikes(people(one=9, two=9), NOBODY, groups, NOBODY_DISTINCT)
-    refuse_lookalikes(people(two=9), people(one=9), groups, NOBODY_DISTINCT)
+def test_who_shares_a_budget_is_not_refused():
+    links = Links(keys(1, 2), keys(1, 1))
+    refuse_lookalikes(people(one=9, two=9), NOBODY, links)
+    refuse_lookalikes(people(two=9), people(one=9), links)
     with pytest.raises(InvalidLabels, match="'three'"):
-        refuse_lookalikes(people(three=9), people(one=9), groups, NOBODY_DISTINCT)
+        refuse_lookalikes(people(three=9), people(one=9), links)

@@ -6,8 +6,6 @@ import sqlite3
 from dataclasses import asdict, replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv as csv
 import pytest
 from support import upper_bounds, world
 from support.commands import run
@@ -20,12 +18,12 @@ from labelguard.budget import pricing
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import LedgerError, PolicyError
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.journal import Anchor, Witness
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
 from labelguard.project.opening import abandon
 from labelguard.report import overview
+from labelguard.report.labeler import read_labeler
 from labelguard.simulation import simulate
 
 BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
@@ -184,8 +182,13 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
         policies.new("one", epsilon=1, delta=1e-5, allow=["rr:uses=1,block=1"], project=project)
     policies.activate("one", project)
     assert policies.show(None, project) == replace(shown, state="active", activation=None)
+    policies.new("two", epsilon=1, delta=1e-6, allow=["rr:uses=1"], project=project)
+    both = json.loads(run("policy", "show", "--json", project=project).stdout)
+    assert both["policy"]["name"] == "one" and [one["name"] for one in both["others"]] == ["two"]
+    text = run("policy", "show", project=project).stdout
+    assert "policy        one (active)" in text and "two in force" in text
     assert policies.activate("one", project).closes is None  # nothing happens twice
-    assert len(overview.read_journal(project.state)) == 3
+    assert len(overview.read_journal(project.state)) == 4
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
@@ -276,12 +279,11 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
     make_policy(project, "first", "rr:uses=5,block=1")
     for _ in range(2):
         policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:uses=5,block=1"], project=project)
-        policies.drop("typo", project)
+        assert policies.close("typo", project).epsilon == 0
         assert overview.verify(project.state).ok
         assert [one.name for one in policies.listing(project)] == ["first"]
-    for name in ("typo", "first"):
-        with pytest.raises(PolicyError, match="is no draft"):
-            policies.drop(name, project)
+    with pytest.raises(PolicyError, match="there is no policy 'typo'"):
+        policies.close("typo", project)
     make_policy(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
     assert overview.verify(project.state).ok
     assert [one.kind for one in overview.read_journal(project.state)].count("dropped") == 2
@@ -290,14 +292,16 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
 def test_a_policy_can_end_without_another(table, project):
     make_policy(project, "p", "rr:uses=40,block=1")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
-    assert policies.close(project).epsilon == 3
+    assert policies.close(project=project).epsilon == 3
     assert overview.read_budget(project.state).lifetime.epsilon == 3
-    [own] = overview.read_labeler_budget(str(table["labeler_id"][0]), project.state).allowances
+    [own] = read_labeler(str(table["labeler_id"][0]), project.state).allowances
     assert 0 < own.used < own.allowed and own.left == 0
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="no policy is in force"):
-        policies.close(project)
+        policies.close(project=project)
+    with pytest.raises(PolicyError, match="'p' is closed already"):
+        policies.close("p", project)
     assert overview.verify(project.state).ok
 
 
@@ -347,26 +351,6 @@ def _crash(*_, **__):
     raise RuntimeError
 
 
-# ---------------------------------------------------------------- groups, check
-
-
-def test_nobody_leaves_a_group_and_nobody_joins_one_once_charged(table, project):
-    ids = table["labeler_id"].unique().to_pylist()
-    mapping = pa.table({"labeler_id": ids[:6], "group_id": ["a", "a", "a", "b", "b", "c"]})
-    path = project.state.parent / "groups.csv"
-    csv.write_csv(mapping, path)
-    assert policies.add_groups(path, project) == policies.Grouped(6, 6, 3)
-    assert policies.add_groups(path, project).added == 0
-    make_policy(project, "p", "rr:uses=12,block=1", "statistic:releases=2", unit="group")
-    lg.privatize(table, mechanism="rr", project=project)
-    csv.write_csv(pa.table({"labeler_id": [ids[0]], "group_id": ["b"]}), path)
-    with pytest.raises(PolicyError, match="1 labeler would leave their group"):
-        policies.add_groups(path, project)
-    csv.write_csv(pa.table({"labeler_id": [ids[9]], "group_id": ["b"]}), path)
-    with pytest.raises(PolicyError, match="1 labeler charged before having one"):
-        policies.add_groups(path, project)
-
-
 # ---------------------------------------------------------------- the command line
 
 
@@ -408,9 +392,6 @@ def test_an_anchor_proves_what_the_journal_held(table, project):
             "DELETE FROM releases; DELETE FROM sources; DELETE FROM identities;"
         )
     ledger.close()
-    Witness(project.witnesses).replace(
-        *Ledger(project.ledger_url, KeyRing(project.keys)).read_head()
-    )
     for path in (*project.releases.iterdir(), *project.private_maps.iterdir()):
         path.rename(project.state.parent / f"away-{path.parent.name}")
     assert overview.verify(project.state).ok  # the history that is left is consistent

@@ -96,7 +96,7 @@ def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(change, 
     assert "private map" in overview.verify(project.state).fault
     assert "private map" in run("doctor", project=project, code=1).output
     # Jobs are counted, and attempts that fail.
-    ledgers = ("lock", "ledger.sqlite3", "ledger.head", "keys/ledger.head", attempts.FILE)
+    ledgers = ("lock", "ledger.sqlite3", attempts.FILE)
     assert {k: v for k, v in files(project.state).items() if k not in ledgers} == {
         k: v for k, v in before.items() if k not in ledgers
     }

@@ -1,6 +1,5 @@
 """What a restored project must not forget, and must still be able to do."""
 
-import contextlib
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +7,7 @@ import pytest
 
 import labelguard as lg
 from labelguard.errors import PolicyError
-from labelguard.project import policies, restore
+from labelguard.project import linking, policies, restore
 from labelguard.project.backup import backup
 from labelguard.project.project import find
 
@@ -29,23 +28,6 @@ def labels(*rows):
     )
 
 
-@contextlib.contextmanager
-def out_of_sight(place):
-    """A project is away: on a disk that is lost, or is only thought to be."""
-    directory = place.state.parent
-    away = directory.rename(directory.with_name("away"))
-    try:
-        yield
-    finally:
-        away.rename(directory)
-
-
-def groups(project, here, *pairs):
-    path = here / "groups.csv"
-    path.write_text("labeler_id,group_id\n" + "".join(f"{a},{b}\n" for a, b in pairs))
-    policies.add_groups(path, project)
-
-
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A project whose keys are apart, with a backup beside it."""
@@ -54,21 +36,6 @@ def place(tmp_path, monkeypatch):
     lg.privatize(labels(("x", 1, 1)), project=place, **PRICE)
     backup(tmp_path / "backup.tar.zst", project=place)
     return place
-
-
-def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
-    place, tmp_path, monkeypatch
-):
-    """Keys are shared: what the first attempt found complete is not, once another job has run."""
-    saved = tmp_path / "backup.tar.zst"
-    with monkeypatch.context() as patch, out_of_sight(place), pytest.raises(RuntimeError):
-        patch.setattr(restore, "_move_into_place", _fail)
-        restore.restore(saved, tmp_path / "again", nothing_since=True)
-    lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=place)
-    with out_of_sight(place), pytest.raises(PolicyError, match="something followed the backup"):
-        restore.restore(saved, tmp_path / "again", nothing_since=True)
-    more = labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1))
-    lg.privatize(more, mechanism="rr", project=place)  # it was not hurt
 
 
 def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path, monkeypatch):
@@ -88,16 +55,14 @@ def _fail(*_):
     raise RuntimeError
 
 
-def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path):
+def test_nobody_is_linked_after_charges_may_have_been_forgotten(tmp_path):
     place = lg.init(tmp_path / "place")
-    policies.new(
-        "p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], unit="group", project=place
-    )
+    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], project=place)
     policies.activate("p", place)
     backup(tmp_path / "backup.tar.zst", project=place)
     lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=place)
-    with pytest.raises(PolicyError, match="charged before having one"):
-        groups(place, tmp_path, ("x", "g"), ("y", "g"))
+    with pytest.raises(PolicyError, match="before the first charge of either"):
+        linking.link_two_ids("x", "y", place)
     restore.restore(tmp_path / "backup.tar.zst", tmp_path / "back", keys=place.keys)
-    with pytest.raises(PolicyError, match="nobody can be joined any more"):
-        groups(find(tmp_path / "back"), tmp_path, ("x", "g"), ("y", "g"))
+    with pytest.raises(PolicyError, match="nobody can be linked any more"):
+        linking.link_two_ids("x", "y", find(tmp_path / "back"))

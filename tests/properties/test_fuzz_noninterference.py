@@ -29,7 +29,7 @@ LABELS: tuple[Callable[[pa.ChunkedArray], pa.ChunkedArray], ...] = (
     lambda column: column.cast(pa.string()).dictionary_encode(),
     lambda column: column.cast(pa.bool_()),
 )
-AFTERWARDS = (("budget", "journal", "--json"), ("release", "show", "--json"), ("policy", "list"))
+AFTERWARDS = (("budget", "journal", "--json"), ("release", "show", "--json"), ("policy", "show"))
 
 
 @dataclass(frozen=True)

@@ -120,13 +120,12 @@ class LedgerMachine(RuleBasedStateMachine):
         shm = Path("/dev/shm")
         directory = Path(tempfile.mkdtemp(prefix="lg-", dir=shm if shm.is_dir() else None))
         self.close.callback(shutil.rmtree, directory)
-        self.witnesses = [directory / "ledger.head"]
         self.keys = KeyRing.create(directory / "keys")
         return f"sqlite:///{directory / 'ledger.sqlite3'}"
 
     @initialize(policy=st.sampled_from([None, POLICIES[0], *POLICIES]))
     def create(self, policy):
-        Ledger.create(self.url, self.keys, self.witnesses, HIGH)
+        Ledger.create(self.url, self.keys, HIGH)
         self.reopen()
         if policy:
             self.new_policy(policy, "a", "done")
@@ -143,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """A new process: nothing is known but what is stored."""
         if hasattr(self, "ledger"):
             self.ledger._engine.dispose()
-        self.ledger = Ledger(self.url, self.keys, self.witnesses)
+        self.ledger = Ledger(self.url, self.keys)
         self.grants.clear()
         self.epoch = self.ledger.begin_job()
 
@@ -444,7 +443,6 @@ class PostgresMachine(LedgerMachine):
     """The same on PostgreSQL."""
 
     def new_url(self):
-        self.witnesses = []
         directory = Path(self.close.enter_context(tempfile.TemporaryDirectory()))
         self.keys = KeyRing.create(directory / "keys")
         return self.close.enter_context(databases.fresh("postgresql", Path()))

@@ -32,7 +32,6 @@ import labelguard as lg
 from labelguard.accounting.blocks import Block
 from labelguard.inputs import canonical
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.groups import read_groups
 from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins
@@ -337,10 +336,6 @@ def ring(vectors, tmp_path):
 def test_the_library_gives_the_names_of_the_page(vectors, ring):
     labelers = ring.hash_labelers(vectors["namespace"], [vectors["labeler_id"]])
     assert block128.to_hex(labelers[0]) == vectors["labeler"]
-    group = {"labeler_id": [vectors["labeler_id"]], "group_id": [vectors["group"]["group_id"]]}
-    groups, _ = read_groups(pa.table(group), ring, vectors["namespace"])
-    assert block128.to_hex(groups.units[0]) == vectors["group"]["pseudonym"]
-    assert np.array_equal(groups.labelers, labelers)
     names = ring.row_keys()
     identity = names.identify(labelers, blocks([vectors["item"]["digest"]]))
     for row in vectors["row_keys"]:

@@ -17,6 +17,7 @@ from labelguard.budget.policy import Bound
 from labelguard.errors import PolicyError
 from labelguard.release.allocation import assign_blocks, select_fitting_groups
 from labelguard.report import overview
+from labelguard.report.labeler import read_labeler
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
@@ -89,10 +90,7 @@ def test_a_use_is_a_block_of_new_labels(tmp_path):
     for block, uses in ((None, [1, 1, 1, 1]), (8, [1, 1, 2, 5]), (1, [1, 8, 9, 33])):
         project = lg.init(tmp_path / str(block))
         release = lg.privatize(pairs(asked, opinions(51, 1)), project=project, block=block, **PRICE)
-        found = [
-            overview.read_labeler_budget(f"worker {n}", project.state).allowances[0]
-            for n in range(4)
-        ]
+        found = [read_labeler(f"worker {n}", project.state).allowances[0] for n in range(4)]
         assert [place.used for place in found] == uses
         assert {place.allowed for place in found} == {max(uses)}  # nothing is reserved
         laws = release.card["flip_probability"]["blocks"]

@@ -116,11 +116,10 @@ LATER = (
     "policy new later --epsilon 1 --delta 1e-6 --allow rr:uses=1",
     "policy activate later --yes",
 )
-GROUPED = (
-    "policy groups groups.csv",
-    "policy new groups --epsilon 3 --delta 1e-5 --unit group --allow rr:uses=1 "
-    "--allow statistic:releases=1",
-    "policy activate groups --yes",
+LINKED = (
+    "people link links.csv",
+    "policy new linked --epsilon 3 --delta 1e-5 --allow rr:uses=1 --allow statistic:releases=1",
+    "policy activate linked --yes",
 )
 COINS = (
     "policy new coins --epsilon 2 --delta 9e-6 --allow rr:uses=10,block=1",
@@ -152,7 +151,7 @@ SCENARIOS |= {
             Run((*EVALUATION, "--again"), exits=3),
         )
     ),
-    "groups": Scenario((Run(before=GROUPED), Run(STATISTIC))),
+    "linked ids": Scenario((Run(before=LINKED), Run(STATISTIC))),
     "uls beside the rest": Scenario(
         (Run(rows=HALF, before=BESIDE), Run((*TRAINED, "uls"), HALF), Run((*TRAINED, "uls")))
     ),

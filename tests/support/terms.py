@@ -19,7 +19,7 @@ TERMS = (
         "connector",
     ),
     *("content", "curator", "dead letter", "draft", "dry run", "els", "epoch", "erased", "event"),
-    *("feature", "flip probability", "gate", "group", "head", "held out", "held-out", "hook"),
+    *("feature", "flip probability", "gate", "head", "held out", "held-out", "hook"),
     *("inbox", "item", "journal", "labeler", "ledger", "loss multiplier", "mechanism"),
     *("noise multiplier", "policy", "private map", "project", "promote", "props", "pseudonym"),
     *("quarantine", "release", "replace_labels", "retired", "rr", "segment", "sensitivity"),

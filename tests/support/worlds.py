@@ -34,15 +34,15 @@ AFTERWARDS = (
     ("budget", "journal"),
     ("budget", "journal", "--json"),
     ("budget", "verify"),
-    ("budget", "labeler", "worker 1"),
+    ("labeler", "show", "worker 1"),
     ("release", "list"),
     ("release", "show"),
     ("release", "show", "--json"),
     ("release", "verify"),
     ("doctor",),
-    ("policy", "list"),
+    ("policy", "show"),
     ("policy", "show", "--json"),
-    ("labeler", "list"),
+    ("labeler", "show"),
     ("budget", "anchor"),
     ("budget", "export", "-o", "ledger.json"),
 )
@@ -153,9 +153,7 @@ def observed(here, layout, scenario, asked, ranks, coins, order="shuffled"):
             # What is sealed under fresh randomness tells nothing, and so does its digest.
             patch.setattr(Segments, "_digest", lambda self, name, data: f"{name}{len(data):032x}")
             _, desk = connected(find(here), tool_of(here), patch)
-        Path("groups.csv").write_text(
-            "labeler_id,group_id\n" + "".join(f"worker {n},{n // 2}\n" for n in range(5))
-        )
+        Path("links.csv").write_text("labeler_id,same_as\nworker 0,worker 1\nworker 2,worker 3\n")
         for number, run in enumerate(scenario.runs):
             table = LISTED[layout](asked[: run.rows], ranks[: run.rows], labelers=scenario.labelers)
             table = _damaged(table) if run.bad else table

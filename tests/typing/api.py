@@ -101,7 +101,7 @@ def projects() -> None:
     assert_type(lg.account.statistic(3, 1e-5, releases=12), StatisticNoise)
     assert_type(lg.account.run("uls", 3, 1e-5, sampling_probability=0.1, runs=2), RunNoise)
     with lg.waiting():
-        lg.policies.close(study)
+        lg.policies.close("weekly", study)
 
 
 def read_error() -> str:

@@ -24,7 +24,7 @@ from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
 from labelguard.project.erasure import remove_labeler
-from labelguard.project.linking import link_two_ids
+from labelguard.project.linking import link_table, link_two_ids
 from labelguard.project.opening import abandon
 from labelguard.release import selection
 from labelguard.release.mechanisms import rr
@@ -245,11 +245,10 @@ def test_a_copy_of_a_project_draws_its_own_blocks_and_charges_them(project, tmp_
 @pytest.mark.parametrize(
     ("allow", "expected"), [("rr:uses=1", [2, 15]), ("rr:uses=3,block=6", [2, 5, 5, 5])]
 )
-def test_a_block_spans_the_members_of_a_group(allow, expected, project, tmp_path, drawn):
-    listed = tmp_path / "groups.csv"
-    listed.write_text("labeler_id,group_id\nworker 0,home\nworker 2,home\nworker 3,home\n")
-    policies.add_groups(listed, project)
-    options = under(project, allow, unit="group")
+def test_a_block_spans_linked_labelers(allow, expected, project, drawn):
+    link_two_ids("worker 0", "worker 2", project)
+    link_two_ids("worker 3", "worker 2", project)
+    options = under(project, allow)
     release = lg.privatize(TABLE, **options)
     assert blocks_of(drawn) == expected and sizes(release).keys() == set(expected)
     assert spent(project) == release.card["counts"]["charged"] == len(expected)
@@ -261,26 +260,28 @@ UNITS, LABELS = 1_500, 4
 
 
 def of_units(unit):
-    """Four labels of each of many units, all for the first answer; and who is in which group."""
+    """Four labels of each of many units, all for the first answer; and which ids are linked."""
     of = np.repeat(np.arange(UNITS), LABELS)
     place = np.tile(np.arange(LABELS), UNITS)
-    who = {"labeler": of, "group": 2 * of + place % 2, "item": place}[unit]
+    who = {"labeler": of, "linked": 2 * of + place % 2, "item": place}[unit]
     asked = of if unit == "item" else LABELS * of + place
-    listed = pl.DataFrame({"labeler_id": who, "group_id": of}).unique()
+    first = 2 * np.arange(UNITS)
+    listed = pl.DataFrame({"labeler_id": first, "same_as": first + 1})
     rows = {"prompt": asked.astype(str), "labeler_id": who.astype(str), "label": [1] * len(of)}
     rows |= {"response_a": ["yes"] * len(of), "response_b": ["no"] * len(of)}
     return pl.DataFrame(rows), listed
 
 
-@pytest.mark.parametrize("unit", ["labeler", "group", "item"])
+@pytest.mark.parametrize("unit", ["labeler", "linked", "item"])
 def test_changes_of_a_unit_have_the_law_that_is_charged(unit, project, tmp_path, monkeypatch):
     """From the file to the release; what fewer labels a block, or single coins, give is told."""
     world.fix_randomness(monkeypatch, world.repeatable_bytes())
     rows, listed = of_units(unit)
-    listed.write_csv(tmp_path / "groups.csv")
-    if unit == "group":
-        policies.add_groups(tmp_path / "groups.csv", project)
-    release = lg.privatize(rows, **under(project, "rr:uses=1", unit=unit))
+    listed.write_csv(tmp_path / "links.csv")
+    if unit == "linked":
+        link_table(tmp_path / "links.csv", project)
+    of_policy = "item" if unit == "item" else "labeler"
+    release = lg.privatize(rows, **under(project, "rr:uses=1", unit=of_policy))
     of = pl.col("prompt").cast(pl.Int64) // (1 if unit == "item" else LABELS)
     changes = lg.load(release).group_by(of).agg((pl.col("chosen") == "no").sum())["chosen"]
     found = np.bincount(changes.to_numpy(), minlength=LABELS + 1)
@@ -293,13 +294,9 @@ def test_changes_of_a_unit_have_the_law_that_is_charged(unit, project, tmp_path,
     assert stats.chisquare(found, UNITS * coins / coins.sum()).pvalue < 1e-6
 
 
-def test_who_was_charged_alone_is_neither_grouped_nor_linked_later(project, tmp_path):
+def test_who_was_charged_alone_is_not_linked_later(project):
     """Their blocks would be of another unit, whose uses begin anew."""
-    lg.privatize(TABLE, **under(project, "rr:uses=2", unit="group"))
-    listed = tmp_path / "groups.csv"
-    listed.write_text("labeler_id,group_id\nworker 2,home\nworker 3,home\n")
-    with pytest.raises(PolicyError, match="charged before having one"):
-        policies.add_groups(listed, project)
+    lg.privatize(TABLE, **under(project, "rr:uses=2"))
     with pytest.raises(PolicyError, match="before the first charge of either"):
         link_two_ids("worker 2", "worker 3", project)
 
@@ -334,7 +331,7 @@ def test_a_ranking_of_which_pairs_lie_in_two_blocks_is_charged_for_both(project,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", ["labeler", "group", "item"])
+@pytest.mark.parametrize("unit", ["labeler", "item"])
 def test_workers_draw_whole_blocks_and_the_same(unit, tmp_path, monkeypatch):
     found = []
     for workers in (1, 7):

@@ -149,7 +149,7 @@ def test_where_contents_are_the_unit_it_is_given_up_too(project, gates):
         begun = overview.list_releases(project.state)[-1].id
         assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     assert_given_up(project, learning)
-    assert policies.close(project).name == "first"
+    assert policies.close(project=project).name == "first"
 
 
 LABELERS, ITEMS = 5, 200

@@ -12,9 +12,8 @@ from support.preferences import ASKED, TABLE, dump
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
-from labelguard.project import policies
 from labelguard.project.erasure import remove_labeler
-from labelguard.project.linking import link_two_ids
+from labelguard.project.linking import link_table, link_two_ids, list_people
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
@@ -107,7 +106,7 @@ def test_two_spellings_in_one_file_are_two_budgets_of_nobody(one, other, project
     ]
     table = _with("labeler_id", pa.array(half))
     said = read_refusal(project, table, "differ only in how they are written", **PRICE)
-    assert "labelguard policy distinct" in said and "labelguard people link" in said
+    assert "labelguard people link" in said and "Never rename an id that was charged" in said
     assert "worker 3" not in said
 
 
@@ -121,33 +120,21 @@ def test_an_id_is_text_whatever_number_it_looks_like(name, project):
 
 
 @pytest.mark.parametrize(("one", "other"), [("7", "7.0"), ("07", "7"), ("Worker 0", "worker 0")])
-def test_who_was_put_into_a_group_under_another_spelling_is_not_outside_it(
-    one, other, tmp_path, project
-):
-    """A list of groups that a spreadsheet wrote with 7.0 would put nobody together."""
-    groups = tmp_path / "groups.csv"
-    groups.write_text(f"labeler_id,group_id\n{one},home\nworker 1,home\n")
-    lg.policies.add_groups(groups, project)
-    read_refusal(
-        project, rename(other), "differ only in how they are written", **PRICE, unit="group"
-    )
+def test_who_was_linked_under_another_spelling_is_not_outside_it(one, other, tmp_path, project):
+    """A list that a spreadsheet wrote with 7.0 would link nobody."""
+    links = tmp_path / "links.csv"
+    links.write_text(f"labeler_id,same_as\n{one},worker 1\n")
+    link_table(links, project)
+    read_refusal(project, rename(other), "differ only in how they are written", **PRICE)
 
 
-def test_a_list_of_groups_with_another_spelling_of_somebody_is_refused(tmp_path, project):
-    groups = tmp_path / "groups.csv"
-    groups.write_text("labeler_id,group_id\n7,home\n8,home\n")
-    lg.policies.add_groups(groups, project)
-    groups.write_text("labeler_id,group_id\n7.0,other\n9,other\n")
+def test_a_link_of_another_spelling_of_somebody_is_refused(project):
+    link_two_ids("7", "8", project)
     with pytest.raises(InvalidLabels, match="differ only in how they are written"):
-        lg.policies.add_groups(groups, project)
-    fine = lg.policies.add_groups(_members(tmp_path, "7", "8", "9"), project)
-    assert fine.labelers == 3
-
-
-def _members(directory, *names):
-    file = directory / "members.csv"
-    file.write_text("labeler_id,group_id\n" + "".join(f"{name},home\n" for name in names))
-    return file
+        link_two_ids("7.0", "9", project)
+    assert len(list_people(project).linked) == 2
+    link_two_ids("7", "7.0", project)
+    assert link_two_ids("7.0", "9", project).linked == 1
 
 
 def test_spellings_that_look_alike_are_told_apart_in_the_message(project):
@@ -235,11 +222,7 @@ def test_nor_does_whoever_left_before_any_release(project):
 # ---------------------------------------------------------------- a household
 
 
-def test_a_member_of_a_household_is_none_alone_in_another_spelling(project, tmp_path):
-    """The places of the household stayed unused, and each of its members had their own."""
-    listed = tmp_path / "groups.csv"
-    listed.write_text("labeler_id,group_id\nworker 0,home\nworker 1,home\n")
-    policies.new("p", epsilon=1, delta=1e-5, allow=["rr:uses=1"], unit="group", project=project)
-    policies.activate("p", project)
-    policies.add_groups(listed, project)
-    read_refusal(project, rename("Worker 0"), "differ only in how they are written")
+def test_a_member_of_a_household_is_none_alone_in_another_spelling(project):
+    """The uses of the household stayed unused, and each of its members had their own."""
+    link_two_ids("worker 0", "worker 1", project)
+    read_refusal(project, rename("Worker 0"), "differ only in how they are written", **PRICE)

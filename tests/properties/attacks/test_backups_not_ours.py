@@ -203,7 +203,6 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(project, monkeypa
 
 KINDS: list[dict[str, Any]] = [
     {"unit": "item"},
-    {"unit": "group"},
     {"skips": "tie"},
     {"assignment_reactive": True},
 ]
@@ -222,7 +221,7 @@ def test_a_lost_policy_is_paid_for_whatever_its_kind(kind, tmp_path):
     assert overview.read_budget(again.state).lifetime.epsilon == 1
     policies.new("lost", epsilon=2, **price, **kind, project=again)
     policies.activate("lost", again)
-    policies.close(again)
+    policies.close(project=again)
     assert overview.read_budget(again.state).lifetime.epsilon == 3
     policies.new("two", epsilon=1, **price, **kind, project=again)
     policies.activate("two", again)

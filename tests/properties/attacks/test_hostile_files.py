@@ -19,7 +19,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
 from labelguard.inputs.readers import MOST_COLUMNS, InputFile
 from labelguard.inputs.sources import ByteLimit, resolve_input
-from labelguard.project import policies
+from labelguard.project.linking import link_table
 
 NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")
 HEADER = ",".join(NAMES).encode() + b"\n"
@@ -231,10 +231,10 @@ def test_every_engine_spills_within_the_project(project, tmp_path, monkeypatch):
     monkeypatch.setattr(duckdb, "connect", note_place)
     bad = json.dumps(OBJECT | {"prompt": None}).encode() + b"\n"
     (tmp_path / "labels.jsonl").write_bytes(LINE + bad)
-    (tmp_path / "groups.csv").write_text("labeler_id,group_id\n1,a\n2,a\n")
+    (tmp_path / "links.csv").write_text("labeler_id,same_as\n3,4\n")
     price = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
     labelguard.privatize(tmp_path / "labels.jsonl", bad_rows="quarantine", **price)
     assert [*project.quarantine.rglob("*.parquet")]
-    policies.add_groups(tmp_path / "groups.csv", project)
+    link_table(tmp_path / "links.csv", project)
     assert len(places) >= 3
     assert all(Path(place).is_relative_to(project.work) for place in places), places

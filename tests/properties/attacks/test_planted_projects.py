@@ -15,7 +15,7 @@ from labelguard.cli.main import main
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import find, list_registered_places
+from labelguard.project.project import _read_registry, find
 
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -97,10 +97,10 @@ def test_a_project_by_another_name_of_its_directory_is_no_copy(project, tmp_path
     (tmp_path / "link").unlink()
     for _ in range(2):
         assert find(moved).state == moved / ".labelguard"
-    assert list_registered_places()[-1] == moved / ".labelguard"
-    places = list_registered_places()
+    assert _read_registry()[-1][1] == moved / ".labelguard"
+    places = _read_registry()
     find(moved)
-    assert list_registered_places() == places  # said once
+    assert _read_registry() == places  # said once
 
 
 def test_init_says_where_a_project_cannot_be_recorded(tmp_path, monkeypatch):
@@ -181,7 +181,8 @@ def test_a_mounted_secret_is_the_project_key(project, handed_over, monkeypatch):
     monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
     assert labelguard.privatize(TABLE, **PRICE, project=project.state).id.startswith("r0001")
     assert not (project.keys / "project.key").exists()
-    assert (project.keys / "ledger.head").exists()
+    project.keys.rmdir()
+    labelguard.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project.state)
     assert doctor(project).exit_code == 0
     handed_over.unlink()
     handed_over.symlink_to("project.key")

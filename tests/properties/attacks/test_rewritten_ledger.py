@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 import sqlite3
 
 import numpy as np
@@ -14,8 +13,7 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ledger import charges
-from labelguard.project import erasure, policies
-from labelguard.report import overview
+from labelguard.project import erasure
 from labelguard.storage import blocks
 
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
@@ -26,10 +24,7 @@ def verify(project):
 
 
 def rewrite(project):
-    """Halve everybody's charges: counters, charges, the journal's body, and all digests after it.
-
-    The files that remember the newest entry go with them.
-    """
+    """Halve everybody's charges: counters, charges, the journal's body, all digests after it."""
     with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:
         ledger.execute("UPDATE charges SET labels = labels / 2")
         ledger.execute("UPDATE counters SET used = used / 2")
@@ -49,8 +44,6 @@ def rewrite(project):
             change = "UPDATE journal SET body = ?, previous = ?, digest = ? WHERE number = ?"
             ledger.execute(change, (body, previous, found.hexdigest(), number))
             previous = found.hexdigest()
-    for path in project.witnesses:
-        path.write_text(f"{number} {previous}\n")
 
 
 def test_a_journal_rewritten_to_its_end_opens_no_more(project):
@@ -60,26 +53,6 @@ def test_a_journal_rewritten_to_its_end_opens_no_more(project):
     assert result.exit_code == 1 and "without the project's key" in result.stderr
     with pytest.raises(LedgerError, match="without the project's key"):
         lg.privatize(TABLE, mechanism="rr", project=project)
-
-
-def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(project, tmp_path):
-    """Nothing else tells that a policy was put into force since: no release lies beside it."""
-    lg.privatize(TABLE, **PRICE, project=project)
-    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=1"], project=project)
-    shutil.copy(project.state / "ledger.sqlite3", tmp_path / "older")
-    policies.activate("next", project)
-    shutil.copy(tmp_path / "older", project.state / "ledger.sqlite3")
-    for path in project.witnesses:
-        path.unlink()
-    result = verify(project)
-    assert result.exit_code == 1 and "labelguard project restore" in result.stderr
-    for act in (
-        lambda: lg.privatize(TABLE, mechanism="rr", project=project),
-        lambda: policies.activate("next", project),
-        lambda: overview.read_budget(project.state),
-    ):
-        with pytest.raises(LedgerError, match="which would tell whether"):
-            act()
 
 
 # A price that somebody edits in the ledger's database takes no noise from the next release.

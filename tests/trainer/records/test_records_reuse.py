@@ -87,7 +87,7 @@ def test_a_run_that_was_given_up_is_paid_for_and_not_taken_up_again(records, mon
 
 def test_people_are_not_joined_between_their_charges(aligned):
     """One person in two parts would have paid for one."""
-    with pytest.raises(PolicyError, match="link people before the first charge"):
+    with pytest.raises(PolicyError, match="before the first charge of either"):
         linking.link_two_ids("dem3", "pre3", "project")
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels, ProjectError
 from labelguard.keys.identities import Identities
 from labelguard.ledger import sources
-from labelguard.ledger.records import Admission, UnitGroups
+from labelguard.ledger.records import Admission
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.opening import OpenProject
 from labelguard.storage import blocks
@@ -96,15 +96,15 @@ def read_people(recipe: RecordsRecipe, opened: OpenProject) -> People:
     names = sorted(every.to_pylist())
     labelers = opened.keys.hash_labelers(namespace, names)
     identities = Identities.of(opened.keys, namespace, names, labelers)
-    groups = UnitGroups(*ledger.people.members())
-    refuse_lookalikes(identities, ledger.people.known(), groups, ledger.people.distinct())
+    links = ledger.people.links()
+    refuse_lookalikes(identities, ledger.people.known(), links)
     gone = int((blocks.find_positions(ledger.people.tombstones(), labelers) >= 0).sum())
     if gone:
         raise InvalidLabels(
             f"{pluralize(gone, recipe.unit)} of these files left the project; take their records "
             "out"
         )
-    units = groups.unit_of(labelers)
+    units = links.unit_of(labelers)
     parts = []
     for name, file, texts, ids in read:
         rows = pc.index_in(ids, pa.array(names, ids.type)).to_numpy()
