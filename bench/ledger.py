@@ -11,7 +11,6 @@ and how many times as long as the floor: writing the rows of the charge to a fil
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sqlite3
 import statistics
@@ -20,13 +19,12 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import sqlalchemy as sa
+from _measure import postgres, report
 
 from labelguard.ledger.records import Charge
 from labelguard.project import policies
@@ -34,9 +32,7 @@ from labelguard.project.opening import OpenProject, init
 from labelguard.project.project import Project
 from labelguard.storage import blocks
 
-POSTGRES = os.environ.get(
-    "LABELGUARD_BENCH_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
-)
+COLUMNS = ("step", "seconds", "times the floor")
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -91,9 +87,9 @@ class Hook(threading.Thread):
         connection.close()
 
 
-def measure(labelers: int, url: str | None, show: Callable[[str, float, float], None]) -> None:
-    """All measurements of one database at one size."""
-    with tempfile.TemporaryDirectory() as scratch, _url(url):
+def measure(labelers: int) -> list[tuple[str, float, float]]:
+    """Return every step in one database at one size: seconds, and ratio to the floor."""
+    with tempfile.TemporaryDirectory() as scratch:
         here = Path(scratch)
         project = init(here / "project")
         allow = ["rr:uses=50,block=1", "statistic:releases=12"]
@@ -101,25 +97,20 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
         policies.activate("bench", project=project)
         ledger = OpenProject.open(project).ledger
         policy = policies.find_policy(ledger.policies.all(), "bench").policy
-        base = floor(labelers, here)
-        show("floor: the rows as bytes, flushed", base, base)
+        seconds = {"floor: the rows as bytes, flushed": (base := floor(labelers, here))}
         hook = Hook(here / "inbox.sqlite3")
         hook.start()
         for number, name in enumerate(("first charge", "second charge (same labelers)")):
             charge = partial(ledger.charge, event(labelers, number), policy, ledger.begin_job())
-            show(name, timed(charge), base)
+            seconds[name] = timed(charge)
         hook.done.set()
         hook.join()
-        show("a hook's insert meanwhile, median", statistics.median(hook.waits), base)
-        show("a hook's insert meanwhile, slowest", max(hook.waits), base)
-        show(
-            "uses of all labelers, for planning",
-            timed(lambda: ledger.releases.labelers("rr")),
-            base,
-        )
-        show("labelguard budget show (process and all)", timed(lambda: command(project)), base)
-        show("ledger.find_fault(), as in budget verify", timed(ledger.find_fault), base)
+        seconds["a hook's insert meanwhile, median"] = statistics.median(hook.waits)
+        seconds["a hook's insert meanwhile, slowest"] = max(hook.waits)
+        seconds["labelguard budget show, the whole process"] = timed(lambda: command(project))
+        seconds["ledger.find_fault(), as in budget verify"] = timed(ledger.find_fault)
         assert ledger.find_fault() is None
+    return [(name, round(taken, 3), round(taken / base, 1)) for name, taken in seconds.items()]
 
 
 def command(project: Project) -> None:
@@ -128,49 +119,17 @@ def command(project: Project) -> None:
     subprocess.run(run, check=True, capture_output=True)
 
 
-@contextlib.contextmanager
-def _url(url: str | None) -> Iterator[None]:
-    """A fresh database for one measurement; None: the project's own SQLite file."""
-    if url is None:
-        os.environ.pop("LABELGUARD_LEDGER_URL", None)
-        yield
-        return
-    name = f"labelguard_bench_{uuid.uuid4().hex[:12]}"
-    server = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    os.environ["LABELGUARD_LEDGER_URL"] = (
-        sa.make_url(url).set(database=name).render_as_string(hide_password=False)
-    )
-    try:
-        yield
-    finally:
-        del os.environ["LABELGUARD_LEDGER_URL"]
-        with server.connect() as connection:
-            connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="10,000 labelers")
     sizes = [10_000] if parser.parse_args().quick else [100_000, 1_000_000]
-    servers: dict[str, str | None] = {"SQLite": None}
-    try:
-        sa.create_engine(POSTGRES, connect_args={"connect_timeout": 3}).connect().close()
-        servers["PostgreSQL"] = POSTGRES
-    except (sa.exc.SQLAlchemyError, ModuleNotFoundError) as error:
-        print(f"PostgreSQL left out: {str(error).splitlines()[0]}")
-    for name, url in servers.items():
-        for size in sizes:
-            print(f"\n{name}, {size:,} labelers")
-            measure(
-                size,
-                url,
-                lambda what, seconds, base: print(
-                    f"  {what:<42} {seconds:8.3f} s {seconds / base:9.1f} ×"
-                ),
-            )
+    for size in sizes:
+        report(f"SQLite, {size:,} labelers", COLUMNS, measure(size))
+    for size in sizes:
+        with postgres() as there:
+            if there:
+                report(f"PostgreSQL, {size:,} labelers", COLUMNS, measure(size))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A file of preferences beside the verdicts of a judge that is made of some of its labelers.
+"""Write preferences beside the verdicts of a judge that is made of some of their labelers.
 
     python bench/panel_verdicts.py ukpconvarg1.parquet judged.parquet --every 4
-    python bench/privacy_utility.py --data judged.parquet --features verdict:judge --labelers 50
-        --mechanism non-private --mechanism statistic-planned --epsilons 0.5,1,3 --seeds 5
+    python bench/privacy_utility.py --data judged.parquet --features verdict:judge --labelers 50 \\
+        --mechanism "no privacy" --mechanism statistic --epsilons 0.5,1,3 --seeds 5
 
 A part of the labelers is the panel: the column `judge` is the mean of their votes on a pair (1 for
 response_a, -1 for response_b, 0 for a tie or no vote), and their labels leave the file. No large
@@ -20,15 +20,14 @@ import polars as pl
 PAIR = ("prompt", "response_a", "response_b")
 
 
-def with_verdicts(labels: pl.DataFrame, share: float) -> pl.DataFrame:
-    """The labels of the others, with the mean vote of a panel of this share of labelers."""
+def add_verdicts(labels: pl.DataFrame, share: float) -> pl.DataFrame:
+    """Return the labels of the others, with the mean vote of a panel of this share of labelers."""
     a, b, label = pl.col("response_a"), pl.col("response_b"), pl.col("label").cast(pl.Float64)
-    turned = a > b
     vote = pl.when("tie").then(0.0).otherwise(2 * label - 1).fill_null(0.0)
     labels = labels.with_columns(
-        response_a=pl.when(turned).then(b).otherwise(a),
-        response_b=pl.when(turned).then(a).otherwise(b),
-        label=pl.when(turned).then(1 - label).otherwise(label),
+        response_a=pl.when(a > b).then(b).otherwise(a),
+        response_b=pl.when(a > b).then(a).otherwise(b),
+        label=pl.when(a > b).then(1 - label).otherwise(label),
     ).sort(*PAIR, "labeler_id")
     people = labels["labeler_id"].unique().sort()
     panel = people.filter(pl.Series(np.random.default_rng(0).random(len(people)) < share))
@@ -39,25 +38,24 @@ def with_verdicts(labels: pl.DataFrame, share: float) -> pl.DataFrame:
 
 
 def main() -> None:
+    """Write the file; print how often the judge decides, and how often it agrees."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("source", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--share", type=float, default=0.35, help="of labelers in the panel")
-    parser.add_argument("--every", type=int, default=1, help="takes every so-manieth topic")
+    parser.add_argument("--every", type=int, default=1, help="keep one topic in so many")
     options = parser.parse_args()
     labels = pl.read_parquet(options.source)
     topics = labels["topic"].unique().sort().gather_every(options.every)
-    judged = with_verdicts(labels.filter(pl.col("topic").is_in(topics.implode())), options.share)
+    judged = add_verdicts(labels.filter(pl.col("topic").is_in(topics.implode())), options.share)
     judged.write_parquet(options.output)
-    said = judged.filter(~pl.col("tie"))
-    decided = said.filter(pl.col("judge") != 0)
+    strict = judged.filter(~pl.col("tie"))
+    decided = strict.filter(pl.col("judge") != 0)
     agreed = ((decided["judge"] > 0) == (decided["label"] == 1)).mean()
-    print(
-        f"{len(judged):,} labels; the judge decides {len(decided) / len(said):.3f} of strict ones"
-    )
-    print(f"and agrees with {agreed:.3f} of these")
+    share = len(decided) / len(strict)
+    print(f"{len(judged):,} labels: the judge decides {share:.3f} of strict ones, {agreed:.3f} so")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ The release is everything after the features: principal axes, coordinates, bound
 the exact sum, noise, and the fit of a head. The floor reads the same matrix once, block by
 block: XᵀX in double precision, which the principal axes need anyway, and for comparison in single.
 
-Seconds mean something on a machine that does nothing else: where other programs take turns on its
-cores, the threads of a product wait for each other. OPENBLAS_NUM_THREADS=1 is slower and steadier.
+Seconds mean something on a machine that does nothing else. OPENBLAS_NUM_THREADS=1 is slower and
+steadier.
 """
 
 from __future__ import annotations

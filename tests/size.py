@@ -1,6 +1,7 @@
-"""Print the code lines of each package; fail where one has more than pyproject.toml allows.
+"""Print the code lines and files of each package; fail where lines exceed pyproject.toml's limit.
 
-Blank lines, comments and docstrings are not counted. `[tool.labelguard.size]` holds the limits; a
+Blank lines, comments and docstrings are not counted. Templates and other texts that ship beside the
+code are rows of their own, with all their lines. `[tool.labelguard.size]` holds the limits; a
 change that needs more raises the limit in its own commit, with the reason.
 """
 
@@ -11,7 +12,7 @@ import io
 import sys
 import tokenize
 import tomllib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 COUNTED = ("labelguard", "connectors", "trainer", "tests")
 OUTER = ("connectors", "trainer", "tests")
 """Counted as a whole; the packages of labelguard are counted one by one."""
+TEMPLATES = (".css", ".j2", ".sql", ".toml", ".yaml", ".yml")
 _NO_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
@@ -39,22 +41,26 @@ def code_lines(source: str) -> int:
     return len(lines)
 
 
-def sizes(root: Path) -> dict[str, int]:
-    """Return the code lines of each package below `root`, by its path."""
-    found: Counter[str] = Counter()
+def sizes(root: Path) -> dict[str, list[int]]:
+    """Return the lines of each file below `root`, by package, or by `OUTER templates`."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
     for outer in COUNTED:
-        for path in sorted((root / outer).rglob("*.py")):
+        for path in sorted((root / outer).rglob("*")):
             parts = path.relative_to(root).parts[:-1]
-            package = outer if outer in OUTER else "/".join(parts[:2])
-            found[package] += code_lines(path.read_text(encoding="utf-8"))
+            if path.suffix == ".py":
+                package = outer if outer in OUTER else "/".join(parts[:2])
+                found[package].append(code_lines(path.read_text(encoding="utf-8")))
+            elif path.suffix in TEMPLATES and outer != "tests":
+                lines = path.read_text(encoding="utf-8").splitlines()
+                found[f"{outer} templates"].append(len(lines))
     return dict(found)
 
 
 def exceeded(found: Mapping[str, int], limits: Mapping[str, int]) -> list[str]:
-    """Return a line for each package that is larger than its limit, or has none."""
+    """Return a line for each row that is larger than its limit, or has none."""
     without = [f"{name} has no limit" for name in found if name not in limits]
     above = [
-        f"{name}: {lines:,} code lines, at most {limits[name]:,}"
+        f"{name}: {lines:,} lines, at most {limits[name]:,}"
         for name, lines in found.items()
         if lines > limits.get(name, lines)
     ]
@@ -66,10 +72,12 @@ def main() -> int:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     limits = settings["tool"]["labelguard"]["size"]
     found = sizes(ROOT)
-    for name, lines in sorted(found.items()):
-        print(f"{lines:7,} of {limits.get(name, 0):7,}  {name}")
-    print(f"{sum(found.values()):7,}             together")
-    for line in (problems := exceeded(found, limits)):
+    for name, files in sorted(found.items()):
+        limit = limits.get(name, 0)
+        print(f"{sum(files):7,} of {limit:7,}  {len(files):4} files  {name}")
+    print(f"{sum(map(sum, found.values())):7,}                        together")
+    lines_of = {name: sum(files) for name, files in found.items()}
+    for line in (problems := exceeded(lines_of, limits)):
         print(f"pyproject.toml, tool.labelguard.size: {line}", file=sys.stderr)
     return bool(problems)
 

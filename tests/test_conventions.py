@@ -83,6 +83,16 @@ def test_code_lines_are_neither_blank_nor_comments_nor_docstrings():
     assert size.code_lines(source) == 4
 
 
+def test_templates_beside_the_code_are_a_row_of_their_own(tmp_path):
+    package = tmp_path / "labelguard" / "report"
+    package.mkdir(parents=True)
+    (package / "page.py").write_text('"""A page."""\n\nNAME = "page"\n')
+    (package / "page.html.j2").write_text("<p>\n\n</p>\n")
+    (package / "page.css").write_text("p {}\n")
+    (package / "py.typed").write_text("\n")
+    assert size.sizes(tmp_path) == {"labelguard/report": [1], "labelguard templates": [1, 3]}
+
+
 def test_a_package_beyond_its_limit_or_without_one_is_named():
     limits = {"labelguard/keys": 10, "trainer": 10}
     assert not size.exceeded({"labelguard/keys": 10, "trainer": 9}, limits)

@@ -1,1 +1,1 @@
-"""Parts of bench/gpu.sh."""
+"""What wants a GPU: dialogues, and a language model of them from scratch."""

@@ -2,15 +2,17 @@
 
     bench/gpu.sh pretrain
 
-Writes the directory `base` and pretrain.json.
+Writes the directory `base` under $OUT; prints the loss and the speed, never a text.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,9 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
-from gpu import corpus, outputs
-
-LENGTH = 512
+from gpu.dialogues import LENGTH, load_corpus
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Size:
 TINY = Size(layers=1, width=16, heads=2, vocabulary=400, tokens=400, epochs=1, batch=8)
 
 
-def trained_tokenizer(texts: list[str], tokens: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of at most so many tokens."""
+def train_tokenizer(texts: list[str], tokens: int) -> PreTrainedTokenizerFast:
+    """Return byte-level BPE of at most so many tokens."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -56,15 +56,15 @@ def trained_tokenizer(texts: list[str], tokens: int) -> PreTrainedTokenizerFast:
     )
 
 
-def packed(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> NDArray[np.int64]:
-    """All texts one after another in rows of `LENGTH` tokens; what fills no row is left out."""
+def pack(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> NDArray[np.int64]:
+    """Return all texts, one after another, in rows of `LENGTH` tokens."""
     ids = tokenizer([text + tokenizer.eos_token for text in texts])["input_ids"]
     flat = np.concatenate([np.array(row) for row in ids])
     return flat[: len(flat) // LENGTH * LENGTH].reshape(-1, LENGTH)
 
 
 def train(model: GPT2LMHeadModel, rows: NDArray[np.int64], size: Size) -> float:
-    """The mean loss of the last tenth of the steps."""
+    """Train a model; return the mean loss of the last tenth of the steps."""
     device = model.device.type
     draw = np.random.default_rng(0)
     order = np.concatenate([draw.permutation(len(rows)) for _ in range(size.epochs)])
@@ -87,16 +87,17 @@ def train(model: GPT2LMHeadModel, rows: NDArray[np.int64], size: Size) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints and writes the loss and the speed, never a text."""
+    """Train the tokenizer and the model, and save both."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    out = Path(os.environ.get("OUT", "gpu-results"))
     parser.add_argument("--tiny", action="store_true", help="to see that it runs")
-    outputs.add_argument(parser)
+    parser.add_argument("--out", type=Path, default=out, help="where `base` is made; default $OUT")
     options = parser.parse_args(arguments)
     size = TINY if options.tiny else Size()
-    found = corpus.corpus(tiny=options.tiny)
-    texts = found.training.texts() + found.judging.texts()
-    tokenizer = trained_tokenizer(texts, size.tokens)
-    rows = packed(texts, tokenizer)
+    corpus = load_corpus(tiny=options.tiny)
+    texts = corpus.training.texts() + corpus.others.texts()
+    tokenizer = train_tokenizer(texts, size.tokens)
+    rows = pack(texts, tokenizer)
     set_seed(0)
     config = GPT2Config(
         vocab_size=size.vocabulary,
@@ -114,16 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seconds = time.perf_counter() - start
     tokenizer.save_pretrained(options.out / "base")
     model.save_pretrained(options.out / "base")
-    told = {
-        "machine": outputs.machine(),
-        "parameters": model.num_parameters(),
-        "tokens": int(rows.size),
-        "loss": loss,
-        "seconds": round(seconds, 1),
-        "tokens_per_second": round(rows.size * size.epochs / seconds),
-    }
-    outputs.write(options.out, "pretrain", told)
-    print(told)
+    speed = round(rows.size * size.epochs / seconds)
+    print(f"{model.num_parameters():,} parameters, {rows.size:,} tokens {size.epochs} times")
+    print(f"loss {loss:.2f}, {seconds:.0f} s, {speed:,} tokens a second")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The parts of `bench/privacy_utility.py`."""
+"""The parts of `bench/privacy_utility.py` and `bench/calibration.py`."""
