@@ -152,9 +152,9 @@ def test_load_dataset_reads_what_is_on_the_hub(used_project, directory, hub, tmp
 def test_the_command_says_where_the_release_is(used_project, directory, hub):
     command, where = ("release", "publish", "r0001", "--to"), f"{hub.url}/datasets/{NAME}"
     done = run(*command, f"hf:{NAME}", project=used_project)
-    assert done.output == f"Release {directory.name} is at {where}\n"
+    assert done.stdout == f"Release {directory.name} is at {where}\n"
     shown = run(*command, f"hf:{NAME}", "--json", project=used_project)
-    assert json.loads(shown.output) == {"release": directory.name, "where": where}
+    assert json.loads(shown.stdout) == {"release": directory.name, "where": where}
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, hub,
     assert refused.exit_code == 1 and "--non-private" in refused.output
     assert not hub.repositories
     done = CliRunner().invoke(main, [*command, "--non-private", "--json"])
-    assert json.loads(done.output)["where"] == f"{hub.url}/{NAME}"
+    assert json.loads(done.stdout)["where"] == f"{hub.url}/{NAME}"
     with pytest.raises(RawLabels):
         publish_model(hub.download(NAME, tmp_path / "out", "model"), "hf:org/another")
 
