@@ -19,7 +19,7 @@ import polars as pl
 from _measure import report
 
 import labelguard as lg
-from labelguard.mechanisms.joint_flips import FlippedRows
+from labelguard.mechanisms.randomized_response import FlippedRows
 
 DATASETS = ("ukpconvarg1", "llmfao_crowd", "wmt15_pairs")
 EPSILONS = (1.0, 3.0, 8.0)

@@ -22,8 +22,8 @@ from pydantic import TypeAdapter
 from labelguard.configuration import project_file
 from labelguard.configuration.loader import list_field_names
 from labelguard.jobs import settings
-from labelguard.jobs.heads import HeadOptions
 from labelguard.jobs.settings import build_options_model
+from labelguard.jobs.steps import HeadOptions
 
 PAGE = Path(__file__).with_name("configuration.md")
 SCHEMAS = {

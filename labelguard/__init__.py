@@ -62,7 +62,7 @@ if not TYPE_CHECKING:  # a type checker is to find names that there are not
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
-            from labelguard.spelling import suggest
+            from labelguard.text import suggest
 
             near = suggest(name, _HOMES)
             raise AttributeError(f"module 'labelguard' has no attribute {name!r}{near}")

@@ -1,11 +1,21 @@
-"""Optional dependencies: whether what an extra brings is installed, and how to install it here."""
+"""Optional dependencies and entry points: what is installed here, and how to install the rest."""
 
 from __future__ import annotations
 
 import json
 import re
-from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, requires
+import sys
+from contextlib import suppress
+from functools import cache, lru_cache
+from importlib.metadata import (
+    EntryPoint,
+    EntryPoints,
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+    requires,
+)
+from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from labelguard.errors import LabelguardError
@@ -62,3 +72,44 @@ def _is_installed(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+# The group of ways to release labels (`labelguard.release.mechanisms`).
+MECHANISMS = "labelguard.mechanisms"
+
+
+def list_entry_points(group: str) -> list[str]:
+    """Return the names that are installed in a group, sorted."""
+    return sorted({entry.name for entry in _entries(group)})
+
+
+def find_entry_point(group: str, name: str) -> EntryPoint | None:
+    """Return the entry point of that name, or None.
+
+    Raises `LabelguardError` where packages bring different parts by one name: which of them came
+    first on the path must not decide what releases labels.
+    """
+    matches = {entry.value: entry for entry in _entries(group) if entry.name == name}
+    if len(matches) > 1:
+        raise LabelguardError(
+            f"{name!r} in {group} is more than one thing: {', '.join(sorted(matches))}; "
+            "uninstall the package that should not bring it"
+        )
+    return next(iter(matches.values()), None)
+
+
+def _entries(group: str) -> EntryPoints:
+    """A group's entry points, as they are now."""
+    return _load_entries(group, tuple((path, _modified_at(path)) for path in sys.path))
+
+
+@lru_cache(maxsize=16)
+def _load_entries(group: str, path: tuple[tuple[str, int], ...]) -> EntryPoints:
+    """Looked up again only when a directory of `path` has changed: a package came or went."""
+    return entry_points(group=group)
+
+
+def _modified_at(directory: str) -> int:
+    with suppress(OSError):
+        return Path(directory or ".").stat().st_mtime_ns
+    return 0

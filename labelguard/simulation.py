@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from labelguard.spelling import suggest_misspelled_keywords
-from labelguard.text import DEFAULT_AGREEMENT
+from labelguard.text import DEFAULT_AGREEMENT, suggest_misspelled_keywords
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -25,9 +25,9 @@ from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
-from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.props_stages import ReleasedLabels, join_stages, run_stages
+from labelguard.mechanisms.randomized_response import compute_largest_eigenvalue
 from labelguard.mechanisms.statistic import Bounds
 from labelguard.planner import calibration, components
 from labelguard.text import LABEL_A, LABEL_TIE

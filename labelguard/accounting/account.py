@@ -24,8 +24,7 @@ from labelguard.accounting.components import (
     Unproven,
 )
 from labelguard.errors import PolicyError
-from labelguard.spelling import suggest_misspelled_keywords
-from labelguard.text import format_budget, pluralize
+from labelguard.text import format_budget, pluralize, suggest_misspelled_keywords
 
 __all__ = ["rr", "run", "statistic"]
 

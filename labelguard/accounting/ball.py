@@ -39,8 +39,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _search, _validate
-from labelguard.accounting._search import ROUNDING
+from labelguard.accounting import _numbers
+from labelguard.accounting._numbers import ROUNDING
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def delta(scale: float, epsilon: float, components: int) -> float:
     Raises ValueError unless scale is finite and > 0, epsilon finite and >= 0 and components an
     integer >= 1, and outside the range that can be computed (see `deltas`).
     """
-    _validate.nonnegative(epsilon=epsilon)
+    _numbers.nonnegative(epsilon=epsilon)
     return float(deltas(np.array([epsilon]), scale, components)[0])
 
 
@@ -77,9 +77,9 @@ def epsilon(scale: float, delta: float, components: int) -> float:
 
     Raises ValueError unless 0 <= delta < 1, and as `delta`.
     """
-    _validate.delta_below_one(delta)
+    _numbers.delta_below_one(delta)
     noise = _ball(scale, components)
-    return _search.smallest_epsilon(partial(_delta, noise), noise.most, delta)
+    return _numbers.smallest_epsilon(partial(_delta, noise), noise.most, delta)
 
 
 @lru_cache(maxsize=2**12, typed=True)
@@ -93,10 +93,10 @@ def calibrate(epsilon: float, delta: float, components: int) -> float:
     Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1 and components an
     integer >= 1, and outside the range that can be computed (see `deltas`).
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.delta_below_one(delta)
-    _validate.at_least_one(components=components)
-    _validate.within(1, MOST_COMPONENTS, components=components)
+    _numbers.positive(epsilon=epsilon)
+    _numbers.delta_below_one(delta)
+    _numbers.at_least_one(components=components)
+    _numbers.within(1, MOST_COMPONENTS, components=components)
     # Of numpy's they may have less precision.
     epsilon, delta, components = float(epsilon), float(delta), int(components)
 
@@ -106,7 +106,7 @@ def calibrate(epsilon: float, delta: float, components: int) -> float:
     low = high = math.ceil(Fraction(_PER_ONE) / Fraction(epsilon))
     while low and is_private(low):
         low, high = low // 2, low
-    return _search.smallest_whole(is_private, low, high) / _PER_ONE
+    return _numbers.smallest_whole(is_private, low, high) / _PER_ONE
 
 
 def deltas(epsilons: Floats, scale: float, components: int) -> Floats:
@@ -165,9 +165,9 @@ class _Ball:
 @lru_cache(maxsize=64, typed=True)
 def _ball(scale: float, components: int) -> _Ball:
     """Return the noise of a scale, in sensitivities."""
-    _validate.positive(scale=scale)
-    _validate.at_least_one(components=components)
-    _validate.within(1, MOST_COMPONENTS, components=components)
+    _numbers.positive(scale=scale)
+    _numbers.at_least_one(components=components)
+    _numbers.within(1, MOST_COMPONENTS, components=components)
     dimension, most = operator.index(components), _reciprocal_rounded_up(scale)
     if dimension == 1:
         return _Ball(most, 1, 0.0, 0.0)

@@ -30,7 +30,7 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _validate
+from labelguard.accounting import _numbers
 from labelguard.accounting.randomized_response import COIN_RANGE
 
 # The most labels of a block: what a labeler tells does not grow with them, and tables do.
@@ -57,9 +57,9 @@ class Block:
     labels: int
 
     def __post_init__(self) -> None:
-        _validate.at_least_one(threshold=self.threshold, labels=self.labels)
-        _validate.within(1, COIN_RANGE // 2 - 1, threshold=self.threshold)
-        _validate.within(1, MOST_LABELS, labels=self.labels)
+        _numbers.at_least_one(threshold=self.threshold, labels=self.labels)
+        _numbers.within(1, COIN_RANGE // 2 - 1, threshold=self.threshold)
+        _numbers.within(1, MOST_LABELS, labels=self.labels)
 
     @cached_property
     def likely_change_limit(self) -> int:

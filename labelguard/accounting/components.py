@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Self, TypeAlias
 
 from labelguard.accounting import (
-    _validate,
+    _numbers,
     ball,
     example_level,
     gaussian,
@@ -38,7 +38,7 @@ class RandomizedBlocks:
 
     def __post_init__(self) -> None:
         rr.epsilon0_of(self.threshold)
-        _validate.at_least_one(count=self.count)
+        _numbers.at_least_one(count=self.count)
 
     @classmethod
     def calibrate(cls, epsilon: float, delta: float, count: int) -> Self:
@@ -47,7 +47,7 @@ class RandomizedBlocks:
         Raises ValueError where the noise of a coin could not be told from a fair one's.
         """
         threshold = rr.threshold(rr.calibrate(epsilon, delta, count))
-        _validate.within(1, rr.COIN_RANGE // 2 - 1, threshold=threshold)
+        _numbers.within(1, rr.COIN_RANGE // 2 - 1, threshold=threshold)
         return cls(threshold, count)
 
     @property
@@ -66,9 +66,9 @@ class Gaussians:
     distribution: ClassVar[str] = "Gaussian"
 
     def __post_init__(self) -> None:
-        _validate.positive(noise_multiplier=self.noise_multiplier)
-        _validate.within(0, 2**23, noise_multiplier=self.noise_multiplier)
-        _validate.at_least_one(count=self.count)
+        _numbers.positive(noise_multiplier=self.noise_multiplier)
+        _numbers.within(0, 2**23, noise_multiplier=self.noise_multiplier)
+        _numbers.at_least_one(count=self.count)
 
     @classmethod
     def calibrate(cls, epsilon: float, delta: float, count: int) -> Self:
@@ -90,10 +90,10 @@ class Balls:
     distribution: ClassVar[str] = "ball"
 
     def __post_init__(self) -> None:
-        _validate.positive(scale=self.scale)
-        _validate.within(0, 2**23, scale=self.scale)
-        _validate.at_least_one(components=self.components, count=self.count)
-        _validate.within(1, ball.MOST_COMPONENTS, components=self.components)
+        _numbers.positive(scale=self.scale)
+        _numbers.within(0, 2**23, scale=self.scale)
+        _numbers.at_least_one(components=self.components, count=self.count)
+        _numbers.within(1, ball.MOST_COMPONENTS, components=self.components)
         if self.count > 1:
             raise ValueError(
                 f"ball noise has a price for one release only, found {self.count}; "
@@ -124,7 +124,7 @@ class Subsampled:
 
     def __post_init__(self) -> None:
         subsampled.check(self.noise_multiplier, self.sampling_probability, self.steps)
-        _validate.at_least_one(count=self.count)
+        _numbers.at_least_one(count=self.count)
 
     @classmethod
     def calibrate(
@@ -155,9 +155,9 @@ class Converted(ABC):
 
     def __post_init__(self) -> None:
         subsampled.check(self.noise_multiplier, self.sampling_probability, self.steps)
-        _validate.positive(epsilon=self.epsilon, delta=self.delta)
-        _validate.delta_below_one(self.delta)
-        _validate.at_least_one(count=self.count)
+        _numbers.positive(epsilon=self.epsilon, delta=self.delta)
+        _numbers.delta_below_one(self.delta)
+        _numbers.at_least_one(count=self.count)
 
     @classmethod
     def calibrate(cls, epsilon: float, delta: float, count: int, **sampling: Any) -> Self:
@@ -256,7 +256,7 @@ class WholeRecords:
 
     def __post_init__(self) -> None:
         zero_out.check(*self._merged_run)
-        _validate.at_least_one(count=self.count)
+        _numbers.at_least_one(count=self.count)
 
     @classmethod
     def calibrate(

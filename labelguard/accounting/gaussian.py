@@ -29,8 +29,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _search, _validate
-from labelguard.accounting._search import ROUNDING
+from labelguard.accounting import _numbers
+from labelguard.accounting._numbers import ROUNDING
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -49,9 +49,9 @@ def delta(noise_multiplier: float, epsilon: float, releases: int = 1) -> float:
     Raises ValueError unless noise_multiplier is finite and > 0, epsilon finite and >= 0 and
     releases >= 1.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
-    _validate.nonnegative(epsilon=epsilon)
-    _validate.at_least_one(releases=releases)
+    _numbers.positive(noise_multiplier=noise_multiplier)
+    _numbers.nonnegative(epsilon=epsilon)
+    _numbers.at_least_one(releases=releases)
     return _delta(_distance(noise_multiplier, releases), epsilon)
 
 
@@ -64,15 +64,15 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     Raises ValueError unless noise_multiplier is finite and > 0, SMALLEST_DELTA <= delta < 1 and
     releases >= 1.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
+    _numbers.positive(noise_multiplier=noise_multiplier)
     check_attainable(delta)
-    _validate.at_least_one(releases=releases)
+    _numbers.at_least_one(releases=releases)
     distance = _distance(noise_multiplier, releases)
     # ρ + 2√(ρ ln(1/δ)) with ρ = distance²/2 is always enough (Bun and Steinke 2016, prop. 1.3).
     high = distance * (distance / 2 + math.sqrt(-2 * math.log(delta)))
     while _delta(distance, high) > delta:  # by rounding only
         high *= 2
-    return _search.smallest_epsilon(partial(_delta, distance), high, delta)
+    return _numbers.smallest_epsilon(partial(_delta, distance), high, delta)
 
 
 @lru_cache(maxsize=2**12, typed=True)
@@ -86,9 +86,9 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     Raises ValueError unless epsilon is finite and > 0, SMALLEST_DELTA <= delta < 1 and
     releases >= 1.
     """
-    _validate.positive(epsilon=epsilon)
+    _numbers.positive(epsilon=epsilon)
     check_attainable(delta)
-    _validate.at_least_one(releases=releases)
+    _numbers.at_least_one(releases=releases)
     # Of numpy's they may have less precision.
     epsilon, delta, releases = float(epsilon), float(delta), int(releases)
 
@@ -104,7 +104,7 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     low = high // 2
     while low and is_private(low):
         low, high = low // 2, low
-    return _search.smallest_whole(is_private, low, high) / _PER_ONE
+    return _numbers.smallest_whole(is_private, low, high) / _PER_ONE
 
 
 # --- the exact formula ---------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
 
 def check_attainable(delta: float) -> None:
     """Raise ValueError unless Gaussian noise can reach `delta`."""
-    _validate.delta_below_one(delta)
+    _numbers.delta_below_one(delta)
     if delta < SMALLEST_DELTA:
         raise ValueError(
             f"delta must be at least {SMALLEST_DELTA} (Gaussian noise gives no pure privacy), "
@@ -194,8 +194,8 @@ def delta_of_truncation(coordinates: int, epsilon: float) -> float:
     `coordinates` are d·T, those of all steps together. Raises ValueError unless coordinates is an
     integer >= 1 and epsilon finite and >= 0.
     """
-    _validate.at_least_one(coordinates=coordinates)
-    _validate.nonnegative(epsilon=epsilon)
+    _numbers.at_least_one(coordinates=coordinates)
+    _numbers.nonnegative(epsilon=epsilon)
     pairs = -(-coordinates // 2)
     apart = math.ldexp(float(pairs), -BITS)
     return min(1.0, (1 + math.exp(min(epsilon, 700.0))) * apart * (1 + 2.0**-48))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from labelguard.accounting import _validate, gaussian, subsampled
+from labelguard.accounting import _numbers, gaussian, subsampled
 
 
 def delta(
@@ -26,7 +26,7 @@ def delta(
     In (0, 1]. Raises ValueError unless noise_multiplier is finite and > 0, sampling_probability in
     (0, 1], steps and records integers >= 1 and epsilon finite and >= 0.
     """
-    _validate.nonnegative(epsilon=epsilon)
+    _numbers.nonnegative(epsilon=epsilon)
     check(noise_multiplier, sampling_probability, steps, records)
     each = epsilon / records
     one = subsampled.delta(noise_multiplier, sampling_probability, steps, each)
@@ -43,7 +43,7 @@ def calibrate(
     Raises ValueError unless epsilon is finite and > 0, `gaussian.SMALLEST_DELTA` <= delta < 1, and
     as `delta`; and where the margin for rounding leaves nothing of δ'.
     """
-    _validate.positive(epsilon=epsilon)
+    _numbers.positive(epsilon=epsilon)
     gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps, records)
     each = epsilon / records
@@ -54,7 +54,7 @@ def calibrate(
 def check(noise_multiplier: float, sampling_probability: float, steps: int, records: int) -> None:
     """Raise ValueError for numbers that a run cannot have."""
     subsampled.check(noise_multiplier, sampling_probability, steps)
-    _validate.at_least_one(records=records)
+    _numbers.at_least_one(records=records)
 
 
 def _delta_factor(epsilon: float, records: int) -> float:

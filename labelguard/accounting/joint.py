@@ -36,9 +36,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _search, _validate, ball, gaussian, subsampled
+from labelguard.accounting import _numbers, ball, gaussian, subsampled
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting._search import ROUNDING
+from labelguard.accounting._numbers import ROUNDING
 from labelguard.accounting.components import (
     Balls,
     Component,
@@ -94,8 +94,8 @@ class Share:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _validate.at_least_one(count=self.count)
-        _validate.positive(weight=self.weight)
+        _numbers.at_least_one(count=self.count)
+        _numbers.positive(weight=self.weight)
 
 
 def delta(components: Sequence[Component], epsilon: float) -> float:
@@ -117,7 +117,7 @@ def delta(components: Sequence[Component], epsilon: float) -> float:
     (several unlike coins, hundreds of each), for ball noise beside Gaussians, runs or twice, and
     for a converted run with less noise than its (epsilon, delta) takes.
     """
-    _validate.nonnegative(epsilon=epsilon)
+    _numbers.nonnegative(epsilon=epsilon)
     if records := _whole_records(components):
         return records.delta(epsilon)
     return _delta(_merge_components(components), epsilon)
@@ -132,7 +132,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
 
     Raises ValueError unless 0 <= delta < 1, and >= `gaussian.SMALLEST_DELTA` with Gaussians.
     """
-    _validate.delta_below_one(delta)
+    _numbers.delta_below_one(delta)
     if records := _whole_records(components):
         return records.epsilon(delta)
     merged = _merge_components(components)
@@ -147,7 +147,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
         high = (high + alone) * (1 + slack) if coins else alone
     if not coins or math.isinf(high):
         return high
-    return _search.smallest_epsilon(partial(_delta, merged), high, delta)
+    return _numbers.smallest_epsilon(partial(_delta, merged), high, delta)
 
 
 def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Component, ...]:
@@ -170,8 +170,8 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
     Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1 (and >=
     `gaussian.SMALLEST_DELTA` with Gaussians) and there is at least one share.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.delta_below_one(delta)
+    _numbers.positive(epsilon=epsilon)
+    _numbers.delta_below_one(delta)
     if not shares:
         raise ValueError("shares must hold at least one share, found none")
     if len(shares) == 1:
@@ -205,7 +205,7 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
         low, high = _FACTOR_ONE // len(shares), low
         while excess(low) > 0:  # by rounding only
             low, high = low - low // 2**10 - 1, low
-    return components_of_step(_search.largest_whole(excess, low, high), split)
+    return components_of_step(_numbers.largest_whole(excess, low, high), split)
 
 
 def pure_epsilon(components: Sequence[Component]) -> float:

@@ -29,8 +29,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _search
-from labelguard.accounting._search import ROUNDING
+from labelguard.accounting import _numbers
+from labelguard.accounting._numbers import ROUNDING
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -157,7 +157,7 @@ def smallest_epsilon(delta_of: Callable[[float], float], high: float, delta: flo
     def excess(epsilon: float) -> float:
         return math.log(delta_of(epsilon) / delta)
 
-    return _search.find_crossing(excess, 0.0, high, 1e-9 * min(1.0, high))
+    return _numbers.find_crossing(excess, 0.0, high, 1e-9 * min(1.0, high))
 
 
 def compose_steps(step: Any, steps: int) -> Losses:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from labelguard.accounting import _search, _validate, gaussian, subsampled
+from labelguard.accounting import _numbers, gaussian, subsampled
 from labelguard.accounting.losses import Floats, choose_interval, compose_steps
 
 MOST_RECORDS = 2**10
@@ -47,7 +47,7 @@ def delta(
     noise_multiplier is finite and > 0, sampling_probability in (0, 1], steps and records integers
     >= 1 and epsilon finite and >= 0.
     """
-    _validate.nonnegative(epsilon=epsilon)
+    _numbers.nonnegative(epsilon=epsilon)
     check(noise_multiplier, sampling_probability, steps, records)
     return _to_replace_labels(
         _zero_out_delta(noise_multiplier, sampling_probability, steps, records, epsilon / 2),
@@ -67,7 +67,7 @@ def calibrate(
     Raises ValueError unless epsilon is finite and > 0, `gaussian.SMALLEST_DELTA` <= delta < 1, and
     as `delta`; and where the margin for rounding leaves nothing of delta.
     """
-    _validate.positive(epsilon=epsilon)
+    _numbers.positive(epsilon=epsilon)
     gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps, records)
     # Of numpy's they may have less precision.
@@ -82,14 +82,14 @@ def calibrate(
 
     # With many steps the mean number of records counts.
     alone = gaussian.calibrate(epsilon / 2, delta / (1 + math.exp(min(epsilon / 2, 600.0))), steps)
-    return _search.find_noise_multiplier(price, delta, sampling_probability * records * alone)
+    return _numbers.find_noise_multiplier(price, delta, sampling_probability * records * alone)
 
 
 def check(noise_multiplier: float, sampling_probability: float, steps: int, records: int) -> None:
     """Raise ValueError for numbers that a run cannot have."""
     subsampled.check(noise_multiplier, sampling_probability, steps)
-    _validate.at_least_one(records=records)
-    _validate.within(1, MOST_RECORDS, records=records)
+    _numbers.at_least_one(records=records)
+    _numbers.within(1, MOST_RECORDS, records=records)
 
 
 def _to_replace_labels(zero_out_at_half: float, epsilon: float) -> float:

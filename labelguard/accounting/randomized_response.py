@@ -30,8 +30,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _search, _validate
-from labelguard.accounting._search import ROUNDING
+from labelguard.accounting import _numbers
+from labelguard.accounting._numbers import ROUNDING
 
 # A coin is a whole number drawn uniformly from 0 <= u < COIN_RANGE.
 COIN_RANGE = 2**64
@@ -52,8 +52,8 @@ def delta(epsilon0: float, k: int, epsilon: float) -> float:
 
     Raises ValueError unless epsilon0 and epsilon are finite and >= 0 and k >= 1.
     """
-    _validate.nonnegative(epsilon0=epsilon0, epsilon=epsilon)
-    _validate.at_least_one(k=k)
+    _numbers.nonnegative(epsilon0=epsilon0, epsilon=epsilon)
+    _numbers.at_least_one(k=k)
     return _delta(epsilon0, int(k), epsilon)
 
 
@@ -66,11 +66,11 @@ def epsilon(epsilon0: float, k: int, delta: float) -> float:
 
     Raises ValueError unless epsilon0 is finite and >= 0, k >= 1 and 0 <= delta < 1.
     """
-    _validate.nonnegative(epsilon0=epsilon0)
-    _validate.at_least_one(k=k)
-    _validate.delta_below_one(delta)
+    _numbers.nonnegative(epsilon0=epsilon0)
+    _numbers.at_least_one(k=k)
+    _numbers.delta_below_one(delta)
     whole = int(k)
-    return _search.smallest_epsilon(lambda at: _delta(epsilon0, whole, at), whole * epsilon0, delta)
+    return _numbers.smallest_epsilon(lambda e: _delta(epsilon0, whole, e), whole * epsilon0, delta)
 
 
 @lru_cache(maxsize=2**14, typed=True)
@@ -83,9 +83,9 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
 
     Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1 and k >= 1.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.delta_below_one(delta)
-    _validate.at_least_one(k=k)
+    _numbers.positive(epsilon=epsilon)
+    _numbers.delta_below_one(delta)
+    _numbers.at_least_one(k=k)
     epsilon, delta = float(epsilon), float(delta)  # of numpy's they may have less precision
     whole, basic = int(k), epsilon_per_label(epsilon, int(k))
     if delta == 0:
@@ -99,7 +99,7 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
     # the numbers, not of the path of the search: rounding in δ is far smaller than one step.
     single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
     most = _grid_index(single) + 2
-    return max(basic, _grid_value(_search.largest_whole(excess, _grid_index(basic), most)))
+    return max(basic, _grid_value(_numbers.largest_whole(excess, _grid_index(basic), most)))
 
 
 def epsilon_per_label(epsilon: float, k: int) -> float:
@@ -116,7 +116,7 @@ def flip_probability(epsilon0: float) -> float:
 
     Raises ValueError unless epsilon0 is finite and >= 0.
     """
-    _validate.nonnegative(epsilon0=epsilon0)
+    _numbers.nonnegative(epsilon0=epsilon0)
     odds = math.exp(-epsilon0)
     return odds / (1 + odds)
 
@@ -129,7 +129,7 @@ def threshold(epsilon0: float) -> int:
 
     Raises ValueError unless epsilon0 is finite and >= 0.
     """
-    _validate.nonnegative(epsilon0=epsilon0)
+    _numbers.nonnegative(epsilon0=epsilon0)
     return _exact_threshold(epsilon0)
 
 
@@ -141,8 +141,8 @@ def epsilon0_of(threshold: int) -> float:
 
     Raises ValueError unless 1 <= threshold <= 2^63.
     """
-    _validate.at_least_one(threshold=threshold)
-    _validate.within(1, COIN_RANGE // 2, threshold=threshold)
+    _numbers.at_least_one(threshold=threshold)
+    _numbers.within(1, COIN_RANGE // 2, threshold=threshold)
     flipped = int(threshold)
     # Whole numbers first: their quotient is correctly rounded, also where T is close to 2^63.
     return math.log1p((COIN_RANGE - 2 * flipped) / flipped)

@@ -26,7 +26,7 @@ import math
 from functools import lru_cache
 from typing import Any, Literal
 
-from labelguard.accounting import _search, _validate, gaussian
+from labelguard.accounting import _numbers, gaussian
 from labelguard.accounting.losses import Losses, choose_interval, compose_steps
 
 # Factor by which the intervals of the first steps of a search are longer.
@@ -41,7 +41,7 @@ def delta(
     Raises ValueError unless noise_multiplier is finite and > 0, sampling_probability in (0, 1],
     steps an integer >= 1 and epsilon finite and >= 0.
     """
-    _validate.nonnegative(epsilon=epsilon)
+    _numbers.nonnegative(epsilon=epsilon)
     check(noise_multiplier, sampling_probability, steps)
     if sampling_probability == 1:
         return gaussian.delta(noise_multiplier / 2, epsilon, steps)
@@ -57,7 +57,7 @@ def epsilon(
 
     Raises ValueError unless 0 <= delta < 1, and as `delta`.
     """
-    _validate.delta_below_one(delta)
+    _numbers.delta_below_one(delta)
     check(noise_multiplier, sampling_probability, steps)
     if sampling_probability == 1:
         return gaussian.epsilon(noise_multiplier / 2, delta, steps)
@@ -75,7 +75,7 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
     sampling_probability in (0, 1] and steps an integer >= 1, where the margin for rounding leaves
     nothing of delta, and where `check_needs_noise` does.
     """
-    _validate.positive(epsilon=epsilon)
+    _numbers.positive(epsilon=epsilon)
     gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps)
     # Of numpy's they may have less precision.
@@ -84,13 +84,13 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
     check_needs_noise(sampling_probability, steps, delta)
     alone = gaussian.calibrate(epsilon, delta, steps)
     if sampling_probability == 1:
-        return math.ceil(2 * alone * _search.PER_ONE) / _search.PER_ONE
+        return math.ceil(2 * alone * _numbers.PER_ONE) / _numbers.PER_ONE
 
     def price(noise_multiplier: float, coarse: bool) -> float:
         return losses(noise_multiplier, sampling_probability, steps, coarse=coarse).delta(epsilon)
 
     # With many steps a step's q takes off as much noise as a factor q.
-    return _search.find_noise_multiplier(price, delta, 2 * sampling_probability * alone)
+    return _numbers.find_noise_multiplier(price, delta, 2 * sampling_probability * alone)
 
 
 @lru_cache(maxsize=32)
@@ -147,7 +147,7 @@ def check_needs_noise(sampling_probability: float, steps: int, delta: float) -> 
 
 def check(noise_multiplier: float, sampling_probability: float, steps: int) -> None:
     """Raise ValueError for numbers that a run cannot have."""
-    _validate.positive(noise_multiplier=noise_multiplier, sampling_probability=sampling_probability)
-    _validate.within(0, 1, sampling_probability=sampling_probability)
-    _validate.within(0, 2**23, noise_multiplier=noise_multiplier)
-    _validate.at_least_one(steps=steps)
+    _numbers.positive(noise_multiplier=noise_multiplier, sampling_probability=sampling_probability)
+    _numbers.within(0, 1, sampling_probability=sampling_probability)
+    _numbers.within(0, 2**23, noise_multiplier=noise_multiplier)
+    _numbers.at_least_one(steps=steps)

@@ -24,8 +24,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from labelguard.accounting import _search, _validate, gaussian, subsampled
-from labelguard.accounting._search import ROUNDING
+from labelguard.accounting import _numbers, gaussian, subsampled
+from labelguard.accounting._numbers import ROUNDING
 from labelguard.accounting.losses import Losses, compose_steps
 
 
@@ -37,7 +37,7 @@ def delta(
     Raises ValueError unless noise_multiplier is finite and > 0, sampling_probability in (0, 1],
     steps and updates integers >= 1 and epsilon finite and >= 0.
     """
-    _validate.nonnegative(epsilon=epsilon)
+    _numbers.nonnegative(epsilon=epsilon)
     check(noise_multiplier, sampling_probability, steps, updates)
     noise = _noise_of_a_step(noise_multiplier, updates)
     if sampling_probability == 1:
@@ -53,7 +53,7 @@ def epsilon(
     Infinite where delta is below the margin. Raises ValueError unless 0 <= delta < 1, and as
     `delta`.
     """
-    _validate.delta_below_one(delta)
+    _numbers.delta_below_one(delta)
     check(noise_multiplier, sampling_probability, steps, updates)
     noise = _noise_of_a_step(noise_multiplier, updates)
     if sampling_probability == 1:
@@ -72,26 +72,26 @@ def calibrate(
     such one within 1e-5, relative. Raises ValueError as `subsampled.calibrate`, and unless updates
     is an integer >= 1.
     """
-    _validate.positive(epsilon=epsilon)
+    _numbers.positive(epsilon=epsilon)
     gaussian.check_attainable(delta)
     check(1.0, sampling_probability, steps, updates)
     epsilon, delta, q = map(float, (epsilon, delta, sampling_probability))
     subsampled.check_needs_noise(q, steps, delta)
     alone = gaussian.calibrate(epsilon, delta, steps) * math.sqrt(updates) * (1 + 4 * ROUNDING)
     if q == 1:
-        return math.ceil(alone * _search.PER_ONE) / _search.PER_ONE
+        return math.ceil(alone * _numbers.PER_ONE) / _numbers.PER_ONE
 
     def price(noise_multiplier: float, coarse: bool) -> float:
         noise = _noise_of_a_step(noise_multiplier, updates)
         return max(each.delta(epsilon) for each in _losses(noise, q, steps, coarse=coarse))
 
-    return _search.find_noise_multiplier(price, delta, q * alone)
+    return _numbers.find_noise_multiplier(price, delta, q * alone)
 
 
 def check(noise_multiplier: float, sampling_probability: float, steps: int, updates: int) -> None:
     """Raise ValueError for numbers that a run cannot have."""
     subsampled.check(noise_multiplier, sampling_probability, steps)
-    _validate.at_least_one(updates=updates)
+    _numbers.at_least_one(updates=updates)
 
 
 def _noise_of_a_step(noise_multiplier: float, updates: int) -> float:

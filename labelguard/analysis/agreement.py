@@ -36,17 +36,16 @@ from labelguard.release.pairs_file import (
     has_question_column,
     read_items_and_sides,
 )
-from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import (
     Release,
     read_card,
     resolve_release_directory,
     split_by_preference,
 )
-from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.storage.buckets import escape_file_names, find_rows_path
 from labelguard.storage.executor import LOCAL, Workers, open_executor
 from labelguard.storage.files import check_new_output_file
-from labelguard.text import AUTO_FORMAT, no_progress
+from labelguard.text import AUTO_FORMAT, no_progress, suggest_misspelled_keywords
 
 _TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public and not counted"}
 

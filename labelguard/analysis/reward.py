@@ -37,13 +37,13 @@ from labelguard.release.model_card import (
     list_learned_releases,
 )
 from labelguard.release.pairs_file import PAIRS, scan_pairs
-from labelguard.release.rows import find_rows_path
 from labelguard.release.writer import (
     Release,
     read_card,
     resolve_release_directory,
     verify_release_directory,
 )
+from labelguard.storage.buckets import find_rows_path
 from labelguard.storage.files import SUMS, hash_file
 from labelguard.text import no_progress, pluralize
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from labelguard import clock, plugins
+from labelguard import clock, extras
 from labelguard.configuration import project_file
 from labelguard.configuration.loader import validate_settings
 from labelguard.configuration.project_file import FILE
@@ -164,12 +164,12 @@ class Connector(Protocol):
 
 def list_connector_kinds() -> list[str]:
     """Return the connectors that are installed."""
-    return plugins.list_entry_points(DOOR)
+    return extras.list_entry_points(DOOR)
 
 
 def open_connector(settings: Settings) -> Connector:
     """Return the connector of these settings. Raises `ConnectorError` for an unknown kind."""
-    entry_point = plugins.find_entry_point(DOOR, settings.kind)
+    entry_point = extras.find_entry_point(DOOR, settings.kind)
     if entry_point is None:
         raise ConnectorError(
             f"[connectors.{settings.name}]: no connector is called {settings.kind!r}; set kind to "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import labelguard
-from labelguard import plugins, processes
+from labelguard import extras, processes
 from labelguard.cli.budget import budget
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
@@ -76,12 +76,12 @@ class Main(click.Group):
             _exit_with_error(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *plugins.list_entry_points(_EXTRA)]
+        return [*self.commands, *extras.list_entry_points(_EXTRA)]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if own := self.commands.get(name):
             return own
-        extra = plugins.find_entry_point(_EXTRA, name)
+        extra = extras.find_entry_point(_EXTRA, name)
         return extra.load() if extra else None
 
 

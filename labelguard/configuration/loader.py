@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from labelguard.errors import LabelguardError
-from labelguard.spelling import suggest
+from labelguard.text import suggest
 
 if TYPE_CHECKING:
     import yaml

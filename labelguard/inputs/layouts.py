@@ -34,7 +34,7 @@ from labelguard.inputs.columns import (
 )
 from labelguard.inputs.readers import InputFile
 from labelguard.learning.columns import FeatureColumn
-from labelguard.spelling import suggest
+from labelguard.text import suggest
 
 ID_EXPECTED = "text or whole numbers"
 INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)

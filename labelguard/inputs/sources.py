@@ -1,11 +1,15 @@
 """Sources of labels: files of several formats, or tables in memory, as relations of DuckDB.
 
 Every input becomes a list of files that are read one after the other, in a fixed order, as a
-stream; nothing is loaded whole. An error names the file and the line and never repeats content.
+stream; nothing is loaded whole. Objects in a store (`s3://…`, `gs://…`, `hf://…`) are copied by
+fsspec before anything is read; the package of each store takes credentials, region and endpoint
+from the environment. An error names the file and the line and never repeats content.
 """
 
 from __future__ import annotations
 
+import glob
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.objects import copy_objects
+from labelguard.extras import MissingExtra, format_install_line
 from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
@@ -24,8 +28,66 @@ from labelguard.inputs.tables import (
     build_table_opener,
 )
 from labelguard.inputs.text_files import build_csv_opener, build_json_opener
-from labelguard.spelling import suggest
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
+from labelguard.text import suggest
+
+# Names become paths of copies: nothing hidden in them, and nothing that leads elsewhere.
+_PART = r"(?!\.)[A-Za-z0-9_.=+@~%-]+"
+_NAME = re.compile(rf"{_PART}(?:/{_PART})*")
+_directories: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def copy_objects(address: str, directory: Path | None = None) -> list[tuple[str, Path]]:
+    """Copy the objects of an address: one, all below a prefix, or those of a pattern.
+
+    Returns the address and the copy of each, in the order of the addresses. Copies lie in a new
+    directory of mode 0700 in `directory`, or in TMPDIR until the process ends.
+
+    Raises `MissingExtra` where a package is missing, `InvalidLabels` where the store refuses, and
+    for no object, or one with a name that no file of ours has.
+    """
+    if directory is None:
+        _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))
+        directory = Path(_directories[-1].name)
+    target = Path(tempfile.mkdtemp(prefix="objects-", dir=directory))
+    protocol = address.partition("://")[0]
+    try:
+        import fsspec
+
+        store, path = fsspec.url_to_fs(address)
+        store.invalidate_cache()
+        find = store.glob if glob.has_magic(path) else store.find
+        listed = {
+            name.lstrip("/"): one
+            for name, one in sorted(find(path, detail=True).items())
+            if one["type"] == "file" and not name.rpartition("/")[2].startswith((".", "_"))
+        }
+        for name in listed:
+            if not _NAME.fullmatch(name):
+                raise InvalidLabels(
+                    f"{f'{protocol}://{name}'!a}: names of objects may have letters, digits and "
+                    "_ . = + @ ~ % -"
+                )
+        if not listed:
+            raise InvalidLabels(f"{address}: no such object, and none below it")
+        copies = {f"{protocol}://{name}": target / name for name in listed}
+        for copy in copies.values():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        store.get([one["name"] for one in listed.values()], [str(copy) for copy in copies.values()])
+    except InvalidLabels:
+        raise
+    except ImportError as error:
+        raise MissingExtra(
+            f"{address}: {error}; or install the extra: {format_install_line('cloud')}"
+        ) from error
+    except Exception as error:  # each store has errors of its own
+        line = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidLabels(f"{address}: {line}") from error
+    for (name, copy), one in zip(copies.items(), listed.values(), strict=True):
+        if one.get("size") not in (None, copy.stat().st_size):
+            raise InvalidLabels(f"{name}: it was written anew meanwhile; run this again")
+    return list(copies.items())
+
 
 # A path or glob (str, Path), objects of a store (`s3://bucket/labels`, `gs://bucket/*.parquet`), a
 # table (pyarrow, polars, pandas, datasets), splits by name, an `InputFile`, or a sequence of these;
@@ -155,9 +217,6 @@ def _find_file_type(path: Path) -> str | None:
     if suffix in _JSON or _FORMATS.get(suffix) is build_csv_opener:
         return suffix
     return suffix if suffix in _FORMATS and not compressed else None
-
-
-_directories: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _create_private_directory() -> Path:

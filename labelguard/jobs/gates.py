@@ -25,8 +25,12 @@ from labelguard.jobs.releases import JobRelease, find_newest_release
 from labelguard.jobs.settings import GateSettings, Job
 from labelguard.jobs.state import Facts, Models, RunInProgress
 from labelguard.jobs.steps import Step
-from labelguard.mechanisms.joint_flips import BlockLaws, paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
+from labelguard.mechanisms.randomized_response import (
+    BlockLaws,
+    paired_standard_error,
+    standard_error,
+)
 from labelguard.project.project import Project
 from labelguard.release.evaluation import Evaluation, load_coordinates
 from labelguard.release.head import FILE, Head
@@ -38,8 +42,8 @@ from labelguard.release.pairs_file import (
     hold_out,
     read_preference_pairs,
 )
-from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import read_card
+from labelguard.storage.buckets import escape_file_names, find_rows_path
 from labelguard.text import Progress
 
 EVALUATION = "evaluation"

@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import extras, plugins
+from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.spelling import suggest
 from labelguard.storage.buckets import take_rows
-from labelguard.text import DEFAULT_FEATURES, Progress
+from labelguard.text import DEFAULT_FEATURES, Progress, suggest
 
 GROUP = "labelguard.features"
 
@@ -113,9 +112,9 @@ def open_part(part: str, state: State | None = None) -> FeatureProvider:
 
 def find_factory(name: str) -> Any:
     """Return what opens the provider of this name; raises as `features.open_provider`."""
-    door = plugins.find_entry_point(GROUP, name)
+    door = extras.find_entry_point(GROUP, name)
     if door is None:
-        known = plugins.list_entry_points(GROUP)
+        known = extras.list_entry_points(GROUP)
         raise LabelguardError(
             f"there are no features {name!r}{suggest(name, known)}; "
             f"available: {', '.join(known) or 'none'}"

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelguard.mechanisms.joint_flips import BlockLaws, FlippedRows
+from labelguard.mechanisms.randomized_response import BlockLaws, FlippedRows
 
 Floats: TypeAlias = NDArray[np.float64]
 

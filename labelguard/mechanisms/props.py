@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
 from labelguard.learning.heads import forward_loss
-from labelguard.mechanisms.joint_flips import coin_variance
+from labelguard.mechanisms.randomized_response import coin_variance
 from labelguard.storage.blocks import Blocks
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.learning.heads import square_sums
-from labelguard.mechanisms import clipping
+from labelguard.mechanisms import geometry
 from labelguard.mechanisms.geometry import compute_squared_norms
 from labelguard.mechanisms.noise import (
     DIMENSION_LIMIT,
@@ -259,7 +259,7 @@ def clipped_sum(
     total = np.zeros(z.shape[1], np.int64)
     for units, part in sum_by_labeler(z, rows, half):
         part *= bounds.weight[units, None]
-        total += clipping.clip_to_grid(part, bounds.clip, step).sum(axis=0)
+        total += geometry.clip_to_grid(part, bounds.clip, step).sum(axis=0)
     return total
 
 

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.learning.heads import fit_statistic
-from labelguard.mechanisms.clipping import clip_rows
-from labelguard.mechanisms.geometry import Basis, Shape, compute_spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, clip_rows, compute_spectrum
 from labelguard.mechanisms.noise import NoiseKind, ReleasedNoise
 from labelguard.mechanisms.statistic import Bounds, Rows, compute_noise_aware_ridge
 from labelguard.planner import trials

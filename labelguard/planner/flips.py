@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import randomized_response
 from labelguard.accounting.blocks import MOST_LABELS, Block, find_block
-from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
+from labelguard.mechanisms.randomized_response import compute_largest_eigenvalue
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.trials import FlippedLabels, Heads, Trial, Worlds
 

@@ -29,10 +29,15 @@ from labelguard.planner import advice, tuning
 from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Worth
 from labelguard.planner.outcomes import Forecast, find_best_excluding_uls, find_best_including_uls
 from labelguard.planner.prior import Prior
-from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.buckets import BUCKETS
 from labelguard.storage.executor import LOCAL, Workers, open_executor
-from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
+from labelguard.text import (
+    AUTO_FORMAT,
+    Progress,
+    no_progress,
+    pluralize,
+    suggest_misspelled_keywords,
+)
 
 V = TypeVar("V", int, float)
 

@@ -211,13 +211,13 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
     and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing.
     """
-    from labelguard.inputs import ids
+    from labelguard.inputs import staging
 
     with OpenProject.hold_for_job(project) as opened:
         home = opened.project
         names = [record.name for record in opened.ledger.people.sources()]
         home.work.mkdir(mode=0o700, parents=True)
-        rows = ids.read_ids(source, lambda these: _choose_id_columns(these, names), home.work)
+        rows = staging.read_ids(source, lambda these: _choose_id_columns(these, names), home.work)
         keys: list[Blocks] = []
         met: list[Identities] = []
         for name in rows.columns:

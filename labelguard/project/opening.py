@@ -27,8 +27,8 @@ from labelguard.project.project import (
     register_project,
     retry_until_free,
 )
-from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_own_directory, write_atomically
+from labelguard.text import suggest_misspelled_keywords
 
 if TYPE_CHECKING:
     from labelguard.answers.store import AnswerStore

@@ -30,7 +30,7 @@ from labelguard.project.policy_facts import (
     PolicyLine,
     PolicyOverview,
 )
-from labelguard.spelling import suggest_misspelled_keywords
+from labelguard.text import suggest_misspelled_keywords
 
 __all__ = ["activate", "close", "listing", "new", "preview", "show"]
 

@@ -40,8 +40,8 @@ from platformdirs.unix import Unix
 
 from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys import keyring
-from labelguard.spelling import suggest_misspelled_keywords
 from labelguard.storage.files import check_own_directory, read_own_file, write_atomically
+from labelguard.text import suggest_misspelled_keywords
 
 R = TypeVar("R")
 _PAUSE = 0.5

@@ -43,7 +43,6 @@ from labelguard.release.protocol import (
     ReleaseContext,
     TrainingInputs,
 )
-from labelguard.release.rows import MOST_IN_ONE_FILE, format_part_name
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.release.writer import (
     PARQUET,
@@ -60,6 +59,7 @@ from labelguard.release.writer import (
 )
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
+from labelguard.storage.buckets import MOST_IN_ONE_FILE, format_part_name
 from labelguard.storage.files import (
     HashedFile,
     fresh_directory,

@@ -49,7 +49,7 @@ from labelguard.release.mechanisms.statistic_design import (
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import find_unchanged_release
-from labelguard.storage import arrays
+from labelguard.storage import portions
 from labelguard.storage.buckets import take_rows
 
 FILE = "evaluation.npz"
@@ -155,7 +155,7 @@ class Evaluation:
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
         named = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
-        return arrays.pack_arrays(
+        return portions.pack_arrays(
             {**self.coordinates.arrays(), **named, **_pack_noises(self.noises)}
         )
 
@@ -163,7 +163,7 @@ class Evaluation:
     def load(cls, release: Path) -> Evaluation:
         """Return the evaluation of a release directory; `ProjectError` if it holds none."""
         try:
-            named = arrays.load_arrays(release / FILE)
+            named = portions.load_arrays(release / FILE)
             public = (named[name] for name in _PUBLIC)
             return cls(
                 Coordinates.from_arrays(named), named["statistic"], _unpack_noises(named), *public

@@ -24,7 +24,7 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import compute_noise_aware_ridge
-from labelguard.storage import arrays
+from labelguard.storage import portions
 from labelguard.storage.executor import Workers
 from labelguard.text import Progress
 
@@ -81,7 +81,7 @@ class Coordinates:
 
     def digest(self) -> str:
         """Return the SHA-256 of all of them, in hexadecimal digits."""
-        return hashlib.sha256(arrays.pack_arrays(self.arrays())).hexdigest()
+        return hashlib.sha256(portions.pack_arrays(self.arrays())).hexdigest()
 
     def load_provider(self, progress: Progress, workers: Workers | None = None) -> PairFeatures:
         """Return the features, as they were; `LabelguardError` if they are computed differently."""
@@ -160,7 +160,7 @@ class Window:
     scale: float = 1.0
 
     def save(self, path: Path) -> None:
-        """Write the window as arrays."""
+        """Write the window as portions."""
         named: dict[str, Any] = {n: np.asarray(v) for n, v in vars(self).items() if v is not None}
         np.savez(path, **named)
 
@@ -168,7 +168,7 @@ class Window:
     def load(cls, path: Path) -> Window:
         """Invert `save`; `ProjectError` for anything else."""
         try:
-            values: dict[str, Any] = dict(arrays.load_arrays(path))
+            values: dict[str, Any] = dict(portions.load_arrays(path))
             for name in ("noise", "clip", "sensitivity", "scale"):
                 values[name] = float(values[name])
             kind, least = str(values["kind"]), int(values["least"])
@@ -201,7 +201,7 @@ class Head(Coordinates):
 
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
-        return arrays.pack_arrays(
+        return portions.pack_arrays(
             {
                 **self.arrays(),
                 "coefficients": self.coefficients,
@@ -215,7 +215,7 @@ class Head(Coordinates):
     def load(cls, release: Path) -> Head:
         """Return the head of a release directory; `ProjectError` if it holds none."""
         try:
-            named = arrays.load_arrays(release / FILE)
+            named = portions.load_arrays(release / FILE)
             coordinates = Coordinates.from_arrays(named)
             columns, components = coordinates.basis.projection.shape
             scale = float(check_numbers(named["scale"], ()))

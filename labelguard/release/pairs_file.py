@@ -28,8 +28,8 @@ from labelguard.mechanisms.agreement import (
 )
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.project.opening import OpenProject
-from labelguard.release.rows import escape_file_names, find_rows_path
 from labelguard.release.writer import read_card
+from labelguard.storage.buckets import escape_file_names, find_rows_path
 
 PAIRS = ("prompt", "chosen", "rejected")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from labelguard import plugins
+from labelguard import extras
 from labelguard.errors import LabelguardError
 
 if TYPE_CHECKING:
@@ -190,13 +190,13 @@ def load_card_sections(card: Mapping[str, Any]) -> tuple[Section, ...]:
     """
     name = str(card["mechanism"])
     try:
-        options = plugins.find_entry_point(plugins.MECHANISMS, name)
+        options = extras.find_entry_point(extras.MECHANISMS, name)
         if options is None:
             raise LabelguardError("it is not installed")
         function = getattr(options.load(), "report", None)
         if function is None:
             return ()
-        sections: Iterable[Section] = EntryPoint(name, function, plugins.MECHANISMS).load()(card)
+        sections: Iterable[Section] = EntryPoint(name, function, extras.MECHANISMS).load()(card)
         return tuple(sections)
     except _UNREADABLE as error:
         kind = "" if isinstance(error, LabelguardError) else f"{type(error).__name__}: "

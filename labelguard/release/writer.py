@@ -31,9 +31,13 @@ from labelguard.notebook import group_facts, render_card
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG, Project
 from labelguard.release import card as cards
-from labelguard.release.rows import ROWS, escape_file_names, find_rows_path, list_files
-from labelguard.spelling import suggest, suggest_misspelled_keywords
-from labelguard.storage.buckets import check_seen
+from labelguard.storage.buckets import (
+    ROWS,
+    check_seen,
+    escape_file_names,
+    find_rows_path,
+    list_files,
+)
 from labelguard.storage.files import (
     PART,
     SUMS,
@@ -46,7 +50,7 @@ from labelguard.storage.files import (
     hash_files,
     new_directory,
 )
-from labelguard.text import format_budget, pluralize
+from labelguard.text import format_budget, pluralize, suggest, suggest_misspelled_keywords
 
 if TYPE_CHECKING:
     import datasets

@@ -36,8 +36,14 @@ from labelguard.mechanisms import statistic
 from labelguard.planner.advice import format_reading_options
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
-from labelguard.spelling import suggest_misspelled_keywords
-from labelguard.text import AUTO_FORMAT, Progress, describe_reason_counts, no_progress, pluralize
+from labelguard.text import (
+    AUTO_FORMAT,
+    Progress,
+    describe_reason_counts,
+    no_progress,
+    pluralize,
+    suggest_misspelled_keywords,
+)
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role", "inspect"]
 

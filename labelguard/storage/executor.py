@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar, cast
 
-from labelguard import plugins
+from labelguard import extras
 from labelguard.errors import LabelguardError
 
 GROUP = "labelguard.executors"
@@ -118,9 +118,9 @@ def open_executor(
     `workers`: how many calls run at once; by default one a core. `address` is where the engine is
     to be found. Raises `LabelguardError` for an engine that is not installed, or not reached.
     """
-    entry = plugins.find_entry_point(GROUP, engine)
+    entry = extras.find_entry_point(GROUP, engine)
     if entry is None:
-        known = ", ".join(plugins.list_entry_points(GROUP))
+        known = ", ".join(extras.list_entry_points(GROUP))
         raise LabelguardError(f"--engine: there is no engine {engine!r}; available: {known}")
     return cast(Executor, entry.load()(workers or os.cpu_count() or 1, address))
 

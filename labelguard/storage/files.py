@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
-from labelguard.spelling import suggest
+from labelguard.text import suggest
 
 SUMS = "SHA256SUMS"
 # How the name of what is begun ends: the next job removes it.

@@ -13,7 +13,7 @@ from support.twice import Twice
 import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.extras import MissingExtra
-from labelguard.inputs.objects import copy_objects
+from labelguard.inputs.sources import copy_objects
 from labelguard.release import privatize
 
 BUDGET = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "once": True}

@@ -11,7 +11,7 @@ import pytest
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.state import Models
-from labelguard.mechanisms.joint_flips import paired_standard_error
+from labelguard.mechanisms.randomized_response import paired_standard_error
 from labelguard.release.pairs_file import compute_item_keys, hold_out
 
 WORLDS = 3_000

@@ -10,8 +10,7 @@ from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
-from labelguard.jobs.heads import HeadStep
-from labelguard.jobs.steps import TrainingTask, open_step
+from labelguard.jobs.steps import HeadStep, TrainingTask, open_step
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import compute_item_keys, hold_out, read_preference_pairs
 from labelguard.text import no_progress
@@ -135,7 +134,7 @@ def test_a_kill_leaves_a_model_or_none(flipped, tmp_path, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("labelguard.jobs.heads.publish_directory", killed)
+        patched.setattr("labelguard.jobs.steps.publish_directory", killed)
         step.train(task)
     assert not task.output.exists()
     learned = step.train(task)

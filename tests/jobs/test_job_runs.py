@@ -16,9 +16,9 @@ from support.job_projects import Desk, desk
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs import gates
-from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState
+from labelguard.jobs.steps import HeadStep
 from labelguard.project import attempts, erasure, policies
 from labelguard.project.opening import OpenProject
 from labelguard.release.pairs_file import compute_item_keys, hold_out

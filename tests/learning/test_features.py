@@ -9,7 +9,7 @@ import pytest
 from support.installed import without
 from support.twice import Twice
 
-from labelguard import plugins
+from labelguard import extras
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.features import Group, PairFeatures, fit_features, open_provider
 from labelguard.learning.providers import GROUP, FeatureProvider, default_features, sample_pairs
@@ -139,7 +139,7 @@ def hidden_states(directory, ids):
 def raw(spec):
     """One part of features by itself, which is not scaled."""
     name, _, options = spec.partition(":")
-    entry = plugins.find_entry_point(GROUP, name)
+    entry = extras.find_entry_point(GROUP, name)
     assert entry
     provider: FeatureProvider = entry.load()(options, None)
     return provider

@@ -14,7 +14,7 @@ from labelguard.mechanisms.agreement import (
     estimate_with_gold,
     estimate_with_items_as_units,
 )
-from labelguard.mechanisms.joint_flips import (
+from labelguard.mechanisms.randomized_response import (
     FlippedRows,
     coin_variance,
     compute_largest_eigenvalue,

@@ -14,8 +14,8 @@ from labelguard.accounting.blocks import find_block
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import props
-from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.mechanisms.props_stages import ReleasedLabels, join_stages, run_stages
+from labelguard.mechanisms.randomized_response import compute_largest_eigenvalue
 
 FIVE = 5.0
 SIMULATIONS = 1_400

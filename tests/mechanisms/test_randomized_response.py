@@ -21,7 +21,7 @@ import labelguard as lg
 from labelguard.accounting import blocks as accounting_blocks
 from labelguard.accounting import randomized_response as accounting
 from labelguard.accounting.blocks import Block
-from labelguard.keys.coins import Coins, Purpose
+from labelguard.keys.keyring import Coins, Purpose
 from labelguard.keys.prf import Prf, RowKeys
 from labelguard.mechanisms import randomized_response as mechanism
 from labelguard.mechanisms.randomized_response import LABEL_TIE, LabelBlocks, randomize

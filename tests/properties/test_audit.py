@@ -37,7 +37,7 @@ from labelguard.budget.policy import Allowance, Policy
 from labelguard.inputs import query as queries
 from labelguard.inputs import stager
 from labelguard.keys import keyring
-from labelguard.keys.coins import Coins
+from labelguard.keys.keyring import Coins
 from labelguard.mechanisms import randomized_response, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of_price
 from labelguard.mechanisms.randomized_response import LabelBlocks

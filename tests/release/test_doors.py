@@ -14,8 +14,7 @@ from support.preferences import TABLE, write
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
-from labelguard.keys.coins import Coins, Purpose
-from labelguard.keys.keyring import KeyRing
+from labelguard.keys.keyring import Coins, KeyRing, Purpose
 from labelguard.storage.executor import Threads, open_executor
 
 MECHANISM = """

@@ -29,7 +29,7 @@ from labelguard.release.drawn import DrawnRelease
 from labelguard.release.evaluation import FILE, Evaluation
 from labelguard.release.head import Head
 from labelguard.report import overview
-from labelguard.storage import arrays
+from labelguard.storage import portions
 
 RAW = survey(labelers=60)
 
@@ -244,9 +244,9 @@ def test_there_is_nothing_to_load_train_on_or_score_by(project, teacher, tmp_pat
             refuses()
     with pytest.raises(ProjectError, match="holds no evaluation"):
         Evaluation.load(teacher.path)
-    found = arrays.load_arrays(output / FILE)
+    found = portions.load_arrays(output / FILE)
     wrong = {"kinds": np.array(["laplace"]), "least": np.array([10**9])}
-    damages = [arrays.pack_arrays({**found, name: wrong[name]}) for name in wrong]
+    damages = [portions.pack_arrays({**found, name: wrong[name]}) for name in wrong]
     for damaged in (b"something else", *damages):
         (output / FILE).write_bytes(damaged)
         with pytest.raises(ProjectError, match="is damaged"):

@@ -34,8 +34,7 @@ from labelguard.inputs import canonical
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
-from labelguard.keys.coins import Coins
-from labelguard.keys.keyring import KeyRing
+from labelguard.keys.keyring import Coins, KeyRing
 from labelguard.project import erasure
 from labelguard.project.private_map import PrivateMap
 from labelguard.storage import blocks as block128

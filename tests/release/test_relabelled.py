@@ -11,7 +11,7 @@ from support.surveys import label_error, survey
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms import props_stages as relabelling
-from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
+from labelguard.mechanisms.randomized_response import compute_largest_eigenvalue
 from labelguard.report import overview
 
 CEILING = 20

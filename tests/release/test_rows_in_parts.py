@@ -27,10 +27,10 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.inputs import stager
 from labelguard.release import drawn
 from labelguard.release.pairs_file import compute_item_keys, read_preference_pairs
-from labelguard.release.rows import ROWS, find_rows_path, list_files
 from labelguard.release.writer import build_output_schema, verify_release_directory
 from labelguard.report import overview
 from labelguard.storage import buckets
+from labelguard.storage.buckets import ROWS, find_rows_path, list_files
 from labelguard.storage.files import SUMS, format_sums, fresh_directory, fsync_path, hash_files
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}

@@ -23,7 +23,7 @@ from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release.head import FILE, WINDOW, Head, Window
 from labelguard.report import overview
-from labelguard.storage import arrays
+from labelguard.storage import portions
 
 CEILING = 1e6
 
@@ -79,9 +79,9 @@ def test_the_card_lists_the_weights_of_named_features_largest_first(project, rel
     "damage", [{"scale": np.array(np.nan)}, {"scale": None}, {"coefficients": np.zeros(1)}]
 )
 def test_a_damaged_head_is_refused(release, tmp_path, damage):
-    changed = arrays.load_arrays(release.path / FILE) | damage
+    changed = portions.load_arrays(release.path / FILE) | damage
     kept = {name: values for name, values in changed.items() if values is not None}
-    (tmp_path / FILE).write_bytes(arrays.pack_arrays(kept))
+    (tmp_path / FILE).write_bytes(portions.pack_arrays(kept))
     with pytest.raises(ProjectError, match="damaged"):
         Head.load(tmp_path)
 
@@ -267,6 +267,6 @@ def test_a_release_that_was_begun_with_other_features_is_not_finished(moment, pr
     raw = survey()
     crash(project, raw, moment)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelguard.learning.numbers._Columns.identity", lambda self: "another")
+        patch.setattr("labelguard.learning.columns._Columns.identity", lambda self: "another")
         with pytest.raises(LedgerError, match="was begun with the features columns"):
             lg.privatize(raw, project=project, **TEACHER)

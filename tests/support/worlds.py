@@ -22,7 +22,7 @@ from support.tools import connected
 from labelguard.answers.segments import Segments
 from labelguard.cli.main import main
 from labelguard.jobs import finish
-from labelguard.keys.coins import Purpose
+from labelguard.keys.keyring import Purpose
 from labelguard.mechanisms import statistic
 from labelguard.project.project import find
 from labelguard.release.mechanisms import rr

@@ -32,8 +32,7 @@ from labelguard.inputs.formats.plain import (
 )
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.readers import InputFile, identifier
-from labelguard.spelling import suggest
-from labelguard.text import AUTO_FORMAT
+from labelguard.text import AUTO_FORMAT, suggest
 
 __all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
 

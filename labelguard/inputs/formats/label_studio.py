@@ -22,8 +22,7 @@ from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.plain import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
 from labelguard.inputs.readers import identifier, literal
-from labelguard.spelling import suggest
-from labelguard.text import DRAFT, GROUND_TRUTH
+from labelguard.text import DRAFT, GROUND_TRUTH, suggest
 
 _TOOL = "Label Studio"
 _WORDS = ("pairwise", "choices")

@@ -18,7 +18,7 @@ from labelguard.inputs.canonical import NotContent
 from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, group_similar_names
 from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.readers import identifier, literal
-from labelguard.spelling import suggest
+from labelguard.text import suggest
 
 SIDES = ("response_a", "response_b")
 PAIR = ("prompt", *SIDES, "label")

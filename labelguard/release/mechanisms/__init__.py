@@ -12,22 +12,22 @@ from dataclasses import is_dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
-from labelguard import plugins
+from labelguard import extras
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.options import Option, check_option_values, option_declarations
-from labelguard.spelling import suggest
+from labelguard.text import suggest
 
 if TYPE_CHECKING:
     from labelguard.release.mechanisms.options import Options
     from labelguard.release.protocol import Mechanism
 
-GROUP = plugins.MECHANISMS
+GROUP = extras.MECHANISMS
 AUTO = "auto"
 
 
 def list_mechanisms() -> list[str]:
     """Return the names of all mechanisms; randomized response first."""
-    return sorted(plugins.list_entry_points(GROUP), key=lambda name: (name != "rr", name))
+    return sorted(extras.list_entry_points(GROUP), key=lambda name: (name != "rr", name))
 
 
 def load_options_class(name: str) -> type[Options]:
@@ -35,7 +35,7 @@ def load_options_class(name: str) -> type[Options]:
 
     Raises `LabelguardError` if packages bring several by that name.
     """
-    entry = plugins.find_entry_point(GROUP, name)
+    entry = extras.find_entry_point(GROUP, name)
     if entry is None:
         known = list_mechanisms()
         near = suggest(name, [*known, AUTO])

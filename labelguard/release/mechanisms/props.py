@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import plugins
+from labelguard import extras
 from labelguard.accounting.blocks import find_block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
@@ -38,8 +38,8 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.geometry import Basis, Shape, choose_basis, compute_spectrum
-from labelguard.mechanisms.joint_flips import compute_largest_eigenvalue
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
+from labelguard.mechanisms.randomized_response import compute_largest_eigenvalue
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.options import PropsOptions
 from labelguard.release.mechanisms.rr import build_randomized_card, draw_labels
@@ -52,7 +52,7 @@ from labelguard.release.protocol import (
     TrainingInputs,
 )
 from labelguard.release.selection import PlannedRows
-from labelguard.storage import arrays, blocks, buckets
+from labelguard.storage import blocks, buckets, portions
 from labelguard.storage.files import fresh_directory, write_atomically
 from labelguard.text import Progress
 
@@ -150,7 +150,7 @@ class Relabelling(Mechanism[PreparedStages]):
         directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
-        saved = [arrays.load_arrays(path) for path in _list_finished_stages(directory, count)]
+        saved = [portions.load_arrays(path) for path in _list_finished_stages(directory, count)]
         stages = relabelling.run_stages(
             prepared.learner.inputs,
             labels,
@@ -166,7 +166,7 @@ class Relabelling(Mechanism[PreparedStages]):
                 result = next(stages)
                 if number >= len(saved):
                     write_atomically(
-                        _stage_path(directory, number), arrays.pack_arrays(result.state())
+                        _stage_path(directory, number), portions.pack_arrays(result.state())
                     )
                 results.append(result)
         except ArithmeticError as error:
@@ -410,9 +410,9 @@ def _flatten_identity(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _load_learner_factory(name: str) -> LearnerFactory:
     """Return the learner of a name; raise `PolicyError` for one that is not there."""
-    entry = plugins.find_entry_point(GROUP, name)
+    entry = extras.find_entry_point(GROUP, name)
     if entry is None:
-        known = ", ".join(sorted({HEAD, *plugins.list_entry_points(GROUP)}))
+        known = ", ".join(sorted({HEAD, *extras.list_entry_points(GROUP)}))
         raise PolicyError(f"unknown learner {name!r}; this installation has: {known}")
     try:
         factory: LearnerFactory = entry.load()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelguard.accounting.blocks import Block, find_block
 from labelguard.budget.events import RANDOMIZED_LABELS
-from labelguard.keys.coins import Coins
+from labelguard.keys.keyring import Coins
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import randomized_response
 from labelguard.mechanisms.randomized_response import (

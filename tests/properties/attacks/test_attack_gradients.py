@@ -32,7 +32,7 @@ from labelguard.project.restore import restore
 from labelguard.release.drawn import DrawnRelease
 from labelguard.release.head import Head
 from labelguard.report import overview
-from labelguard.storage import arrays
+from labelguard.storage import portions
 
 OTHERS = pairs(ASKED, opinions(len(ASKED), 99))
 # Two checkpoints, and some steps after the last one.
@@ -247,7 +247,7 @@ def test_a_checkpoint_that_was_altered_is_refused(change, project):
 
 def _with(data, **changed):
     with np.load(io.BytesIO(data)) as found:
-        return arrays.pack_arrays({**found, **changed})
+        return portions.pack_arrays({**found, **changed})
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from support.preferences import STATISTIC, opinions, pairs, public
 
 import labelguard as lg
-from labelguard.accounting import _search, ball, gaussian, joint
+from labelguard.accounting import _numbers, ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.components import Balls, Gaussians, RandomizedBlocks
 from labelguard.mechanisms.noise import Noise
@@ -29,7 +29,7 @@ def least(make):
     def private(whole):
         return joint.delta([COINS, make(whole / 2**30)], EPSILON) <= DELTA
 
-    return make(_search.smallest_whole(private, 2**27, 2**35) / 2**30)
+    return make(_numbers.smallest_whole(private, 2**27, 2**35) / 2**30)
 
 
 def of_components(components):

@@ -17,7 +17,7 @@ from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 
 import labelguard as lg
 from labelguard.accounting import gaussian
-from labelguard.mechanisms import clipping
+from labelguard.mechanisms import geometry
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release.head import Head
 
@@ -73,7 +73,7 @@ def test_a_labeler_of_tiny_features_moves_a_sum_by_two_clip_norms_at_most():
 def test_a_norm_that_vanishes_lets_nobody_through(monkeypatch):
     """The bound is that of whole numbers: it holds even if every norm is taken for 0."""
     made, clip = problem()
-    monkeypatch.setattr(clipping, "bound_norms", lambda vectors: np.zeros(len(vectors)))
+    monkeypatch.setattr(geometry, "bound_norms", lambda vectors: np.zeros(len(vectors)))
     for y in (0.0, 1.0):
         alone = made.clipped_sum(np.array([0]), labels(y), clip)
         assert np.linalg.norm(alone / clip) <= 1

@@ -12,7 +12,7 @@ from support.preferences import STATISTIC, TABLE
 import labelguard
 from labelguard.errors import ProjectError
 from labelguard.release.head import FILE, Head, Window
-from labelguard.storage import arrays
+from labelguard.storage import portions
 
 LARGE = 300 << 20
 
@@ -87,8 +87,8 @@ def test_arrays_of_objects_are_refused(tmp_path):
 
 def test_what_was_packed_is_loaded(tmp_path):
     content = {"a": np.arange(6.0).reshape(2, 3).T, "b/c": np.array(2.5), "d": np.zeros((0, 4))}
-    (tmp_path / "packed").write_bytes(arrays.pack_arrays(content))
-    loaded = arrays.load_arrays(tmp_path / "packed")
+    (tmp_path / "packed").write_bytes(portions.pack_arrays(content))
+    loaded = portions.load_arrays(tmp_path / "packed")
     assert loaded.keys() == content.keys()
     assert all((loaded[name] == content[name]).all() for name in content)
 

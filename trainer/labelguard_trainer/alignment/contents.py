@@ -13,8 +13,8 @@ from labelguard.analysis.reward import Content
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column
 from labelguard.release.pairs_file import scan_pairs
-from labelguard.release.rows import find_rows_path
 from labelguard.release.writer import verify_release_directory
+from labelguard.storage.buckets import find_rows_path
 
 
 def read_prompts(source: str | Path) -> list[Content]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.learning import numbers
+from labelguard.learning import columns
 from labelguard.learning.columns import content_column, is_verdict_of_model
 from labelguard.learning.providers import FeatureProvider, Features, State
 from labelguard_trainer.features.encoder import FrozenJudge
@@ -56,7 +56,7 @@ def verdict(options: str, state: State | None) -> FeatureProvider:
     if not is_verdict_of_model(options):
         if not options.strip():
             raise LabelguardError("expected verdict:NAME or verdict:model=ID_OR_PATH")
-        return numbers.columns(options, state)
+        return columns.columns(options, state)
     extras.require_extra(EXTRA, "features verdict:model")
     question = hashlib.sha256(QUESTION.encode()).hexdigest()[:16]
     return ModelVerdict(

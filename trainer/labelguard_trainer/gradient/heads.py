@@ -1,6 +1,6 @@
 """Linear heads on frozen features, in coordinates: a cohort's gradients in one sparse product.
 
-What is clipped lies on a grid, within a bound of whole numbers (`labelguard.mechanisms.clipping`),
+What is clipped lies on a grid, within a bound of whole numbers (`labelguard.mechanisms.geometry`),
 is summed exactly, and its noise is drawn exactly (`labelguard.mechanisms.noise`): floating point is
 no part of the guarantee.
 
@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.features import PairFeatures
 from labelguard.learning.heads import square_sums
-from labelguard.mechanisms import clipping, statistic
+from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import (
     Basis,
     Shape,
@@ -118,7 +118,7 @@ class HeadProblem:
         total = np.zeros(len(self.theta), np.int64)
         parts = self.gradients(units, labels)
         for part in _split_rows(*parts.shape):
-            total += clipping.clip_to_grid(parts[part], clip, self._grid).sum(axis=0)
+            total += geometry.clip_to_grid(parts[part], clip, self._grid).sum(axis=0)
         return np.asarray(total * self._grid)
 
     def gradients(self, units: NDArray[np.intp], labels: Floats) -> NDArray[np.float32]:

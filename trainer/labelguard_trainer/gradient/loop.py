@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from labelguard.errors import ProjectError
 from labelguard.keys import keyring
 from labelguard.processes import require_one_process
-from labelguard.storage import arrays
+from labelguard.storage import portions
 from labelguard.storage.files import write_atomically
 
 Floats = NDArray[np.float64]
@@ -142,8 +142,8 @@ class Checkpoints:
         """Note where a run stands after so many steps; the last one ends in the private map."""
         if step % self.every == 0 and not last:
             state = {**problem.state(), _STEP: np.array(step)}
-            seal = np.frombuffer(self.seal(arrays.pack_arrays(state)), np.uint8)
-            data = arrays.pack_arrays({**state, _SEAL: seal})
+            seal = np.frombuffer(self.seal(portions.pack_arrays(state)), np.uint8)
+            data = portions.pack_arrays({**state, _SEAL: seal})
             write_atomically(self.directory / _FILE, data, mode=0o600)
 
     def restore(self, problem: Problem) -> int:
@@ -155,9 +155,9 @@ class Checkpoints:
         if not path.exists():
             return 0
         try:
-            state = dict(arrays.load_arrays(path))
+            state = dict(portions.load_arrays(path))
             seal = state.pop(_SEAL).tobytes()
-            if not hmac.compare_digest(self.seal(arrays.pack_arrays(state)), seal):
+            if not hmac.compare_digest(self.seal(portions.pack_arrays(state)), seal):
                 raise ValueError("a seal of something else")
             step = int(state.pop(_STEP))
             problem.restore(state)

@@ -39,7 +39,7 @@ from labelguard.release.pairs_file import find_agreement_in_releases
 from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows
-from labelguard.storage import arrays
+from labelguard.storage import portions
 from labelguard.text import LABEL_A, LABEL_TIE
 from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupRun
@@ -220,7 +220,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _make_seal(context, grant, run))
             loop.train(problem, labels, run, checkpoints, report_training)
-        (map_path / FILE).write_bytes(arrays.pack_arrays({**problem.state(), **outcome}))
+        (map_path / FILE).write_bytes(portions.pack_arrays({**problem.state(), **outcome}))
 
     def finish(self, context: ReleaseContext, prepared: GradientRun, grant: Grant) -> Finished:
         """Publish the model, and label every pair by it."""
@@ -287,7 +287,7 @@ def select_rows_and_number_units(
 
 def _load_trained(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        return dict(arrays.load_arrays(path))
+        return dict(portions.load_arrays(path))
     except (OSError, ValueError):
         raise ProjectError(f"{path} is missing or damaged; restore it from a backup") from None
 

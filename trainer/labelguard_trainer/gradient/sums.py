@@ -1,6 +1,6 @@
 """Sums of labelers' clipped gradients and their noise, on whatever device the model is.
 
-As `labelguard.mechanisms.clipping`: norms in double precision, rounded up, and parts rounded toward
+As `labelguard.mechanisms.geometry`: norms in double precision, rounded up, and parts rounded toward
 zero on a grid, so that their sum is exact and in no order. Squares of single-precision numbers
 neither vanish nor overflow in double precision: nothing has to be scaled.
 

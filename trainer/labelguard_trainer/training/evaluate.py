@@ -26,8 +26,8 @@ from scipy.special import entr
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import parse_feature_columns
-from labelguard.mechanisms.joint_flips import BlockLaws, standard_error
 from labelguard.mechanisms.props import estimate_error, vote
+from labelguard.mechanisms.randomized_response import BlockLaws, standard_error
 from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
     PAIRS,

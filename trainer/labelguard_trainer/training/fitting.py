@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
-from labelguard.release.rows import escape_file_names
+from labelguard.storage.buckets import escape_file_names
 from labelguard.storage.files import SUMS, format_sums, hash_files, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings

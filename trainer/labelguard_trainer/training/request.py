@@ -25,8 +25,8 @@ from labelguard.release.pairs_file import (
     hold_out,
     scan_pairs,
 )
-from labelguard.release.rows import find_rows_path
 from labelguard.release.writer import read_card, verify_release_directory
+from labelguard.storage.buckets import find_rows_path
 from labelguard.storage.files import SUMS, hash_file
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (

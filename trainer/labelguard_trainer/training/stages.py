@@ -20,7 +20,7 @@ import torch
 from transformers import TrainerCallback
 
 from labelguard.learning.learners import Scorer, State
-from labelguard.storage import arrays
+from labelguard.storage import portions
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import guard
@@ -80,8 +80,8 @@ class StageLearner:
             with silence_libraries():
                 known = trainer.log_probs(every)
             with guard.explain_failed_write(path):
-                write_atomically(path, arrays.pack_arrays({"log_probs": known}))
-        return arrays.load_arrays(path)["log_probs"]
+                write_atomically(path, portions.pack_arrays({"log_probs": known}))
+        return portions.load_arrays(path)["log_probs"]
 
     def _train(
         self,

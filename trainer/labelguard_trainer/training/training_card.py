@@ -24,9 +24,9 @@ from labelguard.release.model_card import (
     list_learned_releases,
     read_front_matter,
 )
+from labelguard.release.publication import PublicFile, send_files
 from labelguard.release.writer import read_sums
 from labelguard.storage.files import SUMS, find_changed_file, format_sums, write_atomically
-from labelguard.storage.hub import PublicFile, send_files
 from labelguard.text import (
     Progress,
     escape_controls,
