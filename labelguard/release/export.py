@@ -98,7 +98,7 @@ class Framework:
 FRAMEWORKS: Mapping[str, Framework] = {
     name: Framework(**table)
     for name, table in tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+        Path(__file__).with_name("frameworks.toml").read_text(encoding="utf-8")
     ).items()
 }
 
