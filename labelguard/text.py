@@ -108,7 +108,7 @@ _REMEDIES = {
     GROUND_TRUTH: "Label Studio marks imported annotations as ground truth: import them with "
     '"ground_truth": false, or take the star off them',
     DRAFT: "drafts count once they are submitted",
-    UNREADABLE: "see: labelguard hook dead-letters list",
+    UNREADABLE: "see: labelguard hook dead-letters",
 }
 
 

@@ -274,7 +274,7 @@ class Inbox:
             if there >= LETTERS or held + len(body) > LETTERS_BYTES:
                 raise ConnectorError(
                     f"there are {there:,} dead letters, the most that are kept; see their causes "
-                    "(labelguard hook dead-letters list), fix them and retry"
+                    "(labelguard hook dead-letters), fix them and retry"
                 )
             row = values | {"bytes": len(body), "body": sealed}
             connection.execute(sa.insert(_letters).values(row))

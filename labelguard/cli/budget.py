@@ -24,7 +24,6 @@ from labelguard.text import format_budget, pluralize
 if TYPE_CHECKING:
     from labelguard.project.verification import FilesVerification, Verification
     from labelguard.report.overview import (
-        AnchorLine,
         Budget,
         Exported,
         JournalEntry,
@@ -147,6 +146,8 @@ def print_verification(value: Verification | FilesVerification) -> None:
     counts = [pluralize(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
     where = "" if hasattr(value, "journal_entries") else " in files"
     echo(f"No faults found{where}: {', '.join(counts)}.")
+    if anchor := getattr(value, "anchor", None):
+        print_facts([("anchor", anchor)])
     if backwards := getattr(value, "backwards", None):
         print_notes([backwards])
 
@@ -155,15 +156,16 @@ def print_verification(value: Verification | FilesVerification) -> None:
 @click.option(
     "--anchor",
     metavar="LINE",
-    help="An earlier `budget anchor`: the journal must still contain it.",
+    help="The anchor of an earlier verification: the journal must still contain it.",
 )
 @prints(print_verification, code=choose_verification_exit_code, project=True)
 def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
-    Names the first fault and exits with code 1. Only an anchor kept
-    elsewhere can show that the whole history was rewritten, cut off or rolled back. A note says
-    where the journal's time runs backwards.
+    Names the first fault and exits with code 1. Prints an anchor, a line that pins the history so
+    far. Keep it where this machine cannot change it: only an earlier anchor can show that the whole
+    history was rewritten, cut off or rolled back. A note says where the journal's time runs
+    backwards.
 
     \b
     Example:
@@ -172,24 +174,6 @@ def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     from labelguard.report import overview
 
     return overview.verify(project, anchor)
-
-
-def _print_anchor(line: AnchorLine) -> None:
-    echo(line.anchor)
-
-
-@budget.command("anchor", short_help="Print a line that pins the history so far.")
-@prints(_print_anchor, project=True)
-def budget_anchor(project: Path | None) -> AnchorLine:
-    """Print the journal's newest entry as one line, to be kept where this machine cannot change it.
-
-    \b
-    Example:
-      labelguard budget anchor
-    """
-    from labelguard.report import overview
-
-    return overview.read_anchor_line(project)
 
 
 def _print_export(value: Exported) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from labelguard.ledger.sources import People, SourceRecord
     from labelguard.project.erasure import ReleaseUse, RemovalReport
     from labelguard.project.linking import Linked, LinkedTable, WhoIsWho
-    from labelguard.report.labeler import LabelerAllowance, LabelerFacts
+    from labelguard.report.overview import LabelerAllowance, LabelerFacts
 
 
 @click.group(context_settings=HELP)
@@ -310,7 +310,7 @@ def labeler_show(labeler_id: str | None, project: Path | None) -> LabelerFacts |
         from labelguard.project import erasure
 
         return erasure.list_departures(project)
-    from labelguard.report.labeler import read_labeler
+    from labelguard.report.overview import read_labeler
 
     return read_labeler(labeler_id, project)
 

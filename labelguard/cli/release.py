@@ -299,7 +299,7 @@ def _print_report(value: Reported) -> None:
 @click.option(
     "--anchor",
     metavar="LINE",
-    help="What `budget anchor` or an earlier report printed: the journal must still contain it.",
+    help="What `budget verify` or an earlier report printed: the journal must still contain it.",
 )
 @prints(_print_report, code=choose_verification_exit_code, project=True)
 def report(

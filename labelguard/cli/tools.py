@@ -24,7 +24,7 @@ from labelguard.cli.terminal import (
     prints,
     show_progress,
 )
-from labelguard.release.export import NOISES, FrameworkName
+from labelguard.release.frameworks import NOISES, FrameworkName
 from labelguard.text import describe_reason_counts, pluralize
 
 if TYPE_CHECKING:

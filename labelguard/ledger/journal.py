@@ -5,7 +5,7 @@ can write the database, the HMAC of each tells, under a key derived from the pro
 
 A ledger that was set back has forgotten what was spent since. A job refuses one that lacks a
 release on disk (`labelguard.project.opening`). Whatever else it forgot, only an anchor kept
-elsewhere (`labelguard budget anchor`) shows.
+elsewhere (`labelguard budget verify`) shows.
 """
 
 from __future__ import annotations
@@ -160,6 +160,6 @@ class Anchor:
         if not match:
             raise LedgerError(
                 "that is no anchor; expected the line labelguard-anchor:1:NUMBER:DIGEST that "
-                "labelguard budget anchor and labelguard project backup print"
+                "labelguard budget verify and labelguard project backup print"
             )
         return cls(int(match[1]), match[2])

@@ -222,7 +222,7 @@ class Backup:
     path: str
     # its size
     bytes: int
-    # the journal's newest entry in it, as `budget anchor` prints it
+    # the journal's newest entry in it, as `budget verify` prints it
     anchor: str
     # how many it holds
     journal_entries: int

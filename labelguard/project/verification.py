@@ -45,6 +45,8 @@ class Verification(FilesVerification):
     journal_entries: int
     # where the journal's time runs backwards by more than a minute; null where it does not
     backwards: str | None
+    # the journal's newest entry as a line to keep elsewhere; null if there is a fault
+    anchor: str | None
 
 
 def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
@@ -67,8 +69,11 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
         )
     broken = broken or find_release_fault(opened, records) or opened.answers.find_fault()
     committed = sum(record.state == "committed" for record in records)
-    backwards = None if broken else _describe_backward_time(entries)
-    return Verification(broken is None, broken, committed, len(entries), backwards)
+    backwards, newest = None, None
+    if not broken:
+        backwards = _describe_backward_time(entries)
+        newest = str(Anchor(entries[-1].number, entries[-1].digest))
+    return Verification(broken is None, broken, committed, len(entries), backwards, newest)
 
 
 def _describe_backward_time(entries: Sequence[Entry]) -> str | None:

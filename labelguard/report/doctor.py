@@ -173,7 +173,7 @@ def _check_project(project: Where) -> list[Finding]:
         days = [f"{name} reconciled: {when}" for name, when in state.worker.list_reconciliations()]
         letters = pluralize(state.letters, "dead letter")
         ignored = [f"{name} ignores deliveries: {reason}" for name, reason in state.ignored.items()]
-        lines = [*days, *why.values(), *ignored, f"{letters} (labelguard hook dead-letters list)"]
+        lines = [*days, *why.values(), *ignored, f"{letters} (labelguard hook dead-letters)"]
         return Finding("deliveries", True, "; ".join(lines), notice=bool(why or ignored))
 
     def check_budget() -> str | Finding:

@@ -191,4 +191,4 @@ class HookState:
         if self.letters:
             waits = "waits" if self.letters == 1 else "wait"
             letters = pluralize(self.letters, "dead letter")
-            yield f"{letters} {waits}: `labelguard hook dead-letters list` shows the causes."
+            yield f"{letters} {waits}: `labelguard hook dead-letters` shows the causes."

@@ -8,19 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from labelguard import clock
 from labelguard.budget import pricing
+from labelguard.budget.policy import AnyUnit
 from labelguard.budget.pricing import Total
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys.prf import Split
-from labelguard.ledger import schema
+from labelguard.ledger import charges, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.people import Departure
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import policies
@@ -32,7 +34,11 @@ from labelguard.project.verification import (
     find_release_fault,
     verify_records,
 )
+from labelguard.storage import blocks
 from labelguard.storage.files import check_new_output_file
+
+if TYPE_CHECKING:
+    from labelguard.project.erasure import ReleaseUse
 
 # Weeks from the first release until use has a rate.
 _RATE_WEEKS = 2
@@ -124,18 +130,6 @@ class ReleaseLine:
     rows: int | None
     # its directory
     path: str
-
-
-@dataclass(frozen=True)
-class AnchorLine:
-    """The journal's newest entry."""
-
-    # the line to keep elsewhere
-    anchor: str
-    # the entry's number
-    number: int
-    # and its digest
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -262,14 +256,6 @@ def verify(project: Where, anchor: str | None = None) -> Verification:
     return verify_records(OpenProject.open(project), Anchor.parse(anchor) if anchor else None)
 
 
-def read_anchor_line(project: Where) -> AnchorLine:
-    """Return the journal's newest entry as a line to keep elsewhere (see
-    `labelguard.ledger.journal`).
-    """
-    number, digest = OpenProject.open(project).ledger.read_head()
-    return AnchorLine(str(Anchor(number, digest)), number, digest)
-
-
 def verify_releases(release_id: str | None, project: Where) -> FilesVerification:
     """Check that the files of releases are what was committed; return the first fault, if any."""
     opened = OpenProject.open(project)
@@ -362,3 +348,93 @@ def _to_json_value(name: str, value: Any) -> Any:
         return value
     parsed = json.loads(value)
     return {n: v for n, v in parsed.items() if n != "request"} if name == "settings" else parsed
+
+
+@dataclass(frozen=True)
+class LabelerAllowance:
+    """A labeler's part of one allowance of a policy."""
+
+    # the policy's name
+    policy: str
+    # the kind of event: rr or statistic
+    event: str
+    # how many they may use
+    allowed: int
+    # how many they used
+    used: int
+    # how many are left; 0 once the policy is closed
+    left: int
+    # of the policy: active or closed
+    state: str
+
+
+@dataclass(frozen=True)
+class LabelerFacts:
+    """A labeler as the project knows them, without their labels.
+
+    What was charged, is left and was taken is that of all ids which are linked with theirs.
+    """
+
+    # 32 hexadecimal digits
+    pseudonym: str
+    # what the project protects as a whole; null before its first policy
+    unit: AnyUnit | None
+    # whether they left, how and when; null if they did not
+    departure: Departure | None
+    # pseudonyms of linked ids that have not left
+    linked: list[str]
+    # under every policy that charged them; none if nothing was charged
+    allowances: list[LabelerAllowance]
+    # what all policies, at their full price, may have told of them; 0 if nothing was charged. Of
+    # whom all ids have left: no policy that was put into force later and never charged them. Where
+    # contents are protected: of each content
+    epsilon: float
+    # and with which δ
+    delta: float
+    # what each release took of them; none where contents are protected
+    releases: list[ReleaseUse]
+    # rows of theirs in private maps: one for each label and release
+    rows_remembered: int
+    # raw rows of theirs: set aside, ingested, waiting in the inbox
+    rows_set_aside: int
+
+
+def read_labeler(labeler_id: str, project: Where = None) -> LabelerFacts:
+    """Return the facts of a labeler, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
+
+    Raises `LedgerError` for an id that was never seen.
+    """
+    from labelguard.project import erasure, linking  # they load what reads inputs
+
+    report = erasure.preview_removal(labeler_id, "erased", project, never_seen=True)
+    opened = OpenProject.open(project)
+    ledger = opened.ledger
+    if not report.known:
+        raise LedgerError(linking.explain_unknown_id(labeler_id, opened))
+    key = blocks.from_bytes(bytes.fromhex(report.labeler))
+    [unit] = blocks.to_list(ledger.people.links().unit_of(key))
+    policies = ledger.policies.history()
+    with ledger.snapshot() as connection:
+        uses = charges.read_uses(connection, unit)
+    of = policies[-1].unit if policies else None
+    is_charged = bool(uses) or of == "item"
+    departures = ledger.people.departures()
+    return LabelerFacts(
+        report.labeler,
+        of,
+        next((one for one in departures if one.pseudonym == report.labeler), None),
+        report.linked,
+        [
+            LabelerAllowance(
+                *(row.name, row.event, row.capacity, row.used),
+                row.capacity - row.used if row.state == "active" else 0,
+                row.state,
+            )
+            for row in uses
+        ],
+        report.epsilon if is_charged else 0.0,
+        report.delta if is_charged else 0.0,
+        report.releases,
+        report.rows_remembered,
+        report.rows_set_aside,
+    )

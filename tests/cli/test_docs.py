@@ -229,7 +229,7 @@ def _dead_letters():
 
 PREPARED = {
     ("align",): _recipe,
-    ("hook", "dead-letters", "discard"): _dead_letters,
+    ("hook", "dead-letters"): _dead_letters,
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),

@@ -186,7 +186,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
         assert [letter.bytes for letter in inbox.list_dead_letters()[:9]] == [16_384] * 8 + [
             7 * 16_384
         ]
-    listed = " ".join(command(made, "list").split())  # whatever the width of the terminal
+    listed = " ".join(command(made).split())  # whatever the width of the terminal
     assert "the event is not an object" in listed
     assert "KeyError" in listed
     assert "its time is more than a day ahead of this" in listed
@@ -200,11 +200,11 @@ def command(made, *arguments, code=0):
 
 
 def test_dead_letters_are_tried_again_when_the_connector_can_read_them(made, monkeypatch):
-    assert command(made, "list") == "No dead letter: every delivery was understood.\n"
+    assert command(made) == "No dead letter: every delivery was understood.\n"
     with client(made) as (tool, _):
         for content in (b"[1]", b"{", hooks.body(3, answer={"version": None})):
             assert post(tool, content)[0] == 422
-    assert "can be read now; 3 left." in command(made, "retry", code=1)
+    assert "can be read now; 3 left." in command(made, "--retry", code=1)
     tool_class = Endpoints.of(made).served["clinic"].connector.__class__
     parse = tool_class.parse_event
 
@@ -216,9 +216,9 @@ def test_dead_letters_are_tried_again_when_the_connector_can_read_them(made, mon
         return parse(self, event)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tool_class, "parse_event", lenient)
-    assert "there is no dead letter 9" in command(made, "retry", "9", code=1)
-    assert "can be read now; 0 left." in command(made, "retry", "1")
-    found = json.loads(command(made, "retry", "--json", code=1))
+    assert "there is no dead letter 9" in command(made, "--retry", "9", code=1)
+    assert "can be read now; 0 left." in command(made, "--retry", "1")
+    found = json.loads(command(made, "--retry", "--json", code=1))
     assert (found["understood"], [one["number"] for one in found["left"]]) == (1, [2])
     assert hooks.stored(made) == {"a3": 1}
 

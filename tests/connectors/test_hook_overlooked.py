@@ -82,7 +82,7 @@ def test_dead_letters_are_discarded_by_their_numbers(tmp_path, monkeypatch):
     with client(made) as (tool, _):
         for body in (b"[]", b"1", b"{"):
             assert tool.post("/hooks/clinic", content=body, headers=hooks.headers()).is_error
-    command = ("hook", "dead-letters", "discard")
+    command = ("hook", "dead-letters", "--discard")
     assert "there is no dead letter 9" in run(*command, "1", "9", code=1, project=made).stderr
     shown = run(*command, "1", "3", project=made)
     assert shown.stdout == "Discarded 2 dead letters (deliveries that could not be read).\n"

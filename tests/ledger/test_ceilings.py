@@ -176,11 +176,11 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
 
 def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project):
     first = lg.privatize(TABLE, **PRICE, project=project)
-    before = overview.read_anchor_line(project.state)
+    before = overview.read_journal(project.state)[-1]
     more = ({"epsilon": 8}, {"epsilon": 8, "delta": 1e-3})
     for options in ({}, PRICE, *more, {"mechanism": "rr", "uses": 3}):
         again = lg.privatize(TABLE, **options, project=project)
         assert again.reused and again.id == first.id
         noted = [n for n in again.notes if "the project gives ε = 3, δ = 1e-5 in all" in n]
         assert [n.startswith("asked: ε = 8") for n in noted] == [True] * (options in more)
-    assert overview.read_anchor_line(project.state) == before
+    assert overview.read_journal(project.state)[-1] == before

@@ -40,7 +40,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure, linking
 from labelguard.release.privatize import plan
 from labelguard.report import overview
-from labelguard.report.labeler import read_labeler
+from labelguard.report.overview import read_labeler
 
 # ---------------------------------------------------------------- later releases
 

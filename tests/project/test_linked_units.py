@@ -21,7 +21,7 @@ from labelguard.mechanisms import statistic
 from labelguard.project import linking, policies
 from labelguard.project.opening import OpenProject
 from labelguard.release.mechanisms import statistic as drawing
-from labelguard.report.labeler import read_labeler
+from labelguard.report.overview import read_labeler
 from labelguard.storage import blocks
 
 LINKED = ((0, 1), (2, 3))

@@ -25,7 +25,7 @@ from labelguard.project import erasure, linking
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.release.privatize import plan
 from labelguard.report import overview
-from labelguard.report.labeler import read_labeler
+from labelguard.report.overview import read_labeler
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 OTHERS = preferences.pairs(

@@ -23,7 +23,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
 from labelguard.project.opening import abandon
 from labelguard.report import overview
-from labelguard.report.labeler import read_labeler
+from labelguard.report.overview import read_labeler
 from labelguard.simulation import simulate
 
 BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
@@ -381,10 +381,10 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
 
 def test_an_anchor_proves_what_the_journal_held(table, project):
     make_policy(project, "p", "rr:uses=15,block=1")
-    kept = overview.read_anchor_line(project.state).anchor
+    kept = overview.verify(project.state).anchor
     lg.privatize(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok
-    newest = overview.read_anchor_line(project.state).anchor
+    newest = overview.verify(project.state).anchor
     # Somebody cuts the journal off, and puts everything that would tell away.
     with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:
         ledger.executescript(

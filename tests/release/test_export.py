@@ -16,12 +16,8 @@ from support.lives import TABLE, first_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
-from labelguard.release.export import (
-    FRAMEWORKS,
-    FrameworkName,
-    choose_unturned_rows,
-    compute_target_probabilities,
-)
+from labelguard.release.export import choose_unturned_rows, compute_target_probabilities
+from labelguard.release.frameworks import FRAMEWORKS, FrameworkName
 
 GAMMA = 0.2
 MESSAGES = {

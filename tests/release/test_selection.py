@@ -17,7 +17,7 @@ from labelguard.budget.policy import Bound
 from labelguard.errors import PolicyError
 from labelguard.release.allocation import assign_blocks, select_fitting_groups
 from labelguard.report import overview
-from labelguard.report.labeler import read_labeler
+from labelguard.report.overview import read_labeler
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 

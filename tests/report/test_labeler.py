@@ -10,7 +10,7 @@ from support.leaving import BAD, PRICE, SET_ASIDE, WHO, labels_table, pseudonym
 import labelguard as lg
 from labelguard.errors import LedgerError
 from labelguard.project import erasure, linking, policies
-from labelguard.report.labeler import read_labeler
+from labelguard.report.overview import read_labeler
 
 COST: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 

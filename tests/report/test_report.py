@@ -206,10 +206,10 @@ def test_no_text_of_a_pair_is_in_it(released):
 
 
 def test_a_kept_anchor_is_looked_for_in_the_journal(project, tmp_path):
-    kept, page = overview.read_anchor_line(project).anchor, tmp_path / "report.md"
+    kept, page = overview.verify(project).anchor, tmp_path / "report.md"
     lg.privatize(TABLE.slice(0, 9), project=project, **BUDGET)
     proof = section(report(project=project), "verification")
-    assert overview.read_anchor_line(project).anchor in proof.lines
+    assert overview.verify(project).anchor in proof.lines
     assert write_report(page, project=project, anchor=kept).ok
     assert f"holds entry {kept.split(':')[2]} as the anchor" in page.read_text()
     forged = kept[:-1] + ("0" if kept[-1] != "0" else "1")

@@ -43,7 +43,6 @@ AFTERWARDS = (
     ("policy", "show"),
     ("policy", "show", "--json"),
     ("labeler", "show"),
-    ("budget", "anchor"),
     ("budget", "export", "-o", "ledger.json"),
 )
 

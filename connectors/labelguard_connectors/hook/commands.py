@@ -91,11 +91,6 @@ def hook_work(once: bool, attached: bool, named: str, project: Path | None) -> T
     return worker.run_forever(project, attached=attached, name=named)
 
 
-@hook.group("dead-letters", context_settings=HELP)
-def dead_letters() -> None:
-    """Deliveries that could not be understood. Their content is never shown."""
-
-
 def _print_letters(values: Sequence[Letter]) -> None:
     groups: defaultdict[tuple[str, str], list[Letter]] = defaultdict(list)
     for value in values:
@@ -114,57 +109,45 @@ def _print_letters(values: Sequence[Letter]) -> None:
     )
 
 
-@dead_letters.command("list")
-@prints(_print_letters, project=True)
-def dead_letters_list(project: Path | None) -> list[Letter]:
+def _print_dead_letters(value: list[Letter] | RetryResult | Discarded) -> None:
+    from labelguard_connectors.hook.serving import Discarded
+
+    if isinstance(value, list):
+        _print_letters(value)
+    elif isinstance(value, Discarded):
+        letters = pluralize(len(value.numbers), "dead letter")
+        echo(f"Discarded {letters} (deliveries that could not be read).")
+    else:
+        known, left = pluralize(value.understood, "dead letter"), f"{len(value.left):,} left"
+        echo(f"{known} (deliveries that were not understood) can be read now; {left}.")
+        if value.left:
+            _print_letters(value.left)
+
+
+@hook.command("dead-letters", short_help="Deliveries that could not be understood.")
+@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
+@click.option("--retry", is_flag=True, help="Read them again, all or those named.")
+@click.option("--discard", is_flag=True, help="Delete those named: they are in no release.")
+@prints(
+    _print_dead_letters, code=lambda value: 1 if getattr(value, "left", ()) else 0, project=True
+)
+def dead_letters(
+    numbers: tuple[int, ...], retry: bool, discard: bool, project: Path | None
+) -> list[Letter] | RetryResult | Discarded:
     """List dead letters by cause; with --json each by itself, oldest first.
 
-    \b
-    Example:
-      labelguard hook dead-letters list
-    """
-    from labelguard_connectors.hook.serving import dead_letters
-
-    return dead_letters(project)
-
-
-def _print_retry(value: RetryResult) -> None:
-    known, left = pluralize(value.understood, "dead letter"), f"{len(value.left):,} left"
-    echo(f"{known} (deliveries that were not understood) can be read now; {left}.")
-    if value.left:
-        _print_letters(value.left)
-
-
-@dead_letters.command("retry")
-@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@prints(_print_retry, code=lambda value: 1 if value.left else 0, project=True)
-def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> RetryResult:
-    """Retry dead letters, all or those named, after an update or a change of labelguard.toml.
+    Retry them after an update or a change of labelguard.toml. Discard those that no update will
+    make readable. Their content is never shown.
 
     \b
     Example:
-      labelguard hook dead-letters retry
+      labelguard hook dead-letters
+      labelguard hook dead-letters 3 4 --discard
     """
-    from labelguard_connectors.hook.serving import retry
+    from labelguard_connectors.hook import serving
 
-    return retry(project, numbers)
-
-
-def _print_discarded(value: Discarded) -> None:
-    letters = pluralize(len(value.numbers), "dead letter")
-    echo(f"Discarded {letters} (deliveries that could not be read).")
-
-
-@dead_letters.command("discard")
-@click.argument("numbers", nargs=-1, type=int, required=True, metavar="NUMBER...")
-@prints(_print_discarded, project=True)
-def dead_letters_discard(numbers: tuple[int, ...], project: Path | None) -> Discarded:
-    """Discard dead letters that no update will make readable: what they tell of is in no release.
-
-    \b
-    Example:
-      labelguard hook dead-letters discard 3 4
-    """
-    from labelguard_connectors.hook.serving import discard
-
-    return discard(project, numbers)
+    if (discard and (retry or not numbers)) or (numbers and not (retry or discard)):
+        raise click.UsageError("give --retry, or --discard and numbers, or nothing to list them")
+    if discard:
+        return serving.discard(project, numbers)
+    return serving.retry(project, numbers) if retry else serving.dead_letters(project)
