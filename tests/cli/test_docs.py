@@ -39,8 +39,8 @@ PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "serve")
 OF_MODELS = ("align", "train")
+# Commands whose examples begin in an empty directory.
 FROM_NOTHING = ("init", "simulate", "demo")
-"""Commands whose examples begin in an empty directory."""
 STAGES = {"privatize": "new"}
 STAGES |= dict.fromkeys(("align", "score"), "head")
 
@@ -229,6 +229,7 @@ def _dead_letters():
             inbox.store_dead_letter("label-studio", body, "not understood")
 
 
+# What some examples take for granted.
 PREPARED = {
     ("align",): _recipe,
     ("hook", "dead-letters", "discard"): _dead_letters,
@@ -241,7 +242,6 @@ PREPARED = {
     ("train", "publish"): _model,
     ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
 }
-"""What some examples take for granted."""
 
 
 def console_lines(page):
@@ -360,13 +360,13 @@ ANCHOR = re.compile(r"labelguard-anchor:1:\d+:[0-9a-f]{64}")
 
 DRAFT = "policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=4"
 IN_FORCE = ("policy activate clinic --yes", "privatize labels.parquet --mechanism rr")
+# What whoever reads the page finds.
 COMMANDS = {
     "privacy-officer.md": (SIMULATE, "init", DRAFT),
     "budget.md": (SIMULATE, "init"),
     "operations.md": (SIMULATE, "init", DRAFT, *IN_FORCE),
     "adopting-label-studio.md": ("init",),
 }
-"""What whoever reads the page finds."""
 
 
 def turns(block):

@@ -17,8 +17,8 @@ RECORDS = [
     {"prompt": f"question {n}", "response_a": f"one {n}", "response_b": f"two {n}"}
     for n in range(4)
 ]
+# How long after the last click a release may take; more is a failure.
 WITHIN_S = 60
-"""How long after the last click a release may take; more is a failure."""
 
 
 def prepare_project(directory, table):

@@ -259,13 +259,13 @@ def test_without_features_randomized_response_is_forecast_as_with_them_but_for_a
 # What `--mechanism auto` chooses: the full forecast's choice, found with less work.
 
 FOURS = {"ranking": np.arange(120 * 18) // 6, "size": np.full(120 * 18, 4)}
+# Public: features of pairs, and who labels them.
 SHAPES = {
     "few labelers, many labels": (features(800, 24), asked(12, 200, 800)),
     "one label each": (features(500, 24), asked(1500, 1, 500)),
     "heavy tails": (features(600, 24), heavy_tailed(200, 600)),
     "rankings": (features(500, 24), replace(asked(120, 18, 500), **FOURS)),
 }
-"""Public: features of pairs, and who labels them."""
 
 
 @pytest.mark.quick("few labelers, many labels-0.5", "heavy tails-0.5")

@@ -24,8 +24,8 @@ from labelguard.release.mechanisms import statistic as drawing
 from labelguard.report.labeler import read_labeler
 from labelguard.storage import blocks
 
+# Of seven workers, four in two units; the others are units of their own.
 LINKED = ((0, 1), (2, 3))
-"""Of seven workers, four in two units; the others are units of their own."""
 ASKED = public(labelers=7, per_labeler=12, items=30)
 RANKS = opinions(len(ASKED), 1)
 

@@ -28,10 +28,10 @@ from labelguard.report import overview
 from labelguard.report.labeler import read_labeler
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "mechanism": "rr", "uses": 3}
+# Twelve labels more of everybody, about other items.
 OTHERS = preferences.pairs(
     preferences.Public(ASKED.labeler, ASKED.item + 100), preferences.opinions(len(ASKED), 2)
 )
-"""Twelve labels more of everybody, about other items."""
 
 
 def rename_workers(table, names):

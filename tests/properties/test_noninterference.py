@@ -26,8 +26,8 @@ from labelguard.jobs import finish
 # Label Studio has no ties: who has none here prefers the left.
 SAID = {1: 1, 0: 0, None: 1}
 ELSEWHERE = ("one run", "more labels later", "bound", "refused", "skips hidden among ties")
+# What layouts other than pairs go through.
 ELSEWHERE += ("statistic", "statistic of sources", "props", "uls")
-"""What layouts other than pairs go through."""
 CASES = [
     pytest.param(layout, SCENARIOS[name], who, id=f"{layout}: {name}: {len(who)} labelers")
     for layout in LAYOUTS

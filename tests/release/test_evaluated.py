@@ -357,8 +357,8 @@ class World:
     z: NDArray[np.float32]
     rows: Rows
     draw: Callable[[np.random.Generator], Labels]
+    # probability of the first side, a row
     mean: Floats
-    """probability of the first side, a row"""
 
     def bounds(self):
         """Nobody is clipped, so that nothing is biased."""
