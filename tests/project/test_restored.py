@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.deaths import killed_in
 
 import labelguard as lg
 from labelguard.errors import PolicyError
@@ -38,21 +39,13 @@ def place(tmp_path, monkeypatch):
     return place
 
 
-def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path, monkeypatch):
+def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path):
     saved = tmp_path / "backup.tar.zst"
     place.state.parent.rename(tmp_path / "lost")
-    for step in (
-        "_move_into_place",
-        "publish_directory",
-    ):  # before anything is published, and at the end
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-            patch.setattr(restore, step, _fail)
+    for step in ("_move_into_place", "publish_directory"):  # before all is published, and after
+        with killed_in(restore, step):
             restore.restore(saved, tmp_path / "again", nothing_since=True)
     assert restore.restore(saved, tmp_path / "again", nothing_since=True).complete
-
-
-def _fail(*_):
-    raise RuntimeError
 
 
 def test_nobody_is_linked_after_charges_may_have_been_forgotten(tmp_path):

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from labelguard_trainer.training.request import open_release
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from support.deaths import killed_in
 from support.held_out import EVALUATION, SHAPE, TEACHER, copy_release, hold_out, of_part
 from support.preferences import spent
 from support.surveys import survey
@@ -283,11 +284,8 @@ def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
     assert spent(project) == before
 
 
-def test_a_release_that_was_killed_is_finished(project, teacher, monkeypatch):
+def test_a_release_that_was_killed_is_finished(project, teacher):
     before = spent(project)
-
-    def die(*arguments):
-        raise KeyboardInterrupt
 
     def evaluate(raw=RAW):
         return lg.privatize(raw, project=project, head=teacher.path, **EVALUATION)
@@ -296,10 +294,8 @@ def test_a_release_that_was_killed_is_finished(project, teacher, monkeypatch):
         (Ledger, "mark_drawn", "computing"),
         (DrawnRelease, "finish_and_write", "drawn"),
     ):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, step, die)
-            with pytest.raises(KeyboardInterrupt):
-                evaluate()
+        with killed_in(owner, step):
+            evaluate()
         assert overview.list_releases(project)[-1].state == state
     charged = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
     assert spent(project) == before + charged
@@ -372,7 +368,7 @@ class World:
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         weight = statistic.sum_pair_weights(self.rows, bounds, len(self.z))
         bound = statistic.bound_sampling_covariance(self.z, self.rows, bounds)
-        window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, None, bound)
+        window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, bound)
         return Evaluation.of_windows(COORDINATES, [window])
 
     def truth(self):
@@ -522,7 +518,7 @@ def _agreeing(bounds):
         total = statistic.clip_and_sum_labels(z, rows, labels, found, grid.step)
         noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         noise = grid.scale * grid.step
-        window = Window(noisy, noise, z, weight, found.clip, found.sensitivity, None, bound)
+        window = Window(noisy, noise, z, weight, found.clip, found.sensitivity, bound)
         estimate, error = Evaluation.of_windows(COORDINATES, [window]).difference(right, timid)
         estimates.append(estimate)
     own = found.weight[rows.unit] / found.weight[rows.unit].sum()

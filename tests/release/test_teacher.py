@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from support import held_out
 from support.commands import run
+from support.deaths import killed_in
 from support.held_out import SHAPE, copy_release
 from support.preferences import notes, spent
 from support.surveys import survey
@@ -22,6 +23,7 @@ from labelguard.errors import (
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release.head import FILE, WINDOW, Head, Window
+from labelguard.release.mechanisms import statistic as releasing
 from labelguard.report import overview
 from labelguard.storage import portions
 
@@ -163,10 +165,8 @@ def test_again_begins_a_new_sum_of_the_latest_labels(project, no_noise):
 def test_a_release_finished_after_another_keeps_to_its_own_sum(project):
     early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
     options = TEACHER | {"uses": 3}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistic, "add_noise", None)
-        with pytest.raises(TypeError):
-            lg.privatize(early, project=project, **options)
+    with killed_in(*AT_THE_NOISE):
+        lg.privatize(early, project=project, **options)
     other = lg.privatize(late, project=project, **options)
     [note] = notes(other)
     assert "stays charged" in note
@@ -201,24 +201,8 @@ def test_the_head_scores_new_pairs_as_it_scored_the_input(release):
     )
 
 
-class Crash(BaseException):
-    """A process that ends here."""
-
-
-def crash(project, raw, where):
-    """A run that dies as it calls something."""
-    with pytest.MonkeyPatch.context() as patch:
-
-        def die(*_):
-            raise Crash
-
-        patch.setattr(where, die)
-        with pytest.raises(Crash):
-            lg.privatize(raw, project=project, **TEACHER)
-
-
-AT_THE_NOISE = "labelguard.mechanisms.statistic.add_noise"
-AFTER_THE_MAP = "labelguard.release.mechanisms.statistic.fit"
+AT_THE_NOISE = (statistic, "add_noise")
+AFTER_THE_MAP = (releasing, "fit")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +239,8 @@ def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(projec
 @pytest.mark.slow
 def test_labels_of_an_unfinished_release_alone_make_no_release(project):
     raw = survey()
-    crash(project, raw, AFTER_THE_MAP)
+    with killed_in(*AFTER_THE_MAP):
+        lg.privatize(raw, project=project, **TEACHER)
     with pytest.raises(PolicyError, match="are in releases that are unfinished"):
         lg.privatize(raw, project=project, **TEACHER | {"ridge": 2.0})
     assert not lg.privatize(raw, project=project, **TEACHER).reused
@@ -265,7 +250,8 @@ def test_labels_of_an_unfinished_release_alone_make_no_release(project):
 @pytest.mark.parametrize("moment", [AT_THE_NOISE, AFTER_THE_MAP])
 def test_a_release_that_was_begun_with_other_features_is_not_finished(moment, project):
     raw = survey()
-    crash(project, raw, moment)
+    with killed_in(*moment):
+        lg.privatize(raw, project=project, **TEACHER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelguard.learning.columns._Columns.identity", lambda self: "another")
         with pytest.raises(LedgerError, match="was begun with the features columns"):

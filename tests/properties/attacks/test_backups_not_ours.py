@@ -7,12 +7,12 @@ import sqlite3
 import tarfile
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from support import bounded, world
+from support.deaths import killed_in
 from support.preferences import TABLE
 
 import labelguard
@@ -164,8 +164,7 @@ BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 
 
 def test_a_backup_holds_no_answer_that_will_be_given_again(project, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
+    with killed_in(Ledger, "mark_drawn"):
         lg.privatize(TABLE, project=project, **BUDGET)
     backup(tmp_path / "backup.tar.zst", project=project)
     restore(tmp_path / "backup.tar.zst", tmp_path / "copy", keys=project.keys)

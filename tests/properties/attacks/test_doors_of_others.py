@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.deaths import Killed
 from support.doors import install
 from support.preferences import TABLE
 
@@ -104,10 +105,6 @@ def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
-class Crash(BaseException):
-    """The job dies; what it gave to its workers does not."""
-
-
 class Dying:
     """Its job dies when work of one kind was handed out."""
 
@@ -121,7 +118,7 @@ class Dying:
     def map(self, work, task, buckets):
         if work.__name__ == self.kind:
             self.left = task
-            raise Crash
+            raise Killed
         return (work(task, bucket) for bucket in buckets)
 
 
@@ -150,7 +147,7 @@ def test_it_draws_no_second_coin_of_a_released_label(tmp_path, monkeypatch):
     project, dying = lg.init(tmp_path), Dying("randomize_bucket")
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: dying)
-        with pytest.raises(Crash):
+        with pytest.raises(Killed):
             lg.privatize(TABLE, project=project, **PRICE)
         # It comes as far as the map, and not to the released rows.
         haunted = Haunted(dying.kind, replace(dying.left, outcomes=tmp_path / "lost"))

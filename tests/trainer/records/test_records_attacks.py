@@ -19,6 +19,7 @@ from labelguard_trainer.records.stages import RecordStage, RewardModel, read_rea
 from labelguard_trainer.training import models
 from support import tiny_models
 from support.copies import copy_project
+from support.deaths import Killed
 from support.whole_records import PEOPLE, RECIPE, SFT, follow, write, write_all
 from transformers import AutoTokenizer, GPT2ForSequenceClassification, set_seed
 
@@ -234,10 +235,6 @@ def test_a_report_of_label_releases_is_not_written_of_records(aligned):
 
 
 # Attacks on an alignment of whole records by who wants more of a run than was paid for.
-
-
-class Killed(BaseException):
-    """In place of SIGKILL."""
 
 
 def killed_in(stage, monkeypatch, **terms):
