@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support import commands
 from support.commands import FIRST
 from support.hooks import serving
 from support.pages import DOCS, ROOT, blocks, script
@@ -398,9 +399,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch)
     kept = ""
 
     def run(command):
-        result = CliRunner().invoke(main, shlex.split(command), input="y\n")
-        assert result.exit_code == 0, f"{command}\n{result.output}"
-        return result.stdout
+        return commands.run(*shlex.split(command), input="y\n").stdout
 
     for line in COMMANDS[page]:
         run(line)
@@ -449,9 +448,7 @@ def _command(line):
     """Run it; return what it prints, line by line."""
     program, *arguments = shlex.split(line)
     assert program == "labelguard", line
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, f"{line}\n{result.output}"
-    return result.output.splitlines()
+    return commands.run(*arguments).output.splitlines()
 
 
 def _code(block, names):

@@ -14,6 +14,7 @@ from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 from support.clients import client
 from support.commands import run
+from support.lives import put_into_force
 from support.times import simulate_time
 
 import labelguard as lg
@@ -32,8 +33,7 @@ class Clinic:
     """A project with a policy, a tool, and a worker whose days pass when it is told so."""
 
     def __init__(self, project, directory, patch, release, allow="rr:uses=50,block=1"):
-        policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=[allow])
-        policies.activate("clinic", project)
+        put_into_force(project, "clinic", allow)
         self.project, self.desk = tools.connected(
             project, directory, patch, f"[hook.release]\n{release}"
         )

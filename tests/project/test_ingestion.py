@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.deaths import killed_in
+from support.lives import put_into_force
 from support.tools import DeskConnector, connected, deliver, take_in
 
 import labelguard as lg
@@ -135,9 +136,7 @@ def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(tool, 
 def test_a_pull_counts_what_no_release_will_and_skips_only_where_they_are_public(skips, tool):
     project, desk = tool
     if skips:
-        price: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "allow": ["rr:uses=9,block=1"]}
-        lg.policies.new("p", skips=skips, project=project, **price)  # type: ignore[arg-type]
-        lg.policies.activate("p", project)
+        put_into_force(project, "p", "rr:uses=9,block=1", epsilon=1, skips=skips)
     desk.mark_truth(desk.answer("maria", 1, "left")["record"])
     desk.answer("maria", 2, None)
     done = ingestion.pull("desk", project)

@@ -16,16 +16,14 @@ from dataclasses import dataclass
 
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner
 from support import databases, world
 from support.charges import charge_of
-from support.commands import PRIVATIZE
+from support.commands import PRIVATIZE, run
 from support.copies import copy_project
 from support.preferences import LAYOUTS, dump, files, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.budget.policy import Allowance, Policy
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, LedgerError, ProjectBusy
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import charges
@@ -281,13 +279,11 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     stopped, project, labels
 ):
     before = files(project.state), databases.dump(project.ledger_url)
-    arguments = [*PRIVATIZE, str(labels), "--epsilon", "3", "--delta", "1e-5"]
-    result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
-    assert result.exit_code == 4
+    price = ("--epsilon", "3", "--delta", "1e-5")
+    result = run(*PRIVATIZE, labels, *price, project=project, code=4)
     assert "another labelguard job works in" in result.stderr
     assert (files(project.state), databases.dump(project.ledger_url)) == before
-    looked = CliRunner().invoke(main, ["budget", "show", "--project", str(project.state)])
-    assert looked.exit_code == 0  # looking needs no waiting
+    run("budget", "show", project=project)  # looking needs no waiting
     stopped.send_signal(signal.SIGCONT)
     _, errors = stopped.communicate(timeout=PATIENCE)
     assert stopped.returncode == 0, errors

@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
 from labelguard_trainer.training.request import open_release
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from support.commands import run
 from support.deaths import killed_in
 from support.held_out import EVALUATION, SHAPE, TEACHER, copy_release, hold_out, of_part
 from support.preferences import spent
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import (
     BudgetExceeded,
     LabelguardError,
@@ -318,7 +317,7 @@ def test_the_share_lasts_as_long_as_the_project(project):
         hold_out(project, "statistic:releases=1", name="half", share=0.6)
     assert policies.show("held", project).held_out == 0.5
     assert [line.held_out for line in policies.listing(project)] == [0.5, 0.2]
-    shown = CliRunner().invoke(main, ["policy", "show", "held", "--project", str(project.state)])
+    shown = run("policy", "show", "held", project=project)
     assert re.search("held out +50% of labelers, by a keyed hash", shown.stdout)
 
 

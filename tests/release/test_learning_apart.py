@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
-from support import doors, world
+from support import commands, doors, world
 from support.commands import FIRST
 from support.doors import install
 from support.gated import BUDGET, PATIENCE, labels
 from support.preferences import TABLE, spent, write
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, LedgerError, PolicyError, ProjectBusy
 from labelguard.keys.keyring import Coins, KeyRing, Purpose
 from labelguard.project import backup, policies
@@ -141,8 +139,7 @@ def test_a_mechanism_of_another_package_releases_with_its_options(tmp_path, monk
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
-        made = CliRunner().invoke(main, ["privatize", *arguments], catch_exceptions=False)
-        return made.output
+        return commands.run("privatize", *arguments, code=None).output
 
     shown = run("--help")
     assert (

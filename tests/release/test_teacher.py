@@ -9,6 +9,7 @@ from support import held_out
 from support.commands import run
 from support.deaths import killed_in
 from support.held_out import SHAPE, copy_release
+from support.lives import put_into_force
 from support.preferences import notes, spent
 from support.surveys import survey
 
@@ -21,7 +22,6 @@ from labelguard.errors import (
     ProjectError,
 )
 from labelguard.mechanisms import statistic
-from labelguard.project import policies
 from labelguard.release.head import FILE, WINDOW, Head, Window
 from labelguard.release.mechanisms import statistic as releasing
 from labelguard.report import overview
@@ -103,9 +103,8 @@ def test_noise_is_for_as_many_components_as_there_are_directions(project):
 
 @pytest.mark.slow
 def test_a_policy_of_ball_noise_is_released_with_it(project):
-    declared = {"public_columns": SHAPE["public_columns"], "epsilon": 1, "delta": 1e-5}
-    policies.new("few", allow=["statistic:releases=1,ball=4"], project=project, **declared)
-    policies.activate("few", project)
+    declared = {"public_columns": SHAPE["public_columns"], "epsilon": 1}
+    put_into_force(project, "few", "statistic:releases=1,ball=4", **declared)
     release = lg.privatize(survey(), project=project, **TEACHER)
     said = release.card["statistic"]
     assert (said["noise_kind"], said["noise_least_components"]) == ("ball", 4)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from support.commands import run
 from support.leaving import PRICE, WHO, labels_table
+from support.lives import put_into_force
 from support.pages import DOCS, ROOT
 from support.preferences import STATISTIC, TABLE
 from support.reports import HOSTILE, section
@@ -132,8 +133,7 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
 
 def test_the_promise_of_several_policies_is_their_sum(project):
     lg.privatize(TABLE, project=project, **BUDGET)
-    policies.new("second", epsilon=2, delta=1e-5, allow=["rr:uses=50,block=1"], project=project)
-    policies.activate("second", project)
+    put_into_force(project, "second", "rr:uses=50,block=1", epsilon=2)
     document = report(project=project)
     promise = " ".join(section(document, "guarantee").text)
     assert "ε = 5, δ = 2e-5" in promise and "at most 149 times as likely" in promise
@@ -178,9 +178,7 @@ def test_the_hook_is_told_in_counts(project):
     ("unit", "word", "whose"), [("item", "Each content", "an item's"), ("labeler", "Each", "a")]
 )
 def test_it_says_who_is_protected(project, unit, word, whose):
-    allow = ["rr:uses=50,block=1"]
-    policies.new("p", epsilon=3, delta=1e-5, allow=allow, unit=unit, project=project)
-    policies.activate("p", project)
+    put_into_force(project, "p", "rr:uses=50,block=1", unit=unit)
     lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
     document = report(project=project)
     said = section(document, "guarantee").text

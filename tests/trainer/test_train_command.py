@@ -14,13 +14,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner
 from labelguard_trainer.training import command, dpo, fitting, reporting
 from labelguard_trainer.training.rows import PreferenceLoss
 from labelguard_trainer.training.run import train as train_on
 from labelguard_trainer.training.runs import RunDirectory
 from safetensors.numpy import load_file, save_file
-from support import tiny_models, train_runs, world
+from support import commands, tiny_models, train_runs, world
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -29,7 +28,6 @@ from transformers import (
 )
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
 
 KILLED = """
@@ -55,7 +53,7 @@ def train(beside):
 
     def run(kind, release, *options, config="quick.yaml", output="out"):
         fixed = ("--model", "base", "--train-config", config, "-o", output)
-        return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
+        return commands.run("train", kind, release, *fixed, *options, code=None)
 
     return run
 

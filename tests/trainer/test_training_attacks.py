@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from huggingface_hub import ModelCard
 from labelguard_trainer.training import guard, learners, models, settings
 from labelguard_trainer.training.evaluate import TrainingResult, evaluate
@@ -28,10 +27,10 @@ from labelguard_trainer.training.stages import StageLearner
 from labelguard_trainer.training.training_card import publish_model, to_markdown
 from support import tiny_models, train_runs, world
 from support import tiny_models as tiny
+from support.commands import run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
 from labelguard.storage.files import SUMS, format_sums, hash_files
@@ -416,10 +415,9 @@ def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, hub,
     del hashes[SUMS]
     (model / SUMS).write_text(format_sums(hashes))
     command = ["train", "publish", str(model), "--to", f"hf:{NAME}"]
-    refused = CliRunner().invoke(main, command)
-    assert refused.exit_code == 1 and "--non-private" in refused.output
+    assert "--non-private" in run(*command, code=1).output
     assert not hub.repositories
-    done = CliRunner().invoke(main, [*command, "--non-private", "--json"])
+    done = run(*command, "--non-private", "--json")
     assert json.loads(done.stdout)["where"] == f"{hub.url}/{NAME}"
     with pytest.raises(RawLabels):
         publish_model(hub.download(NAME, tmp_path / "out", "model"), "hf:org/another")
@@ -495,8 +493,7 @@ def test_the_commands_of_the_page_run_with_its_configuration(here, hub):
     [config] = _blocks("yaml")
     (here / "train.yaml").write_text(config)
     for line in re.findall(r"(?m)^\$ labelguard (.*)$", "".join(_blocks("console"))):
-        result = CliRunner().invoke(main, shlex.split(line))
-        assert result.exit_code == 0, f"{line}\n{result.output}"
+        run(*shlex.split(line))
     written = {path.name for path in (here / "aligned").iterdir()}
     assert set(re.findall(r"`((?:TRAINING|evaluation|metrics|curves)[^`]*)`", PAGE)) <= written
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from support import bounded, world
+from support.commands import run
 from support.deaths import killed_in
 from support.preferences import TABLE
 
 import labelguard
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.ledger import Ledger
@@ -186,8 +185,7 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(project, monkeypa
     def look(*_):
         """The new files are written, and the ledger is about to be told of them."""
         typed = ("doctor", "budget verify", "release verify")
-        where = ("--project", str(project.state))
-        return [CliRunner().invoke(main, [*text.split(), *where]).exit_code for text in typed]
+        return [run(*text.split(), project=project, code=None).exit_code for text in typed]
 
     lg.privatize(TABLE, project=project, **BUDGET)
     looked = world.note_calls(monkeypatch, ReleaseRepository, "replace_map_digests", look)

@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.deaths import Killed
 from support.doors import install
 from support.preferences import TABLE
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.learning.features import open_provider
 from labelguard.release import request
@@ -35,7 +34,7 @@ class door:
 @pytest.mark.parametrize("name", ["rr", "statistic", "props"])
 def test_no_package_takes_the_place_of_a_mechanism(name, tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", name, MECHANISM, monkeypatch)
-    assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
+    run("privatize", "--help")
     project = lg.init(tmp_path)
     with pytest.raises(LabelguardError, match=rf"'{name}' .* more than one thing: .*{name}_part"):
         lg.privatize(TABLE, project=project, mechanism=name, **BUDGET)
@@ -55,7 +54,7 @@ def test_no_package_takes_the_place_of_an_executor_or_of_features(tmp_path, monk
 @pytest.mark.parametrize("code", ["", "door = 7", "def door(:", "class door: pass"])
 def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(code, tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", "broken", code, monkeypatch)
-    assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
+    run("privatize", "--help")
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match="broken cannot be loaded"):
         lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)

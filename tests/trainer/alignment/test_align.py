@@ -8,15 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner
 from labelguard_trainer import train
 from labelguard_trainer.alignment.align import align
 from labelguard_trainer.training.training_card import publish_model
 from support import preferred_words, tiny_models, train_runs
+from support.commands import run
 from transformers import AutoModelForCausalLM, GPT2ForSequenceClassification
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.model_card import RAW, LearnedRelease, find_learned_releases, front_matter
 from labelguard.storage.files import SUMS, format_sums, hash_files
@@ -271,11 +270,10 @@ def test_a_base_model_of_raw_labels_is_refused(follow):
 
 def test_the_command_takes_a_stage_and_a_recipe(follow):
     follow(stage="sft")
-    run = CliRunner().invoke(main, ["align", "rl", "recipe.yaml", "-o", "out"])
-    assert run.exit_code == 0, run.output
-    assert "ε = 8" in run.output and Path("out/rl/TRAINING_CARD.md").is_file()
+    assert "ε = 8" in run("align", "rl", "recipe.yaml", "-o", "out").output
+    assert Path("out/rl/TRAINING_CARD.md").is_file()
     for wrong in (["dpo", "recipe.yaml"], ["sft", "rl", "recipe.yaml"]):
-        assert CliRunner().invoke(main, ["align", *wrong, "-o", "out"]).exit_code == 2
+        run("align", *wrong, "-o", "out", code=2)
 
 
 # Attacks on what a reward and an aligned model say that they learned from.

@@ -11,6 +11,7 @@ from labelguard_trainer.gradient.loop import Checkpoints
 from labelguard_trainer.gradient.options import ElsOptions
 from support import world
 from support.deaths import killed_in
+from support.lives import put_into_force
 from support.preferences import spent
 from support.surveys import label_error, survey
 
@@ -109,10 +110,8 @@ def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(projec
 
 @pytest.mark.slow
 def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(project):
-    allow = ["uls:runs=2,q=0.25,steps=30"]
-    named = {"allow": allow, "public_columns": SHORT["public_columns"], "project": project}
-    policies.new("two", epsilon=3, delta=1e-5, **named)
-    policies.activate("two", project)
+    declared = {"public_columns": SHORT["public_columns"]}
+    put_into_force(project, "two", "uls:runs=2,q=0.25,steps=30", **declared)
     plain = {
         name: value for name, value in ULS.items() if name not in ("sampling_probability", "steps")
     }

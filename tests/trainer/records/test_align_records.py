@@ -10,16 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.records import align as records_align
 from support import train_runs, world
+from support.commands import run
 from support.deaths import killed_in
 from support.whole_records import PEOPLE, RECIPE, RL, SFT, follow, write_all
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import (
     BudgetExceeded,
     InvalidLabels,
@@ -69,11 +68,10 @@ def test_the_same_recipe_is_answered_once_and_charges_nothing(aligned):
 def test_the_command_says_what_was_made(records):
     Path("recipe.yaml").write_text(yaml.safe_dump(SFT))
     arguments = ["align", "recipe.yaml", "-o", "out", "--project", "project"]
-    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    done = run(*arguments)
     assert "2 steps on 24 records of 12 users" in done.stdout
     assert "ε = 4, δ = 1e-5 for every user, under zero_out" in done.stdout
-    part = CliRunner().invoke(main, ["align", "sft", *arguments[1:]])
-    assert part.exit_code == 2 and "done whole" in part.output
+    assert "done whole" in run("align", "sft", *arguments[1:], code=2).output
 
 
 def test_a_person_in_two_parts_is_refused_where_one_stage_is_paid(records):

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from click.testing import CliRunner
 from huggingface_hub import constants
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.records import stages
@@ -18,6 +17,7 @@ from labelguard_trainer.records.recipe import RecordsRecipe
 from labelguard_trainer.records.stages import RecordStage, RewardModel, read_readable_records
 from labelguard_trainer.training import models
 from support import tiny_models
+from support.commands import run
 from support.copies import copy_project
 from support.deaths import Killed
 from support.whole_records import PEOPLE, RECIPE, SFT, follow, write, write_all
@@ -25,7 +25,6 @@ from transformers import AutoTokenizer, GPT2ForSequenceClassification, set_seed
 
 import labelguard as lg
 from labelguard import clock
-from labelguard.cli.main import main
 from labelguard.errors import (
     BudgetExceeded,
     InvalidLabels,
@@ -144,7 +143,7 @@ def told(project, monkeypatch):
     monkeypatch.setattr(clock, "now", lambda: "2026-01-01T00:00:00Z")
     Path("recipe.yaml").write_text(json.dumps(RECIPE))
     output = f"out-{project}"
-    done = CliRunner().invoke(main, ["align", "recipe.yaml", "-o", output, "--project", project])
+    done = run("align", "recipe.yaml", "-o", output, "--project", project, code=None)
     files = {
         path.relative_to(output).as_posix(): path.stat().st_size
         for path in Path(output).rglob("*")
