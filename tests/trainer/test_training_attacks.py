@@ -28,12 +28,13 @@ from labelguard_trainer.training.training_card import publish_model, to_markdown
 from support import tiny_models, train_runs, world
 from support import tiny_models as tiny
 from support.commands import run
+from support.copies import write_sums
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
-from labelguard.storage.files import SUMS, format_sums, hash_files
+from labelguard.storage.files import hash_files
 from labelguard.text import no_progress
 
 PAIRS = 12
@@ -411,9 +412,7 @@ def test_an_adapter_names_the_base_that_others_have(adapter, shop, hub, tmp_path
 def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, hub, tmp_path):
     card = model / "TRAINING_CARD.md"
     card.write_text(card.read_text().replace("- differential-privacy", "- non-private", 1))
-    hashes = hash_files(model)
-    del hashes[SUMS]
-    (model / SUMS).write_text(format_sums(hashes))
+    write_sums(model)
     command = ["train", "publish", str(model), "--to", f"hf:{NAME}"]
     assert "--non-private" in run(*command, code=1).output
     assert not hub.repositories

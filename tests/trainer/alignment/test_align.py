@@ -13,12 +13,12 @@ from labelguard_trainer.alignment.align import align
 from labelguard_trainer.training.training_card import publish_model
 from support import preferred_words, tiny_models, train_runs
 from support.commands import run
+from support.copies import write_sums
 from transformers import AutoModelForCausalLM, GPT2ForSequenceClassification
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.model_card import RAW, LearnedRelease, find_learned_releases, front_matter
-from labelguard.storage.files import SUMS, format_sums, hash_files
 
 STEPS = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1e-3}
 RL = {**STEPS, "max_completion_length": 6, "num_generations": 2, "save_steps": 2}
@@ -318,8 +318,7 @@ def test_a_model_in_a_release_is_known_by_any_path_and_only_unaltered(release, m
     with pytest.raises(ProjectError, match="was added"):
         find_learned_releases(str(model), private=True)
     (model / "TRAINING_CARD.md").unlink()
-    Path(copy, SUMS).unlink()
-    Path(copy, SUMS).write_text(format_sums(hash_files(Path(copy))))
+    write_sums(Path(copy))
     learned = find_learned_releases(str(model), private=True)
     assert [one.release for one in learned] == [release.id]
     Path("link").symlink_to(model)

@@ -38,6 +38,7 @@ from labelguard.release.model_card import LearnedRelease, find_learned_releases,
 from labelguard.report import page
 
 SECRET = "zebra crossing at midnight"
+WITHOUT_SFT = {name: RECIPE[name] for name in RECIPE if name != "sft"}
 
 
 def usage():
@@ -327,9 +328,8 @@ def test_a_public_reward_that_was_exchanged_meanwhile_judges_nothing(records, mo
         tiny_models.gpt2(seed=7).save_pretrained("judge")
 
     monkeypatch.setattr(RecordStage, "rehearse", exchanged)
-    recipe = {name: RECIPE[name] for name in RECIPE if name != "sft"}
     with pytest.raises(LabelguardError, match="judge has changed"):
-        follow(recipe=recipe, reward={"public": "judge"})
+        follow(recipe=WITHOUT_SFT, reward={"public": "judge"})
 
 
 def test_a_public_reward_of_a_hub_is_that_of_the_commit_that_was_identified(
@@ -363,8 +363,7 @@ def test_a_public_reward_of_a_hub_is_that_of_the_commit_that_was_identified(
 
 
 def test_the_card_says_which_public_reward_it_was(records):
-    recipe = {name: RECIPE[name] for name in RECIPE if name != "sft"}
-    follow("out", recipe=recipe, reward={"public": "base"})
+    follow("out", recipe=WITHOUT_SFT, reward={"public": "base"})
     card = json.loads(Path("out/card.json").read_text())
     assert card["training"]["reward"] == {"model": "base", "identity": models.identity("base")}
     for file in ("CARD.md", "rl/TRAINING_CARD.md"):
@@ -417,8 +416,11 @@ def widened(name, **changes):
     return name
 
 
-def charged():
-    return OpenProject.open("project").ledger.releases.usage().get("records", [])
+def make_stage(name, size):
+    """A stage of the recipe, whose batches have this size."""
+    Path("recipe.yaml").write_text(str(RECIPE))
+    recipe = RecordsRecipe.read(Path("recipe.yaml"))
+    return RecordStage.of(name, "base", {**recipe.decisive(name)}, 8, size)
 
 
 def test_bytes_that_are_no_text_are_a_null_record_and_no_error(records):
@@ -450,18 +452,17 @@ def test_a_token_that_the_model_has_no_row_for_is_told_of_before_anybody_pays(re
     put(b"a <zebra> here", "demonstrations", "response")
     with pytest.raises(LabelguardError, match="tokens beyond the 258 of its model"):
         follow(recipe=SFT, model=widened("wide", tokens=["<zebra>"]))
-    assert charged() == []
+    assert usage() == []
 
 
 def test_a_public_reward_that_cannot_judge_is_told_of_before_anybody_pays(records):
-    recipe = {name: RECIPE[name] for name in RECIPE if name != "sft"}
     for reward, told in (
         (widened("wide", tokens=["<zebra>"]), "tokens beyond the 258"),
         ("nowhere", "nowhere"),
     ):
         with pytest.raises(LabelguardError, match=told):
-            follow(recipe=recipe, reward={"public": reward})
-    assert charged() == []
+            follow(recipe=WITHOUT_SFT, reward={"public": reward})
+    assert usage() == []
 
 
 def test_a_long_text_is_told_by_no_warning(records, capfd):
@@ -474,9 +475,7 @@ def test_a_long_text_is_told_by_no_warning(records, capfd):
 @pytest.mark.parametrize("name", ["sft", "reward", "rl"])
 def test_as_much_memory_as_anybody_may_take_is_tried_out_before(records, monkeypatch, name):
     """Memory that does not suffice for somebody's records would tell of them by an error."""
-    Path("recipe.yaml").write_text(str(RECIPE))
-    recipe = RecordsRecipe.read(Path("recipe.yaml"))
-    stage = RecordStage.of(name, "base", {**recipe.decisive(name)}, 8, 1)
+    stage = make_stage(name, 1)
     shapes = []
     forward = torch.nn.Embedding.forward
 
@@ -498,10 +497,8 @@ def test_as_much_memory_as_anybody_may_take_is_tried_out_before(records, monkeyp
 
 
 def test_of_a_text_no_more_is_read_than_a_stage_could_take(records):
-    Path("recipe.yaml").write_text(str(RECIPE))
-    recipe = RecordsRecipe.read(Path("recipe.yaml"))
     for name in ("sft", "reward", "rl"):
-        stage = RecordStage.of(name, "base", {**recipe.decisive(name)}, 8, 1)
+        stage = make_stage(name, 1)
         tokenizer = AutoTokenizer.from_pretrained("base")
         table = stage._tokenize_records(tokenizer, [texts("x" * 1_000_000)] * 3)
         assert table.nbytes < 8 * 3 * 64 * stage.config["max_length"]
@@ -512,9 +509,7 @@ def problem_of(name, written, reward=None):
 
     Coins are the same each time.
     """
-    Path("recipe.yaml").write_text(str(RECIPE))
-    recipe = RecordsRecipe.read(Path("recipe.yaml"))
-    stage = RecordStage.of(name, "base", {**recipe.decisive(name)}, 8, 2)
+    stage = make_stage(name, 2)
     values = ["tea is good", "rain", written, written, "no, never", "salt and bread"]
     columns = [texts(*(value or "" for value in values)) for _ in range(3)]
     columns[1] = texts(*(f"{value or ''}!" for value in values))
