@@ -237,7 +237,7 @@ def test_a_report_of_label_releases_is_not_written_of_records(aligned):
 # Attacks on an alignment of whole records by who wants more of a run than was paid for.
 
 
-def killed_in(stage, monkeypatch, **terms):
+def killed_in_stage(stage, monkeypatch, **terms):
     """Follow the recipe until this stage (counted from 1) has taken its first step."""
     train, begun = loop.train, []
 
@@ -272,7 +272,7 @@ def test_a_stage_that_is_trained_anew_is_beside_no_model_of_its_first_training(
     records, monkeypatch
 ):
     """The reward had learned from the first `sft`, and both would have been published."""
-    run = killed_in(3, monkeypatch)
+    run = killed_in_stage(3, monkeypatch)
     remove_stage(run, "sft")
     with pytest.raises(ProjectError, match="reward is not the model that this run trained"):
         follow()
@@ -286,7 +286,7 @@ def test_a_stage_that_is_trained_anew_is_beside_no_model_of_its_first_training(
 
 @pytest.mark.slow
 def test_a_run_that_was_given_up_is_paid_for_and_not_taken_up_again(records, monkeypatch):
-    run = killed_in(1, monkeypatch, recipe=SFT)
+    run = killed_in_stage(1, monkeypatch, recipe=SFT)
     opening.abandon(run.name, "project")
     assert not run.exists()
     with pytest.raises(BudgetExceeded):
@@ -301,7 +301,7 @@ def test_people_are_not_joined_between_their_charges(aligned):
 
 @pytest.mark.slow
 def test_people_are_not_joined_while_a_run_is_unfinished(records, monkeypatch):
-    killed_in(1, monkeypatch)
+    killed_in_stage(1, monkeypatch)
     with pytest.raises(PolicyError, match="unfinished"):
         linking.link_two_ids("dem3", "pre3", "project")
 
@@ -376,7 +376,7 @@ def test_the_card_says_which_public_reward_it_was(records):
 @pytest.mark.slow
 def test_a_model_that_waits_to_be_published_is_no_base(records, monkeypatch):
     """It has no card yet: another project would have named its own price alone."""
-    run = killed_in(2, monkeypatch)
+    run = killed_in_stage(2, monkeypatch)
     lg.init("other")
     with pytest.raises(LabelguardError, match="private until its run is finished"):
         follow(project="other", recipe=SFT, model=str(run / "sft"))
