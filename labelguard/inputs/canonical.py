@@ -81,6 +81,12 @@ def build_content_error(where: str) -> InvalidLabels:
     )
 
 
+def have_one_name_twice(names: Iterable[str]) -> bool:
+    """Return whether two names are one, as DuckDB compares them: without case."""
+    lower = [name.lower() for name in names]
+    return len({*lower}) < len(lower)
+
+
 def is_text(kind: DuckDBPyType) -> bool:
     """Return whether a column holds plain text."""
     return kind.id in ("varchar", "enum") and str(kind) != "JSON"
@@ -137,7 +143,41 @@ def merge_content_types(contents: Iterable[Content]) -> Content:
 
 def content_type_sql(content: Content) -> str:
     """Return its type in SQL, with members in a fixed order."""
-    return _shape_sql(_build_shape(content))
+    return _shape_sql(build_shape(content))
+
+
+def build_content_sql(value: str, kind: DuckDBPyType, shape: Any, level: int = 0) -> str:
+    """Return SQL of a value of this type, which was checked whole, as one of `shape`.
+
+    It is built of members by their places: a cast would find them by name, without case.
+    """
+    if kind.id == "null" or str(kind) == _shape_sql(shape):
+        return value if kind.id != "null" else f"NULL::{_shape_sql(shape)}"
+    if isinstance(shape, list):
+        element = f"e{level}"
+        inner = build_content_sql(element, find_element_type(kind), shape[0], level + 1)
+        return f"list_transform({value}, lambda {element}: {inner})"
+    if isinstance(shape, dict):
+        return pack_members_sql(
+            shape,
+            {
+                name: build_content_sql(
+                    f"struct_extract_at({value}, {place})", child, shape[name], level
+                )
+                for place, (name, child) in enumerate(kind.children, 1)
+                if name in shape and isinstance(child, DuckDBPyType)
+            },
+        )
+    return f"{value}::{_VARCHAR}"
+
+
+def pack_members_sql(shape: Mapping[str, Any], members: Mapping[str, str]) -> str:
+    """Return SQL of an object of `shape` from SQL of its members; those that lack are null."""
+    pieces = (
+        f"'{name}': {members.get(name, f'NULL::{_shape_sql(kind)}')}"
+        for name, kind in shape.items()
+    )
+    return f"{{{', '.join(pieces)}}}"
 
 
 def _shape_sql(shape: Any) -> str:
@@ -151,10 +191,10 @@ def _shape_sql(shape: Any) -> str:
 
 def content_type_json(content: Content) -> str:
     """Return the same as `from_json` takes it, which fills in and leaves out what is null."""
-    return json.dumps(_build_shape(content))
+    return json.dumps(build_shape(content))
 
 
-def _build_shape(content: Content) -> Any:
+def build_shape(content: Content) -> Any:
     """Return the type as nested lists and objects, the inverse of `_parse_shape`."""
     if not content.chat:
         return _VARCHAR
@@ -246,8 +286,9 @@ def _shape_type(kind: DuckDBPyType) -> object:
     if kind.id in ("list", "array"):
         return [_shape_type(find_element_type(kind))]
     if kind.id == "struct":
-        children = ((n, child) for n, child in kind.children if isinstance(child, DuckDBPyType))
-        return {name: _shape_type(child) for name, child in children}
+        children = [(n, child) for n, child in kind.children if isinstance(child, DuckDBPyType)]
+        if not have_one_name_twice(name for name, _ in children):
+            return {name: _shape_type(child) for name, child in children}
     return str(kind)
 
 
@@ -259,9 +300,9 @@ def _shape_structure(structure: object, member: str = "") -> object:
         return _VARCHAR
     if isinstance(structure, list):
         return [_shape_structure(child) for child in structure]
-    if isinstance(structure, dict):
+    if isinstance(structure, dict) and not have_one_name_twice(structure):
         return {name: _shape_structure(child, name) for name, child in structure.items()}
-    return structure
+    return str(structure)
 
 
 def _parse_shape(shape: object) -> Content:

@@ -32,7 +32,7 @@ from labelguard.inputs.columns import (
     find_custom_paired_roles,
     tells_a_side,
 )
-from labelguard.inputs.readers import InputFile
+from labelguard.inputs.readers import InputFile, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import suggest
 
@@ -66,6 +66,10 @@ class Layout:
     def has_questions(self) -> bool:
         """True where rows say which question they answer."""
         return self.reading.question is not None or "question" in self.columns
+
+    def column_sql(self, name: str) -> str:
+        """Return SQL of a column; of an absent one, NULL."""
+        return "NULL::VARCHAR" if name in self.absent else source_column(name)
 
     @property
     def is_list(self) -> bool:
@@ -390,12 +394,15 @@ def _can_hold_numbers(kind: DuckDBPyType) -> bool:
 def _find_type_family(kind: DuckDBPyType) -> str:
     """Return what two columns have in common whose values are read alike.
 
-    Whole numbers and those of 64 bits are: as DOUBLE, in which both are compared, they are one. A
-    number of 32 bits is not the same in 64, nor a decimal one with fewer digits.
+    A number of 32 bits is not the same in 64, nor a decimal one with fewer digits, and only a
+    fraction has a zero with a sign.
     """
-    if is_text(kind) or kind.id == "null":
-        return "text" if is_text(kind) else "null"
-    return "number" if kind.id in (*INTEGER, "double") else str(kind)
+    if is_text(kind):
+        return "text"
+    # What JSON has, all of whose numbers are read alike.
+    if kind.id in ("hugeint", "double"):
+        return "number"
+    return "whole" if kind.id in INTEGER else str(kind)
 
 
 def find_common_content(files: Sequence[InputFile], layouts: Sequence[Layout]) -> Content:

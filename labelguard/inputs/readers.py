@@ -65,6 +65,11 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def source_column(name: str) -> str:
+    """Return SQL of a file's column in `part`, whose columns have names that nothing else has."""
+    return identifier(f"of the file: {name}")
+
+
 def quote_file_name(path: Path) -> str:
     """Return SQL of the name of one file, in which DuckDB would read *, ? and [ as a glob."""
     return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
@@ -98,6 +103,8 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
         config={
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            # A file's own statistics may say that nothing in it is null.
+            "disabled_optimizers": "statistics_propagation,compressed_materialization",
             "memory_limit": f"{_choose_memory_limit()}B",
             # Each thread that reads JSON holds 64 MiB.
             "threads": min(os.cpu_count() or 1, 8),
@@ -134,7 +141,7 @@ def read_columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict
 def read_rows(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> list[tuple[Any, ...]]:
-    """Return the few rows of a query over the file, which is called `part` in it."""
+    """Return the few rows of a query over the file, called `part` in it: see `source_column`."""
     with translate_errors(file):
         return _open_query(file, open_cursor(connection), query).fetchall()
 
@@ -161,10 +168,17 @@ def _open_query(
     file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str
 ) -> duckdb.DuckDBPyRelation:
     # By a view of its own: `relation.query` would bind the query twice as often.
-    file.open(cursor).create_view("part", replace=True)
+    project_columns(file.open(cursor), file.name).create_view("part", replace=True)
     relation = cursor.sql(query)
     assert relation is not None  # None is for statements without a result
     return relation
+
+
+def project_columns(relation: duckdb.DuckDBPyRelation, where: str) -> duckdb.DuckDBPyRelation:
+    """Return a file's columns by their places, under the names that `source_column` gives them."""
+    check_column_names(relation.columns, where)
+    names = (f"#{place} AS {source_column(name)}" for place, name in enumerate(relation.columns, 1))
+    return relation.project(", ".join(names))
 
 
 @contextlib.contextmanager

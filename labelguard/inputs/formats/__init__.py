@@ -31,7 +31,7 @@ from labelguard.inputs.formats.plain import (
     refuse_thumbs,
 )
 from labelguard.inputs.layouts import Layout, find_layout
-from labelguard.inputs.readers import InputFile, identifier
+from labelguard.inputs.readers import InputFile, identifier, source_column
 from labelguard.text import AUTO_FORMAT, suggest
 
 __all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
@@ -131,9 +131,9 @@ def _rename_label_columns(
     """Return a file whose columns of labels are called as formats call them; `own` maps these."""
     renamed = {name: role for role, name in own.items()}
     columns = ", ".join(
-        f"{identifier(name)} AS {identifier(renamed.get(name, name))}"
+        f"{source_column(name)} AS {identifier(renamed.get(name, name))}"
         for name in names
-        if name in renamed or name not in own
+        if name in renamed or name.lower() not in own
     )
     others = {role: name for role, name in reading.columns.items() if role not in own}
     opener = partial(_open_with_query, file, f"SELECT {columns} FROM part")
@@ -145,7 +145,8 @@ def _open_with_query(
 ) -> duckdb.DuckDBPyRelation:
     # Under a name of its own: whoever reads the result calls that one `part`.
     query = f'WITH part AS (FROM "part as it is") {query}'
-    result = file.open(connection).query("part as it is", query)
+    opened = readers.project_columns(file.open(connection), file.name)
+    result = opened.query("part as it is", query)
     assert result is not None  # None is for statements without a result
     return result
 

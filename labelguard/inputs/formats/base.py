@@ -6,7 +6,7 @@ side alone: which of them was preferred cannot show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labelguard.budget.label_values import LabelValues
@@ -91,13 +91,24 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
         if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
             content = canonical.find_content_of_types(kinds[1:])
             if content.chat:
-                return _strip_prompt_from_sides(prompt_text, texts[0], texts[1], content)
+                return _strip_prompt_from_sides(
+                    prompt_text, content, *read_chats(schema, sides, content)
+                )
     except NotContent:
         return unchanged
     return unchanged
 
 
-def _strip_prompt_from_sides(prompt: str, one: str, other: str, content: Content) -> ContentSql:
+def read_chats(schema: TableSchema, roles: Sequence[str], content: Content) -> list[str]:
+    """Return SQL of the columns of these roles as contents of one kind."""
+    shape = canonical.build_shape(content)
+    return [
+        canonical.build_content_sql(schema.column_sql(role), schema.find_type(role), shape)
+        for role in roles
+    ]
+
+
+def _strip_prompt_from_sides(prompt: str, content: Content, one: str, other: str) -> ContentSql:
     """Return a prompt of text, which sides of messages may hold at their beginning."""
     says = f"m.role = 'user' AND m.content = {_content_sql(prompt, content)}"
     begins = f"len(list_filter({BEGINNING}, lambda m: {says})) > 0"
@@ -107,22 +118,26 @@ def _strip_prompt_from_sides(prompt: str, one: str, other: str, content: Content
             f"CASE WHEN {begins} THEN {side}[{SHARED} + 1:] ELSE {side} END"
             for side in (ONE, OTHER)
         ),
-        shared_beginning_sql(one, other, content),
+        shared_beginning_sql(one, other),
     )
 
 
-def split_off_shared_beginning(one: str, other: str, content: Content) -> ContentSql:
-    """Return two whole chats (SQL) as the beginning that they share, and the rest of each."""
+def split_off_shared_beginning(
+    one: str, other: str, cut: Callable[[str], str] = lambda chat: chat
+) -> ContentSql:
+    """Return two whole chats (SQL) that are `cut`: the beginning they share, the rest of each."""
     rests = (f"{ONE}[{SHARED} + 1:]", f"{OTHER}[{SHARED} + 1:]")
-    return ContentSql(BEGINNING, rests, shared_beginning_sql(one, other, content))
+    return ContentSql(BEGINNING, rests, shared_beginning_sql(one, other, cut))
 
 
-def shared_beginning_sql(one: str, other: str, content: Content) -> str:
+def shared_beginning_sql(
+    one: str, other: str, cut: Callable[[str], str] = lambda chat: chat
+) -> str:
     """Return a FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their
     messages that are equal from the beginning on, and these as `BEGINNING`; null where one is.
     """
-    kind = canonical.content_type_sql(content)
-    both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
+    both = f"SELECT *, {one} AS {ONE}, {other} AS {OTHER} FROM part"
+    both = f"SELECT * REPLACE ({cut(ONE)} AS {ONE}, {cut(OTHER)} AS {OTHER}) FROM ({both})"
     counted = f"SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED} FROM ({both})"
     return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
 
@@ -139,13 +154,19 @@ def common_prefix_length_sql(one: str, other: str) -> str:
 
 def message_sql(role: str, text: str, content: Content) -> str:
     """Return SQL of a chat in which `role` says `text`; null where that is."""
-    chat = f"[{{'role': '{role}', 'content': {_content_sql(text, content)}}}]"
-    return f"CASE WHEN {text} IS NOT NULL THEN {chat}::{canonical.content_type_sql(content)} END"
+    [message] = canonical.build_shape(content)
+    members = {"role": f"'{role}'", "content": _content_sql(text, content)}
+    chat = canonical.pack_members_sql(message, members)
+    return f"CASE WHEN {text} IS NOT NULL THEN [{chat}] END"
 
 
 def _content_sql(text: str, content: Content) -> str:
     """Return SQL of a text as the `content` of a message: as it is, or as its one part."""
-    return f"[{{'type': 'text', 'text': {text}}}]" if content.parts else text
+    if not content.parts:
+        return f"{text}::VARCHAR"
+    [part] = canonical.build_shape(content)[0]["content"]
+    members = {"type": "'text'", "text": f"{text}::VARCHAR"}
+    return f"[{canonical.pack_members_sql(part, members)}]"
 
 
 def has_prompt_chosen_and_rejected(schema: TableSchema) -> bool:
@@ -175,8 +196,11 @@ def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | No
     return FormatQuery(query, frozenset(roles), names=names)
 
 
-def select_pairs(schema: TableSchema, contents: ContentSql, label: str, *consumed: str) -> str:
-    """Return SQL of pairs of these contents and, if labels are read, of `label` (SQL).
+def select_pairs(
+    schema: TableSchema, contents: ContentSql, label: str, *consumed: str, further: str = ""
+) -> str:
+    """Return SQL of pairs of these contents, of `further` columns (SQL) and, if labels are read, of
+    `label` (SQL).
 
     Columns of the roles that are `consumed` are left out.
     """
@@ -184,6 +208,6 @@ def select_pairs(schema: TableSchema, contents: ContentSql, label: str, *consume
     labels = f", {label} AS label" if schema.reading.labelled else ""
     return (
         f"SELECT {schema.select_public_except(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
-        f"{contents.prompt} AS prompt, {a} AS response_a, {b} AS response_b{labels} "
+        f"{contents.prompt} AS prompt, {a} AS response_a, {b} AS response_b{labels}{further} "
         f"FROM {contents.source}"
     )

@@ -8,8 +8,7 @@ which is higher.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from duckdb.sqltypes import DuckDBPyType
+from functools import partial
 
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import canonical
@@ -32,6 +31,7 @@ from labelguard.inputs.formats.base import (
     common_prefix_length_sql,
     has_chosen_and_rejected,
     has_prompt_chosen_and_rejected,
+    read_chats,
     select_pairs,
     split_off_shared_beginning,
     unify_contents,
@@ -97,16 +97,16 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
             f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
             "beginning is the prompt, say --format hh-rlhf"
         )
-    one, other = map(schema.column_sql, _CHOSEN)
     try:
         content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
     except NotContent:
         raise canonical.build_content_error(f"{schema.name}: columns chosen, rejected") from None
     columns = schema.select_public_except("prompt", *_CHOSEN)
+    one, other = read_chats(schema, _CHOSEN, content)
     if not content.chat:
-        query = _split_texts_sql(columns, f"{one}::VARCHAR", f"{other}::VARCHAR")
+        query = _split_texts_sql(columns, one, other)
     else:
-        contents = split_off_shared_beginning(one, other, content)
+        contents = split_off_shared_beginning(one, other)
         chosen, rejected = contents.sides
         query = (
             f"SELECT {columns}{contents.prompt} AS prompt, {chosen} AS chosen, "
@@ -272,13 +272,15 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
         names |= dict(zip(CONTENT_ROLES, called, strict=True))
     else:
         contents, consumed = unify_contents(schema, *CONTENT_ROLES), ()
-    query = select_pairs(schema, contents, schema.trimmed_text_sql("winner"), "winner", *consumed)
+    times = ""
     if schema.find_column("tstamp") and not schema.find_column("submitted_at"):
         # In seconds; as text with whole microseconds. What is no number stays, and is at fault.
         text = schema.trimmed_text_sql("tstamp")
         micros = f"try_cast(round(try_cast({text} AS DOUBLE) * 1000000) AS BIGINT)"
-        query = f"SELECT *, coalesce({micros}::VARCHAR, {text}) AS submitted_at FROM ({query})"
+        times = f", coalesce({micros}::VARCHAR, {text}) AS submitted_at"
         names["submitted_at"] = "tstamp"
+    winner = schema.trimmed_text_sql("winner")
+    query = select_pairs(schema, contents, winner, *names.values(), *consumed, further=times)
     judge = next((name for name in _JUDGES if schema.find_column(name)), None)
     columns = {"labeler_id": judge} if judge and not schema.find_column("labeler_id") else {}
     return FormatQuery(query, frozenset((*CONTENT_ROLES, *names)), columns, _WINNER_VALUES, names)
@@ -286,23 +288,14 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
 
 def _read_conversations(schema: TableSchema) -> ContentSql:
     """Return two whole conversations, up to the turn that was judged."""
-    kinds = [schema.find_type(name) for name in CONVERSATIONS]
-    chats = [schema.column_sql(name) for name in CONVERSATIONS]
     try:
-        content = canonical.find_content_of_conversations(kinds)
+        content = canonical.find_content_of_conversations(map(schema.find_type, CONVERSATIONS))
     except NotContent:
         raise canonical.build_content_error(f"{schema.name}: columns {_BOTH}") from None
     if not content.chat:
         raise schema.error(f"columns {_BOTH}: expected lists of messages, as JSON or Parquet have")
-    if not all(map(_has_roles, kinds)):
-        return split_off_shared_beginning(chats[0], chats[1], content)
-    one, other = (_cut_after_judged_turn(schema, chat) for chat in chats)
-    return split_off_shared_beginning(one, other, content)
-
-
-def _has_roles(kind: DuckDBPyType) -> bool:
-    message = canonical.find_element_type(kind) if kind.id in ("list", "array") else kind
-    return message.id == "struct" and "role" in dict(message.children)
+    one, other = read_chats(schema, CONVERSATIONS, content)
+    return split_off_shared_beginning(one, other, partial(_cut_after_judged_turn, schema))
 
 
 def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:
