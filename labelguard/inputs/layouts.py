@@ -394,15 +394,13 @@ def _can_hold_numbers(kind: DuckDBPyType) -> bool:
 def _find_type_family(kind: DuckDBPyType) -> str:
     """Return what two columns have in common whose values are read alike.
 
-    A number of 32 bits is not the same in 64, nor a decimal one with fewer digits, and only a
-    fraction has a zero with a sign.
+    Whole numbers and those of 64 bits are: as DOUBLE, in which both are compared, they are one,
+    and a zero has no sign. Which of the two a column is may follow from labels, as pandas types it.
+    A number of 32 bits is not the same in 64, nor a decimal one with fewer digits.
     """
     if is_text(kind):
         return "text"
-    # What JSON has, all of whose numbers are read alike.
-    if kind.id in ("hugeint", "double"):
-        return "number"
-    return "whole" if kind.id in INTEGER else str(kind)
+    return "number" if kind.id in (*INTEGER, "double") else str(kind)
 
 
 def find_common_content(files: Sequence[InputFile], layouts: Sequence[Layout]) -> Content:

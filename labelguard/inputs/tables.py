@@ -73,25 +73,7 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
         except pa.ArrowInvalid as error:
             problem = NOT_UTF8 if "UTF8" in str(error) else "damaged data"
             raise InvalidLabels(f"{name}: column {column}: {problem}") from None
-        if any(map(_hides_nulls, values.chunks)):
-            anew = pa.array(values.to_pylist(), values.type)
-            converted = converted.set_column(converted.column_names.index(column), column, anew)
     return partial(_open_table, converted)
-
-
-def _hides_nulls(array: pa.Array) -> bool:
-    """Return whether an array, or one within, says that it has other nulls than its bits do.
-
-    Neither Arrow nor DuckDB counts, and what stands below a null would become a value.
-    """
-    kind, bits = array.type, next(iter(array.buffers()), None)
-    if bits is not None:
-        valid = pa.Array.from_buffers(pa.bool_(), len(array), [None, bits], 0, array.offset)
-        if valid.true_count + array.null_count != len(array):
-            return True
-    if pa.types.is_struct(kind):
-        return any(_hides_nulls(array.field(place)) for place in range(kind.num_fields))
-    return hasattr(array, "values") and _hides_nulls(array.values)
 
 
 def _read_dataset(dataset: Any, name: str) -> pa.Table:

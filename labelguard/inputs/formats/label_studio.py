@@ -66,8 +66,8 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     results = f"SELECT unnest({_RESULT}) AS tag FROM ({annotations})"
     has_interface = schema.has(_INTERFACE)  # of what was ingested, whatever was answered
     if has_interface:
-        asked = f"from_json(to_json({source_column(_INTERFACE)}), '{_TAGS}')"
-        results = f"SELECT unnest({asked}) AS tag FROM part"
+        listed = f"from_json(to_json({source_column(_INTERFACE)}), '{_TAGS}')"
+        results = f"SELECT unnest({listed}) AS tag FROM part"
     rows = f"""
         SELECT DISTINCT tag.from_name, tag.type, tag.to_name FROM ({results})
         WHERE tag.from_name IS NOT NULL ORDER BY ALL"""
@@ -152,7 +152,7 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     fields = find_fields(schema, export.task.fields)
     tasks.require_two_responses(schema, fields, "the left and the right one")
     region = _region_sql(tag, *_WORDS)
-    choices = f"array_to_string(from_json({region}.value->'choices', '[\"VARCHAR\"]'), chr(10))"
+    choices = _choices_sql(f"{region}.value")
     selected = f"({region}.value->>'selected')"
     if not _has_named_sides(schema):
         swapped = f"{region}.to_name = {literal(fields.responses[1])}"
@@ -188,6 +188,12 @@ def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     return export.build_query(columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
 
 
+def _choices_sql(value: str) -> str:
+    """Return SQL of the choices in the value of a region; of what is no list, what is there."""
+    words = f"array_to_string(from_json({value}->'choices', '[\"VARCHAR\"]'), chr(10))"
+    return f"coalesce({words}, {value}->>'choices')"
+
+
 def _region_sql(tag: str, *kinds: str) -> str:
     """Return SQL (a struct) of an annotation's region of one control tag of these types."""
     listed = ", ".join(map(literal, kinds))
@@ -215,7 +221,7 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     # A word as it is, or in the JSON of a region: {"selected": "left"}, [{"choices": ["left"]}].
     region = f"(CASE WHEN json_valid({_ANSWER}) THEN {_ANSWER}::JSON END)"
     first = f"coalesce({region}->0, {region})"
-    choices = f"array_to_string(from_json({first}->'choices', '[\"VARCHAR\"]'), chr(10))"
+    choices = _choices_sql(first)
     updated = source_column("updated_at") if schema.has("updated_at") else "NULL::VARCHAR"
     annotation = f"{source_column('annotation_id')}::VARCHAR"
     query = f"""
