@@ -81,12 +81,6 @@ def build_content_error(where: str) -> InvalidLabels:
     )
 
 
-def have_one_name_twice(names: Iterable[str]) -> bool:
-    """Return whether two names are one, as DuckDB compares them: without case."""
-    lower = [name.lower() for name in names]
-    return len({*lower}) < len(lower)
-
-
 def is_text(kind: DuckDBPyType) -> bool:
     """Return whether a column holds plain text."""
     return kind.id in ("varchar", "enum") and str(kind) != "JSON"
@@ -286,9 +280,8 @@ def _shape_type(kind: DuckDBPyType) -> object:
     if kind.id in ("list", "array"):
         return [_shape_type(find_element_type(kind))]
     if kind.id == "struct":
-        children = [(n, child) for n, child in kind.children if isinstance(child, DuckDBPyType)]
-        if not have_one_name_twice(name for name, _ in children):
-            return {name: _shape_type(child) for name, child in children}
+        children = ((n, child) for n, child in kind.children if isinstance(child, DuckDBPyType))
+        return {name: _shape_type(child) for name, child in children}
     return str(kind)
 
 
@@ -300,9 +293,9 @@ def _shape_structure(structure: object, member: str = "") -> object:
         return _VARCHAR
     if isinstance(structure, list):
         return [_shape_structure(child) for child in structure]
-    if isinstance(structure, dict) and not have_one_name_twice(structure):
+    if isinstance(structure, dict):
         return {name: _shape_structure(child, name) for name, child in structure.items()}
-    return str(structure)
+    return structure
 
 
 def _parse_shape(shape: object) -> Content:

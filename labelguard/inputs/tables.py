@@ -13,7 +13,7 @@ import datetime
 import decimal
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
             f"{name}: a column holds values of several types, or text that is not UTF-8; give each "
             "column one type"
         ) from None
-    check_column_names(converted.column_names, name)
+    _check_names(converted.schema, name)
     for column, values in zip(converted.column_names, converted.columns, strict=True):
         try:  # DuckDB does not look
             values.validate(full=True)
@@ -119,12 +119,21 @@ def _open_table(table: pa.Table, connection: duckdb.DuckDBPyConnection) -> duckd
     return connection.from_arrow(table.select(names)).project(", ".join(columns))
 
 
+def _check_names(fields: Iterable[pa.Field], where: str) -> None:
+    """Refuse two columns that DuckDB takes for one, or two members of one object, at any depth."""
+    listed = list(fields)
+    check_column_names([field.name for field in listed], where)
+    for kind in (field.type for field in listed):
+        if kind.num_fields:
+            _check_names(map(kind.field, range(kind.num_fields)), where)
+
+
 def build_parquet_opener(path: Path, name: str) -> Opener:
     """Return what opens a Parquet file."""
     query = f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=false)"
 
     def open_parquet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        check_column_names(pq.read_schema(path).names, name)
+        _check_names(pq.read_schema(path), name)
         return connection.sql(query)
 
     return open_parquet
