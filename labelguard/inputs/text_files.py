@@ -63,21 +63,24 @@ def build_csv_opener(path: Path, name: str) -> Opener:
     """
 
     @cache
-    def refuse_broken_csv(delimiter: str) -> None:
-        if problem := _find_csv_problem(path, delimiter):
+    def has_quoted_lines(delimiter: str) -> bool:
+        problem, quoted_lines = _scan_csv(path, delimiter)
+        if problem:
             raise InvalidLabels(f"{name}: {problem}")
+        return quoted_lines
 
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
     def open_csv(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         names, delimiter = _read_header(path, name)
-        refuse_broken_csv(delimiter)
+        # A thread that begins within a quoted text takes its lines for rows.
+        parallel = not has_quoted_lines(delimiter)
         columns = ", ".join(f"{literal(column)}: 'VARCHAR'" for column in names)
         texts = ", ".join(map(literal, names))
         return connection.sql(
             f"FROM read_csv({quote_file_name(path)}, auto_detect=false, header=true, "
             f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
             f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
-            f"force_not_null=[{texts}], hive_partitioning=false)"
+            f"force_not_null=[{texts}], hive_partitioning=false, parallel={parallel})"
         )
 
     return open_csv
@@ -104,9 +107,9 @@ def _read_header(path: Path, name: str) -> tuple[list[str], str]:
     return names, delimiter
 
 
-def _find_csv_problem(path: Path, delimiter: str) -> str | None:
+def _scan_csv(path: Path, delimiter: str) -> tuple[str, bool]:
     """Return the fault of a file that DuckDB would read: a line that is too long, a quote inside a
-    field, lines that end in several ways, or an empty one.
+    field, lines that end in several ways, or an empty one; and whether a quoted text has lines.
 
     DuckDB leaves out a last line that is too long, empty lines and some carriage returns. So of a
     text with a quote or a line end that is not quoted (pandas does not quote a carriage return), it
@@ -117,15 +120,18 @@ def _find_csv_problem(path: Path, delimiter: str) -> str | None:
     fault = re.compile(rb'%b"|"%b|\n\n|\r\r|\r\n\r\n' % (beside, beside))
     # What is not quoted, with a quote for each part that is, as far as the next piece needs it.
     plain, is_quoted, length = comma, False, 0
-    problem, ends = None, set[bytes]()
+    problem, ends, quoted_lines = "", set[bytes](), False
     with open_stream(path) as stream:
         text = stream.read(_PIECE).removeprefix(codecs.BOM_UTF8)
         while text:
             end = max(text.rfind(b"\n"), text.rfind(b"\r"))
             length = len(text) + (length if end < 0 else -end - 1)
             if length > MAX_LINE:
-                return f"a {LONG_LINE}"
+                return f"a {LONG_LINE}", quoted_lines
             parts = text.split(b'"')
+            quoted_lines |= any(
+                b"\n" in part or b"\r" in part for part in parts[not is_quoted :: 2]
+            )
             plain = plain[-3:] + b'"'.join(parts[is_quoted::2])
             is_quoted ^= len(parts) % 2 == 0
             plain += b'"' * (is_quoted and len(parts) > 1)
@@ -134,7 +140,7 @@ def _find_csv_problem(path: Path, delimiter: str) -> str | None:
             ends |= {end for end in _LINE_ENDS if re.search(end, followed)}
             if len(ends) > 1 or fault.search(plain):
                 problem = CSV
-    return problem
+    return problem, quoted_lines
 
 
 def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener:

@@ -19,7 +19,9 @@ from support import published, world
 
 import labelguard
 from labelguard.errors import InvalidLabels
+from labelguard.inputs import text_files
 from labelguard.inputs.columns import Reading
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.keys.keyring import KeyRing
 
 Rows = list[dict[str, Any]]
@@ -427,3 +429,13 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert int(run.stdout) < 1000
+
+
+def test_a_quoted_text_of_a_csv_file_may_go_over_the_end_of_a_buffer(tmp_path, monkeypatch):
+    """A thread that began within it took its lines for rows."""
+    monkeypatch.setattr(text_files, "MAX_LINE", 1 << 20)
+    path = tmp_path / "labels.csv"
+    lines = "x,y,z,w\n" * 30_000
+    rows = [f'u{n},"p{n}","{lines}","{lines}{n}"\n' for n in range(20)]
+    path.write_text("".join(["labeler_id,prompt,chosen,rejected\n", *rows]))
+    assert len(read_public_pairs(path).table) == 20
