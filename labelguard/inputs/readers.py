@@ -41,7 +41,8 @@ _CONTAINER_LIMITS = tuple(
 class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `path` and `size`, in bytes, are those of a file on disk. A `sparse` file lacks a column where
+    `path` and `size`, in bytes, are those of a file on disk. `find_fault` says what is wrong in it,
+    and in which line, once it could not be read. A `sparse` file lacks a column where
     no row has a value for it. `arguments` name it in a command. `answers` is the file of answers
     ingested from a tool, in which no label stops a release.
     """
@@ -53,6 +54,7 @@ class InputFile:
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
     path: Path | None = None
+    find_fault: Callable[[], str] = lambda: ""
 
 
 def literal(text: str) -> str:
@@ -187,54 +189,29 @@ def translate_errors(file: InputFile) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError, UnicodeError) as error:
-        raise translate_error(error, file.name) from None
+        raise translate_error(error, file.name, file.find_fault) from None
+
+
+class _TooLittleMemory(InvalidLabels, ProjectError):
+    """There is too little memory to read an input, or too little room for temporary files."""
 
 
 LONG_LINE = "line is longer than 32 MiB"
 NOT_UTF8 = "not UTF-8 text; convert it to UTF-8"
-CSV = (
-    "not CSV in UTF-8; text must be UTF-8 (else: iconv -f latin1 -t utf-8 FILE), every row needs "
-    "as many fields as the header and the same line end, there must be no empty line, and texts "
-    "with line ends or quotes must be quoted"
-)
-_JSON = "not JSON in UTF-8; every line, or element of an array, must be one object"
-_FAULTS = (
-    ("maximum line size", f"a {LONG_LINE}"),
-    ("maximum_object_size", f"a {LONG_LINE}"),
-    ("regular string buffers", "more than 2 GB of text in neighbouring rows"),
-    ("csv error", CSV),
-    ("csv parser", CSV),
-    ("malformed json", _JSON),
-    ("invalid unicode", NOT_UTF8),
-    ("invalid utf-8", NOT_UTF8),
-    ("not valid utf8", NOT_UTF8),
-    ("json transform error", "not the JSON of the lines before it, or a key given twice"),
-    ("end of gzip", "the compressed file is cut off"),
-    ("truncated compressed", "the compressed file is cut off"),
-    ("magic bytes", "not a complete Parquet file (truncated?)"),
-    ("parquet", "not a complete Parquet file (truncated?)"),
-)
-_FULL = ("out of memory", "failed to offload", "max_temp_directory_size", "no space left")
 
 
 def translate_error(
-    error: duckdb.Error | pa.ArrowException | OSError | UnicodeError, name: str
-) -> InvalidLabels | ProjectError:
-    """Return a reader's error as ours: the file, the line if known, the kind of fault."""
-    if isinstance(error, OSError) and error.strerror:
-        return InvalidLabels(f"{name}: {error.strerror}")
-    text = str(error)
-    lowered = text.lower()
-    if any(sign in lowered for sign in _FULL):
-        return ProjectError(
+    error: duckdb.Error | pa.ArrowException | OSError | UnicodeError,
+    name: str,
+    find_fault: Callable[[], str] = lambda: "",
+) -> InvalidLabels:
+    """Return a reader's error as ours: by its kind alone, for its text may quote content."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return _TooLittleMemory(
             f"{name}: too little memory to read it, or too little room for temporary files; make "
             "room, or leave out columns that are not needed, and run the same command again"
         )
-    line = re.search(r"(?:in line|error on line:) (\d+)", lowered)
-    # DuckDB counts from 1, except where it cannot parse a line of JSON.
-    number = int(line[1]) - text.startswith("Invalid Input Error: Malformed JSON") if line else 0
-    where = f"{name} line {number}" if line else name
-    for sign, meaning in _FAULTS:
-        if sign in lowered:
-            return InvalidLabels(f"{where}: {meaning}")
-    return InvalidLabels(f"{name}: cannot be read; the file is damaged or not what its name says")
+    if isinstance(error, OSError) and error.strerror:
+        return InvalidLabels(f"{name}: {error.strerror}")
+    fault = find_fault() or ": cannot be read; the file is damaged or not what its name says"
+    return InvalidLabels(f"{name}{fault}")

@@ -13,13 +13,14 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
 from labelguard.extras import MissingExtra, format_install_line
-from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
+from labelguard.inputs.readers import COMPRESSIONS, NOT_UTF8, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
     are_rows,
@@ -27,7 +28,7 @@ from labelguard.inputs.tables import (
     build_rows_opener,
     build_table_opener,
 )
-from labelguard.inputs.text_files import build_csv_opener, build_json_opener
+from labelguard.inputs.text_files import build_csv_opener, build_json_opener, find_text_fault
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 from labelguard.text import suggest
 
@@ -101,6 +102,7 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".tsv": build_csv_opener,
 }
 _JSON = (".jsonl", ".ndjson", ".json")
+_NO_PARQUET = f": not a complete Parquet file (truncated?), or a text in it is {NOT_UTF8}"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst)"
 # Bytes that any input may take, and how many times the size of its files on top.
@@ -184,8 +186,12 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
     if suffix in _JSON:
-        return InputFile(name, build_json_opener(path, name, roles), size, sparse=True, path=path)
-    return InputFile(name, _FORMATS[suffix](path, name), size, path=path)
+        opener, is_sparse = build_json_opener(path, name, roles), True
+    else:
+        opener, is_sparse = _FORMATS[suffix](path, name), False
+    is_text = suffix not in (".parquet", ".pq")
+    find_fault = partial(find_text_fault, path) if is_text else lambda: _NO_PARQUET
+    return InputFile(name, opener, size, is_sparse, path=path, find_fault=find_fault)
 
 
 def format_command_arguments(source: Input) -> list[str]:

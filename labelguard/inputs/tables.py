@@ -70,9 +70,8 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
     for column, values in zip(converted.column_names, converted.columns, strict=True):
         try:  # DuckDB does not look
             values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            problem = NOT_UTF8 if "UTF8" in str(error) else "damaged data"
-            raise InvalidLabels(f"{name}: column {column}: {problem}") from None
+        except pa.ArrowInvalid:
+            raise InvalidLabels(f"{name}: column {column}: {NOT_UTF8}, or damaged data") from None
     return partial(_open_table, converted)
 
 

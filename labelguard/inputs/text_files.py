@@ -35,7 +35,6 @@ from labelguard.inputs.columns import (
 )
 from labelguard.inputs.readers import (
     COMPRESSIONS,
-    CSV,
     LONG_LINE,
     MAX_LINE,
     Opener,
@@ -47,6 +46,13 @@ from labelguard.inputs.readers import (
 
 _PIECE = 1 << 20
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
+_JSON_FILES = (".jsonl", ".ndjson", ".json")
+_NO_CSV = (
+    "not CSV in UTF-8; text must be UTF-8 (else: iconv -f latin1 -t utf-8 FILE), every row needs "
+    "as many fields as the header and the same line end, there must be no empty line, and texts "
+    "with line ends or quotes must be quoted"
+)
+_NO_JSON = "not JSON in UTF-8; every line, or element of an array, must be one object"
 # The ways to end a line: patterns of the end and what is beside it.
 _LINE_ENDS = (rb"\r\n", rb"[^\r]\n", rb"\r[^\n]")
 
@@ -54,6 +60,59 @@ _LINE_ENDS = (rb"\r\n", rb"[^\r]\n", rb"\r[^\n]")
 def open_stream(path: Path) -> pa.NativeFile:
     """Open a file that may be compressed, as its name says."""
     return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower()))
+
+
+def find_text_fault(path: Path) -> str:
+    """Return what is wrong with a file that could not be read: in which line, if it is in one."""
+    is_json = any(suffix.lower() in _JSON_FILES for suffix in path.suffixes)
+    try:
+        return _find_json_fault(path) if is_json else _find_csv_fault(path)
+    except (csv.Error, UnicodeError):
+        return f": {_NO_CSV}"
+    except (OSError, pa.ArrowException):
+        return ": the compressed file is damaged or cut off"
+
+
+def _find_csv_fault(path: Path) -> str:
+    names, delimiter = _read_header(path, "")
+    with open_stream(path) as stream:
+        text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", newline="")
+        rows, line = csv.reader(text, delimiter=delimiter), 1
+        for row in rows:
+            if len(row) != len(names):
+                return f" line {line}: {_NO_CSV}"
+            line = rows.line_num + 1
+    return f": {_NO_CSV}"
+
+
+def _find_json_fault(path: Path) -> str:
+    if _find_json_format(path) != "newline_delimited":
+        return f": {_NO_JSON}, and no key may be given twice"
+    with open_stream(path) as stream:
+        lines, number = io.BufferedReader(stream), 0
+        while line := lines.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE:
+                return f" line {number}: a {LONG_LINE}"
+            try:
+                twice = bool(line.strip()) and _has_key_twice(line)
+            except (ValueError, RecursionError):
+                return f" line {number}: {_NO_JSON}"
+            if twice:
+                return f" line {number}: a key is given twice"
+    return f": {_NO_JSON}"
+
+
+def _has_key_twice(line: bytes) -> bool:
+    """Return whether an object in a line of JSON has a key twice; `ValueError` for what is none."""
+    members: list[list[tuple[str, Any]]] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members.append(pairs)
+        return dict(pairs)
+
+    json.dumps(json.loads(line, object_pairs_hook=note), ensure_ascii=False).encode()
+    return any(len({name for name, _ in pairs}) < len(pairs) for pairs in members)
 
 
 def build_csv_opener(path: Path, name: str) -> Opener:
@@ -139,8 +198,8 @@ def _scan_csv(path: Path, delimiter: str) -> tuple[str, bool]:
             followed = plain if text else plain + comma
             ends |= {end for end in _LINE_ENDS if re.search(end, followed)}
             if len(ends) > 1 or fault.search(plain):
-                problem = CSV
-    return problem, quoted_lines
+                problem = _NO_CSV
+    return _NO_CSV if is_quoted else problem, quoted_lines
 
 
 def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener:
