@@ -1,5 +1,5 @@
-"""An account whose answers are very large stops nobody: they are answers like others, and tasks that
-are too large are dead letters.
+"""An account whose answers are very large stops nobody: they are answers like others, and tasks
+that are too large are dead letters.
 
 A tool that accepts and never answers, or byte by byte, stops no other job, and not for long.
 """

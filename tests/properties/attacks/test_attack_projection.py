@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,8 +22,10 @@ from support import exports
 from support.published import REFUSED, observed, read
 
 import labelguard as lg
-from labelguard.errors import LabelguardError
+from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs.columns import Reading
+from labelguard.inputs.pairs import read_public_pairs
+from labelguard.inputs.readers import translate_error
 from labelguard.inputs.sources import resolve_file
 from labelguard.keys.keyring import KeyRing
 
@@ -416,3 +419,24 @@ def test_more_regions_than_are_read_are_no_dead_letter(tmp_path):
         found.append(read_answers(answers, "better", tmp_path / str(number)))
     assert found[0].public == found[1].public != REFUSED
     assert found[0].labels == found[1].labels
+
+
+WORDS = ("out of memory", "failed to offload", "no space left", "Malformed JSON", "in line 7")
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_no_word_of_a_response_chooses_the_reason_of_a_failure(words, tmp_path):
+    """Errors of DuckDB quote content, and their text was searched for words."""
+    found = []
+    for number, said in enumerate(("plain", words)):
+        path = tmp_path / f"{number}.csv"
+        path.write_text(f"labeler_id,prompt,chosen,rejected\nx,p,{said},b,c\n")
+        with pytest.raises(InvalidLabels) as refused:
+            read_public_pairs(path)
+        found.append((observed(refused.value), str(refused.value).partition(": ")[2]))
+    assert found[0] == found[1]
+
+
+def test_too_little_memory_has_the_reason_of_every_input_that_cannot_be_read():
+    error = translate_error(duckdb.OutOfMemoryException("chosen"), "labels.json")
+    assert observed(error) == REFUSED and "chosen" not in str(error)
