@@ -99,21 +99,21 @@ def find_content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
     Types may differ in optional members and in members that are always null: which column has one
     may follow from the labels, and everything in a chat is text whatever the column says.
     """
-    return merge_content_types(
-        _parse_shape(_shape_type(kind)) for kind in kinds if kind.id != "null"
-    )
+    return _merge_shapes(map(_shape_type, kinds))
 
 
 def find_content_of_structures(structures: Iterable[object]) -> Content:
     """Return the same for the structures that DuckDB's `json_structure` finds in JSON values."""
-    shapes = map(_shape_structure, structures)
-    return merge_content_types(_parse_shape(shape) for shape in shapes if shape is not None)
+    return _merge_shapes(map(_shape_structure, structures))
 
 
 def find_content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
     """Return the same for published conversations, without members that no chat has."""
-    shapes = (keep_chat_members(_shape_type(kind)) for kind in kinds if kind.id != "null")
-    return merge_content_types(_parse_shape(shape) for shape in shapes)
+    return _merge_shapes(keep_chat_members(_shape_type(kind)) for kind in kinds)
+
+
+def _merge_shapes(shapes: Iterable[object]) -> Content:
+    return merge_content_types(_parse_shape(shape) for shape in shapes if shape is not None)
 
 
 def keep_chat_members(structure: object) -> object:

@@ -28,7 +28,12 @@ from labelguard.inputs.tables import (
     build_rows_opener,
     build_table_opener,
 )
-from labelguard.inputs.text_files import build_csv_opener, build_json_opener, find_text_fault
+from labelguard.inputs.text_files import (
+    JSON_SUFFIXES,
+    build_csv_opener,
+    build_json_opener,
+    find_text_fault,
+)
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 from labelguard.text import suggest
 
@@ -101,7 +106,6 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".csv": build_csv_opener,
     ".tsv": build_csv_opener,
 }
-_JSON = (".jsonl", ".ndjson", ".json")
 _NO_PARQUET = f": not a complete Parquet file (truncated?), or a text in it is {NOT_UTF8}"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst)"
@@ -185,7 +189,7 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
-    if suffix in _JSON:
+    if suffix in JSON_SUFFIXES:
         opener, is_sparse = build_json_opener(path, name, roles), True
     else:
         opener, is_sparse = _FORMATS[suffix](path, name), False
@@ -220,15 +224,9 @@ def _find_file_type(path: Path) -> str | None:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     suffix = suffixes[-2 if compressed else -1] if len(suffixes) > compressed else ""
-    if suffix in _JSON or _FORMATS.get(suffix) is build_csv_opener:
+    if suffix in JSON_SUFFIXES or _FORMATS.get(suffix) is build_csv_opener:
         return suffix
     return suffix if suffix in _FORMATS and not compressed else None
-
-
-def _create_private_directory() -> Path:
-    """Return a directory in TMPDIR that lasts until the process ends."""
-    _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
-    return Path(_directories[-1].name)
 
 
 def _choose_split(splits: Mapping[str, Any], split: str | None, where: str) -> Any:

@@ -8,7 +8,6 @@ column.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import decimal
 import json
@@ -104,18 +103,13 @@ def _open_table(table: pa.Table, connection: duckdb.DuckDBPyConnection) -> duckd
     """Return a table, with bytes in place of columns whose types DuckDB cannot take: they are no
     text, chat, id or label, and whoever asks for one is told so.
     """
-    with contextlib.suppress(duckdb.NotImplementedException):
-        return connection.from_arrow(table)
-    names = []
-    for field in table.schema:
-        with contextlib.suppress(duckdb.NotImplementedException):
+    for place, field in enumerate(table.schema):
+        try:
             connection.from_arrow(pa.schema([field]).empty_table())
-            names.append(field.name)
-    columns = (
-        identifier(name) if name in names else f"'\\xFF'::BLOB AS {identifier(name)}"
-        for name in table.column_names
-    )
-    return connection.from_arrow(table.select(names)).project(", ".join(columns))
+        except duckdb.NotImplementedException:
+            blank = pa.repeat(pa.scalar(b"\xff"), len(table))
+            table = table.set_column(place, field.name, blank)
+    return connection.from_arrow(table)
 
 
 def _check_names(fields: Iterable[pa.Field], where: str) -> None:

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,16 @@ from labelguard.inputs.readers import (
 
 _PIECE = 1 << 20
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
-_JSON_FILES = (".jsonl", ".ndjson", ".json")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _NO_CSV = (
     "not CSV in UTF-8; text must be UTF-8 (else: iconv -f latin1 -t utf-8 FILE), every row needs "
     "as many fields as the header and the same line end, there must be no empty line, and texts "
     "with line ends or quotes must be quoted"
 )
-_NO_JSON = "not JSON in UTF-8; every line, or element of an array, must be one object"
+_NO_JSON = (
+    "not JSON in UTF-8; every line, or element of an array, must be one object, which has no key "
+    "twice"
+)
 # The ways to end a line: patterns of the end and what is beside it.
 _LINE_ENDS = (rb"\r\n", rb"[^\r]\n", rb"\r[^\n]")
 
@@ -64,7 +67,7 @@ def open_stream(path: Path) -> pa.NativeFile:
 
 def find_text_fault(path: Path) -> str:
     """Return what is wrong with a file that could not be read: in which line, if it is in one."""
-    is_json = any(suffix.lower() in _JSON_FILES for suffix in path.suffixes)
+    is_json = any(suffix.lower() in JSON_SUFFIXES for suffix in path.suffixes)
     try:
         return _find_json_fault(path) if is_json else _find_csv_fault(path)
     except (csv.Error, UnicodeError):
@@ -86,33 +89,17 @@ def _find_csv_fault(path: Path) -> str:
 
 
 def _find_json_fault(path: Path) -> str:
-    if _find_json_format(path) != "newline_delimited":
-        return f": {_NO_JSON}, and no key may be given twice"
     with open_stream(path) as stream:
-        lines, number = io.BufferedReader(stream), 0
-        while line := lines.readline(MAX_LINE + 1):
-            number += 1
+        file, by_line = io.BufferedReader(stream), _find_json_format(path) == "newline_delimited"
+        lines = iter(partial(file.readline, MAX_LINE + 1), b"") if by_line else ()
+        for number, line in enumerate(lines, 1):
             if len(line) > MAX_LINE:
                 return f" line {number}: a {LONG_LINE}"
             try:
-                twice = bool(line.strip()) and _has_key_twice(line)
+                json.dumps(json.loads(line) if line.strip() else "", ensure_ascii=False).encode()
             except (ValueError, RecursionError):
                 return f" line {number}: {_NO_JSON}"
-            if twice:
-                return f" line {number}: a key is given twice"
     return f": {_NO_JSON}"
-
-
-def _has_key_twice(line: bytes) -> bool:
-    """Return whether an object in a line of JSON has a key twice; `ValueError` for what is none."""
-    members: list[list[tuple[str, Any]]] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members.append(pairs)
-        return dict(pairs)
-
-    json.dumps(json.loads(line, object_pairs_hook=note), ensure_ascii=False).encode()
-    return any(len({name for name, _ in pairs}) < len(pairs) for pairs in members)
 
 
 def build_csv_opener(path: Path, name: str) -> Opener:

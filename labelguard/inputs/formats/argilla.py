@@ -125,8 +125,7 @@ def _check_list(schema: TableSchema, name: str) -> None:
 def _adapt_records(schema: TableSchema) -> FormatQuery:
     """Read a row for each response of records as the REST interface gives them."""
     names = ("fields", "metadata", "responses")
-    members = (source_column(name) if schema.has(name) else "NULL::JSON" for name in names)
-    pieces = (f"to_json({m}) AS {name}" for m, name in zip(members, names, strict=True))
+    pieces = (f"to_json({schema.column_sql(name)}) AS {name}" for name in names)
     records = f"SELECT {', '.join(pieces)} FROM part"
     if _is_page(schema):
         items = tasks.elements_sql(source_column("items"))

@@ -122,22 +122,17 @@ def _strip_prompt_from_sides(prompt: str, content: Content, one: str, other: str
     )
 
 
-def split_off_shared_beginning(
-    one: str, other: str, cut: Callable[[str], str] = lambda chat: chat
-) -> ContentSql:
-    """Return two whole chats (SQL) that are `cut`: the beginning they share, the rest of each."""
+def split_off_shared_beginning(one: str, other: str) -> ContentSql:
+    """Return two whole chats (SQL) as the beginning that they share, and the rest of each."""
     rests = (f"{ONE}[{SHARED} + 1:]", f"{OTHER}[{SHARED} + 1:]")
-    return ContentSql(BEGINNING, rests, shared_beginning_sql(one, other, cut))
+    return ContentSql(BEGINNING, rests, shared_beginning_sql(one, other))
 
 
-def shared_beginning_sql(
-    one: str, other: str, cut: Callable[[str], str] = lambda chat: chat
-) -> str:
+def shared_beginning_sql(one: str, other: str) -> str:
     """Return a FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their
     messages that are equal from the beginning on, and these as `BEGINNING`; null where one is.
     """
     both = f"SELECT *, {one} AS {ONE}, {other} AS {OTHER} FROM part"
-    both = f"SELECT * REPLACE ({cut(ONE)} AS {ONE}, {cut(OTHER)} AS {OTHER}) FROM ({both})"
     counted = f"SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED} FROM ({both})"
     return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
 
@@ -190,24 +185,25 @@ def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | No
     expressions = (contents.prompt, *contents.sides)
     if expressions == tuple(map(schema.column_sql, roles)):
         return None
-    columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
-    query = f"SELECT {schema.select_public_except(*roles)}{columns} FROM {contents.source}"
+    query = select_roles(schema, dict(zip(roles, expressions, strict=True)), contents.source)
     names = {role: schema.find_column(role) or role for role in roles}
     return FormatQuery(query, frozenset(roles), names=names)
 
 
-def select_pairs(
-    schema: TableSchema, contents: ContentSql, label: str, *consumed: str, further: str = ""
-) -> str:
-    """Return SQL of pairs of these contents, of `further` columns (SQL) and, if labels are read, of
-    `label` (SQL).
-
-    Columns of the roles that are `consumed` are left out.
+def select_roles(schema: TableSchema, made: Mapping[str, str], source: str, *consumed: str) -> str:
+    """Return SQL of the columns that are `made` (SQL by name) and all public ones of other names,
+    but for those of the roles that are `consumed`.
     """
-    a, b = contents.sides
-    labels = f", {label} AS label" if schema.reading.labelled else ""
-    return (
-        f"SELECT {schema.select_public_except(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
-        f"{contents.prompt} AS prompt, {a} AS response_a, {b} AS response_b{labels}{further} "
-        f"FROM {contents.source}"
-    )
+    columns = ", ".join(f"{sql} AS {name}" for name, sql in made.items())
+    return f"SELECT {schema.select_public_except(*made, *consumed)}{columns} FROM {source}"
+
+
+def select_pairs(
+    schema: TableSchema, contents: ContentSql, label: str, *consumed: str, **further: str
+) -> str:
+    """Return SQL of pairs of these contents, of `further` columns and, if labels are read, of
+    `label` (SQL); columns of the roles that are `consumed` are left out.
+    """
+    made = dict(zip(CONTENT_ROLES, (contents.prompt, *contents.sides), strict=True)) | further
+    made |= {"label": label} if schema.reading.labelled else {}
+    return select_roles(schema, made, contents.source, "label", "tie", *consumed)

@@ -55,10 +55,9 @@ def _adapt(schema: TableSchema) -> FormatQuery:
 
 def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     """Read JSON: a row for each annotation of a task."""
-    number = source_column("id") if schema.has("id") else "NULL"
     given = tasks.elements_sql(source_column("annotations"))
     annotations = f"""
-        SELECT to_json({source_column("data")}) AS data, {number} AS id,
+        SELECT to_json({source_column("data")}) AS data, {schema.column_sql("id")} AS id,
             unnest({given}) AS annotation
         FROM part"""
     task = Task.from_members(schema, annotations, "data")
@@ -128,7 +127,7 @@ class _Export:
         FROM ({self.sql})
         WHERE NOT {_IS_TRUTH}"""
         # In one pass, as streams need it.
-        drafts = f"to_json({source_column('drafts')})" if self.schema.has("drafts") else "'[]'"
+        drafts = f"to_json({self.schema.column_sql('drafts')})"
         given = tasks.elements_sql(source_column("annotations"))
         truths = f"list_filter({given}, lambda annotation: {_IS_TRUTH})"
         counts = f"sum(len({truths}))::BIGINT, sum(json_array_length({drafts}))::BIGINT"
@@ -222,7 +221,7 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     region = f"(CASE WHEN json_valid({_ANSWER}) THEN {_ANSWER}::JSON END)"
     first = f"coalesce({region}->0, {region})"
     choices = _choices_sql(first)
-    updated = source_column("updated_at") if schema.has("updated_at") else "NULL::VARCHAR"
+    updated = f"{schema.column_sql('updated_at')}::VARCHAR"
     annotation = f"{source_column('annotation_id')}::VARCHAR"
     query = f"""
         SELECT {task.select(schema, fields)},

@@ -8,7 +8,6 @@ which is higher.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import canonical
@@ -22,17 +21,15 @@ from labelguard.inputs.columns import (
 )
 from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
-    ONE,
-    OTHER,
     SHARED,
     ContentSql,
     Format,
     FormatQuery,
-    common_prefix_length_sql,
     has_chosen_and_rejected,
     has_prompt_chosen_and_rejected,
     read_chats,
     select_pairs,
+    select_roles,
     split_off_shared_beginning,
     unify_contents,
     unify_prompt_and_sides,
@@ -101,37 +98,23 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
         content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
     except NotContent:
         raise canonical.build_content_error(f"{schema.name}: columns chosen, rejected") from None
-    columns = schema.select_public_except("prompt", *_CHOSEN)
     one, other = read_chats(schema, _CHOSEN, content)
-    if not content.chat:
-        query = _split_texts_sql(columns, one, other)
-    else:
-        contents = split_off_shared_beginning(one, other)
-        chosen, rejected = contents.sides
-        query = (
-            f"SELECT {columns}{contents.prompt} AS prompt, {chosen} AS chosen, "
-            f"{rejected} AS rejected FROM {contents.source}"
-        )
-    made = frozenset(("prompt", *_CHOSEN))
-    return FormatQuery(query, made, names={"prompt": "chosen or rejected"})
+    contents = (split_off_shared_beginning if content.chat else _split_texts)(one, other)
+    roles = ("prompt", *_CHOSEN)
+    made = dict(zip(roles, (contents.prompt, *contents.sides), strict=True))
+    query = select_roles(schema, made, contents.source)
+    return FormatQuery(query, frozenset(roles), names={"prompt": "chosen or rejected"})
 
 
-def _split_texts_sql(columns: str, one: str, other: str) -> str:
-    """Return SQL of texts split after the last turn in common; without one there is no prompt."""
-
-    def join_turns_sql(turns: str) -> str:
-        return f"array_to_string({turns}, {_TURN})"
-
-    return f"""
-        SELECT {columns}
-            CASE WHEN {SHARED} > 0 THEN {join_turns_sql(f"{ONE}[:{SHARED}]")} || {_TURN} END
-                AS prompt,
-            {join_turns_sql(f"{ONE}[{SHARED} + 1:]")} AS chosen,
-            {join_turns_sql(f"{OTHER}[{SHARED} + 1:]")} AS rejected
-        FROM (SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED}
-            FROM (SELECT *, string_split({one}, {_TURN}) AS {ONE},
-                    string_split({other}, {_TURN}) AS {OTHER}
-                FROM part))"""
+def _split_texts(one: str, other: str) -> ContentSql:
+    """Return texts (SQL) split after the last turn in common; without one there is no prompt."""
+    turns = (f"string_split({text}, {_TURN})" for text in (one, other))
+    contents = split_off_shared_beginning(*turns)
+    prompt, *rests = (
+        f"array_to_string({part}, {_TURN})" for part in (contents.prompt, *contents.sides)
+    )
+    prompt = f"CASE WHEN {SHARED} > 0 THEN {prompt} || {_TURN} END"
+    return ContentSql(prompt, tuple(rests), contents.source)
 
 
 def refuse_thumbs(schema: TableSchema) -> None:
@@ -272,15 +255,15 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
         names |= dict(zip(CONTENT_ROLES, called, strict=True))
     else:
         contents, consumed = unify_contents(schema, *CONTENT_ROLES), ()
-    times = ""
+    times = {}
     if schema.find_column("tstamp") and not schema.find_column("submitted_at"):
         # In seconds; as text with whole microseconds. What is no number stays, and is at fault.
         text = schema.trimmed_text_sql("tstamp")
         micros = f"try_cast(round(try_cast({text} AS DOUBLE) * 1000000) AS BIGINT)"
-        times = f", coalesce({micros}::VARCHAR, {text}) AS submitted_at"
+        times = {"submitted_at": f"coalesce({micros}::VARCHAR, {text})"}
         names["submitted_at"] = "tstamp"
     winner = schema.trimmed_text_sql("winner")
-    query = select_pairs(schema, contents, winner, *names.values(), *consumed, further=times)
+    query = select_pairs(schema, contents, winner, *names.values(), *consumed, **times)
     judge = next((name for name in _JUDGES if schema.find_column(name)), None)
     columns = {"labeler_id": judge} if judge and not schema.find_column("labeler_id") else {}
     return FormatQuery(query, frozenset((*CONTENT_ROLES, *names)), columns, _WINNER_VALUES, names)
@@ -294,8 +277,9 @@ def _read_conversations(schema: TableSchema) -> ContentSql:
         raise canonical.build_content_error(f"{schema.name}: columns {_BOTH}") from None
     if not content.chat:
         raise schema.error(f"columns {_BOTH}: expected lists of messages, as JSON or Parquet have")
-    one, other = read_chats(schema, CONVERSATIONS, content)
-    return split_off_shared_beginning(one, other, partial(_cut_after_judged_turn, schema))
+    chats = read_chats(schema, CONVERSATIONS, content)
+    one, other = (_cut_after_judged_turn(schema, chat) for chat in chats)
+    return split_off_shared_beginning(one, other)
 
 
 def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:
