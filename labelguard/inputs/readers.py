@@ -145,7 +145,7 @@ def read_rows(
 ) -> list[tuple[Any, ...]]:
     """Return the few rows of a query over the file, called `part` in it: see `source_column`."""
     with translate_errors(file):
-        return _open_query(file, open_cursor(connection), query).fetchall()
+        return open_query(file, open_cursor(connection), query).fetchall()
 
 
 def read_batches(
@@ -153,7 +153,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query over the file in batches of about 8 MiB."""
     with translate_errors(file):
-        relation = _open_query(file, open_cursor(connection), query)
+        relation = open_query(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in relation.to_arrow_reader(_ROWS_READ):
@@ -166,21 +166,20 @@ def read_batches(
             yield pa.concat_batches(waiting)
 
 
-def _open_query(
-    file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str
+def open_query(
+    file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str, part: str = "part"
 ) -> duckdb.DuckDBPyRelation:
-    # By a view of its own: `relation.query` would bind the query twice as often.
-    project_columns(file.open(cursor), file.name).create_view("part", replace=True)
-    relation = cursor.sql(query)
-    assert relation is not None  # None is for statements without a result
-    return relation
-
-
-def project_columns(relation: duckdb.DuckDBPyRelation, where: str) -> duckdb.DuckDBPyRelation:
-    """Return a file's columns by their places, under the names that `source_column` gives them."""
-    check_column_names(relation.columns, where)
+    """Return the result of a query over `part`: the file's columns by their places, under the names
+    that `source_column` gives them.
+    """
+    relation = file.open(cursor)
+    check_column_names(relation.columns, file.name)
     names = (f"#{place} AS {source_column(name)}" for place, name in enumerate(relation.columns, 1))
-    return relation.project(", ".join(names))
+    # By a view of its own: `relation.query` would bind the query twice as often.
+    relation.project(", ".join(names)).create_view(part, replace=True)
+    result = cursor.sql(query)
+    assert result is not None  # None is for statements without a result
+    return result
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
 from labelguard.extras import MissingExtra, format_install_line
-from labelguard.inputs.readers import COMPRESSIONS, NOT_UTF8, InputFile, Opener
+from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
     are_rows,
@@ -32,7 +32,7 @@ from labelguard.inputs.text_files import (
     JSON_SUFFIXES,
     build_csv_opener,
     build_json_opener,
-    find_text_fault,
+    find_fault,
 )
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 from labelguard.text import suggest
@@ -106,7 +106,6 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".csv": build_csv_opener,
     ".tsv": build_csv_opener,
 }
-_NO_PARQUET = f": not a complete Parquet file (truncated?), or a text in it is {NOT_UTF8}"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst)"
 # Bytes that any input may take, and how many times the size of its files on top.
@@ -190,12 +189,11 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
     if suffix in JSON_SUFFIXES:
-        opener, is_sparse = build_json_opener(path, name, roles), True
+        opener = build_json_opener(path, name, roles)
     else:
-        opener, is_sparse = _FORMATS[suffix](path, name), False
-    is_text = suffix not in (".parquet", ".pq")
-    find_fault = partial(find_text_fault, path) if is_text else lambda: _NO_PARQUET
-    return InputFile(name, opener, size, is_sparse, path=path, find_fault=find_fault)
+        opener = _FORMATS[suffix](path, name)
+    is_sparse, fault = suffix in JSON_SUFFIXES, partial(find_fault, path)
+    return InputFile(name, opener, size, is_sparse, path=path, find_fault=fault)
 
 
 def format_command_arguments(source: Input) -> list[str]:

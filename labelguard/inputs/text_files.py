@@ -37,6 +37,7 @@ from labelguard.inputs.readers import (
     COMPRESSIONS,
     LONG_LINE,
     MAX_LINE,
+    NOT_UTF8,
     Opener,
     check_column_names,
     identifier,
@@ -65,8 +66,10 @@ def open_stream(path: Path) -> pa.NativeFile:
     return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower()))
 
 
-def find_text_fault(path: Path) -> str:
+def find_fault(path: Path) -> str:
     """Return what is wrong with a file that could not be read: in which line, if it is in one."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return f": not a complete Parquet file (truncated?), or a text in it is {NOT_UTF8}"
     is_json = any(suffix.lower() in JSON_SUFFIXES for suffix in path.suffixes)
     try:
         return _find_json_fault(path) if is_json else _find_csv_fault(path)

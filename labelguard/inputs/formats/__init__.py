@@ -144,11 +144,9 @@ def _open_with_query(
     file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
     # Under a name of its own: whoever reads the result calls that one `part`.
-    query = f'WITH part AS (FROM "part as it is") {query}'
-    opened = readers.project_columns(file.open(connection), file.name)
-    result = opened.query("part as it is", query)
-    assert result is not None  # None is for statements without a result
-    return result
+    view = "part as it is"
+    query = f"WITH part AS (FROM {identifier(view)}) {query}"
+    return readers.open_query(file, connection, query, view)
 
 
 def _choose_format(schema: TableSchema) -> Format | None:

@@ -6,6 +6,7 @@ side alone: which of them was preferred cannot show.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -83,7 +84,7 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     prompt_text, *texts = map(schema.column_sql, roles)
     unchanged = ContentSql(prompt_text, tuple(texts))
     are_chats = [kind.id in ("list", "array") for kind in kinds]
-    try:
+    with contextlib.suppress(NotContent):  # the layout says what is wrong
         if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
             content = canonical.find_content_of_types(kinds[:1])
             chats = (message_sql("assistant", text, content) for text in texts)
@@ -94,8 +95,6 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
                 return _strip_prompt_from_sides(
                     prompt_text, content, *read_chats(schema, sides, content)
                 )
-    except NotContent:
-        return unchanged
     return unchanged
 
 
