@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 
 import duckdb
 
@@ -36,6 +37,7 @@ from labelguard.text import AUTO_FORMAT, suggest
 
 __all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
 
+_views = count()
 _TOOLS = (ARGILLA, LABEL_STUDIO)
 _PLAIN = (PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
@@ -143,8 +145,8 @@ def _rename_label_columns(
 def _open_with_query(
     file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
-    # Under a name of its own: whoever reads the result calls that one `part`.
-    view = "part as it is"
+    # Under a name of its own: whoever reads the result calls that one `part`, or as another.
+    view = f"part {next(_views)}"
     query = f"WITH part AS (FROM {identifier(view)}) {query}"
     return readers.open_query(file, connection, query, view)
 
