@@ -1,9 +1,9 @@
 """JSON of annotation tools: validated by models, and bounded in size.
 
 Errors name the field that was unexpected, and never what is in it. Labelers may send a tool any
-value there is. An answer beyond the bounds is a dead letter, in a delivery and in a pull; within
-them, what is no label is left out. So nobody's answer stops others' at the next release, and no
-error depends on what was answered.
+value there is. A task beyond the bounds is a dead letter, in a delivery and in a pull, by what is
+public of it. A label that cannot be stored is one outside its domain, so a tie. So nobody's answer
+stops others' at the next release, and no error depends on what was answered.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from labelguard.errors import ConnectorError
 
 T = TypeVar("T")
 
-# The most regions of an answer, bytes of its labels, bytes of the whole with its task.
+# The most regions of an answer, bytes of its labels, bytes of its task.
 REGIONS, LABEL_BYTES, TASK_BYTES = 64, 8 << 10, 2 << 20
+_UNSTORABLE = "a label that cannot be stored"
 # The most levels that a label has, and a task; the reader takes 128 with what is around them.
 _LABEL_LEVELS, _TASK_LEVELS = 8, 100
 # An answer takes so many bytes or a multiple: blanks fill up the rest, so that the sizes of what
 # is stored do not tell "left" from "right".
-_STEP = 2_048
+STEP = 2_048
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?", re.IGNORECASE | re.ASCII
@@ -151,16 +152,20 @@ ZonedTime = Annotated[Time, AfterValidator(_check_zone)]
 
 
 class OutOfBounds(ConnectorError):
-    """An answer has more than may be in one. The message names the bound, and nothing of it."""
+    """A task has more than may be in one. The message names the bound, and nothing of it."""
 
 
-def is_writable_json(value: Any) -> bool:
-    """Return whether it can be written: no NaN, no half of a surrogate pair, not too deep."""
+def keep_storable_label(label: Any, number: int) -> Any:
+    """Return one of a `number` of labels of an answer, or in its place one of no domain.
+
+    It is stored if it can be written (no NaN, no half of a surrogate pair, not too deep), in its
+    share of the bytes.
+    """
     try:
-        _to_json(value, _LABEL_LEVELS)
+        text = _to_json(label, _LABEL_LEVELS)
     except ValueError:
-        return False
-    return True
+        return _UNSTORABLE
+    return label if len(text.encode()) * number <= LABEL_BYTES else _UNSTORABLE
 
 
 def serialize_padded_task(
@@ -169,15 +174,12 @@ def serialize_padded_task(
     """Return the JSON of a task with one answer, in its list `name`, filled up with blanks.
 
     Its length depends on that of the answer in large steps alone. Raises `ValueError` for what
-    cannot be written, and `OutOfBounds`, whose message begins with `origin`.
+    cannot be written, and `OutOfBounds` for the task, whose message begins with `origin`.
     """
     public, private = _to_json(task, _TASK_LEVELS), _to_json(answer, _TASK_LEVELS)
-    size = len(private.encode())
-    if size > LABEL_BYTES:
-        raise OutOfBounds(f"{origin}: expected an answer of at most {LABEL_BYTES:,} bytes")
-    if len(public.encode()) + size > TASK_BYTES:
-        raise OutOfBounds(f"{origin}: expected at most {TASK_BYTES:,} bytes with the task")
-    return f'{public[:-1]},"{name}":[{private}]}}{" " * (-size % _STEP)}'
+    if len(public.encode()) > TASK_BYTES:
+        raise OutOfBounds(f"{origin}: expected a task of at most {TASK_BYTES:,} bytes")
+    return f'{public[:-1]},"{name}":[{private}]}}{" " * (-len(private.encode()) % STEP)}'
 
 
 def _to_json(value: Any, levels: int) -> str:

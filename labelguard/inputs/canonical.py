@@ -99,21 +99,21 @@ def find_content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
     Types may differ in optional members and in members that are always null: which column has one
     may follow from the labels, and everything in a chat is text whatever the column says.
     """
-    return merge_content_types(
-        _parse_shape(_shape_type(kind)) for kind in kinds if kind.id != "null"
-    )
+    return _merge_shapes(map(_shape_type, kinds))
 
 
 def find_content_of_structures(structures: Iterable[object]) -> Content:
     """Return the same for the structures that DuckDB's `json_structure` finds in JSON values."""
-    shapes = map(_shape_structure, structures)
-    return merge_content_types(_parse_shape(shape) for shape in shapes if shape is not None)
+    return _merge_shapes(map(_shape_structure, structures))
 
 
 def find_content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
     """Return the same for published conversations, without members that no chat has."""
-    shapes = (keep_chat_members(_shape_type(kind)) for kind in kinds if kind.id != "null")
-    return merge_content_types(_parse_shape(shape) for shape in shapes)
+    return _merge_shapes(keep_chat_members(_shape_type(kind)) for kind in kinds)
+
+
+def _merge_shapes(shapes: Iterable[object]) -> Content:
+    return merge_content_types(_parse_shape(shape) for shape in shapes if shape is not None)
 
 
 def keep_chat_members(structure: object) -> object:
@@ -137,7 +137,41 @@ def merge_content_types(contents: Iterable[Content]) -> Content:
 
 def content_type_sql(content: Content) -> str:
     """Return its type in SQL, with members in a fixed order."""
-    return _shape_sql(_build_shape(content))
+    return _shape_sql(build_shape(content))
+
+
+def build_content_sql(value: str, kind: DuckDBPyType, shape: Any, level: int = 0) -> str:
+    """Return SQL of a value of this type, which was checked whole, as one of `shape`.
+
+    It is built of members by their places: a cast would find them by name, without case.
+    """
+    if kind.id == "null" or str(kind) == _shape_sql(shape):
+        return value if kind.id != "null" else f"NULL::{_shape_sql(shape)}"
+    if isinstance(shape, list):
+        element = f"e{level}"
+        inner = build_content_sql(element, find_element_type(kind), shape[0], level + 1)
+        return f"list_transform({value}, lambda {element}: {inner})"
+    if isinstance(shape, dict):
+        return pack_members_sql(
+            shape,
+            {
+                name: build_content_sql(
+                    f"struct_extract_at({value}, {place})", child, shape[name], level
+                )
+                for place, (name, child) in enumerate(kind.children, 1)
+                if name in shape and isinstance(child, DuckDBPyType)
+            },
+        )
+    return f"{value}::{_VARCHAR}"
+
+
+def pack_members_sql(shape: Mapping[str, Any], members: Mapping[str, str]) -> str:
+    """Return SQL of an object of `shape` from SQL of its members; those that lack are null."""
+    pieces = (
+        f"'{name}': {members.get(name, f'NULL::{_shape_sql(kind)}')}"
+        for name, kind in shape.items()
+    )
+    return f"{{{', '.join(pieces)}}}"
 
 
 def _shape_sql(shape: Any) -> str:
@@ -151,10 +185,10 @@ def _shape_sql(shape: Any) -> str:
 
 def content_type_json(content: Content) -> str:
     """Return the same as `from_json` takes it, which fills in and leaves out what is null."""
-    return json.dumps(_build_shape(content))
+    return json.dumps(build_shape(content))
 
 
-def _build_shape(content: Content) -> Any:
+def build_shape(content: Content) -> Any:
     """Return the type as nested lists and objects, the inverse of `_parse_shape`."""
     if not content.chat:
         return _VARCHAR

@@ -22,7 +22,7 @@ from labelguard.budget.label_values import (
     list_names_that_declare,
 )
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
+from labelguard.inputs.readers import identifier, literal, nan_to_null_sql, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import AUTO_FORMAT
 
@@ -188,21 +188,23 @@ class TableSchema:
     def column_sql(self, role: str) -> str:
         """Return SQL of that column; NULL if there is none."""
         name = self.find_column(role)
-        return identifier(name) if name else "NULL"
+        return source_column(name) if name else "NULL"
 
     def trimmed_text_sql(self, name: str) -> str:
         """Return SQL of a column as text without blanks around it; NULL for NaN, or without it."""
         if name not in self.types:
             return "NULL::VARCHAR"
-        column = nan_to_null_sql(identifier(name), self.types[name])
-        return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
+        value = nan_to_null_sql(source_column(name), self.types[name])
+        return f"nullif(trim({value}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
     def select_public_except(self, *roles: str) -> str:
-        """Return the beginning of a SELECT list: all columns but those of these roles and private
-        ones, each with a comma.
+        """Return the beginning of a SELECT list: all columns but those of these roles, those called
+        like them, and private ones, each with a comma.
         """
-        dropped = {name for role in roles if (name := self.find_column(role))} | self.private
-        return "".join(f"{identifier(name)}, " for name in self.types if name not in dropped)
+        dropped = {*roles, *map(self.reading.get_column_name, roles), *self.private}
+        lower = {name.lower() for name in dropped}
+        left = (name for name in self.types if name.lower() not in lower)
+        return "".join(f"{source_column(name)} AS {identifier(name)}, " for name in left)
 
 
 def find_content_role_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:

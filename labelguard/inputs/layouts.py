@@ -32,7 +32,7 @@ from labelguard.inputs.columns import (
     find_custom_paired_roles,
     tells_a_side,
 )
-from labelguard.inputs.readers import InputFile
+from labelguard.inputs.readers import InputFile, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import suggest
 
@@ -66,6 +66,10 @@ class Layout:
     def has_questions(self) -> bool:
         """True where rows say which question they answer."""
         return self.reading.question is not None or "question" in self.columns
+
+    def column_sql(self, name: str) -> str:
+        """Return SQL of a column; of an absent one, NULL."""
+        return "NULL::VARCHAR" if name in self.absent else source_column(name)
 
     @property
     def is_list(self) -> bool:
@@ -390,11 +394,12 @@ def _can_hold_numbers(kind: DuckDBPyType) -> bool:
 def _find_type_family(kind: DuckDBPyType) -> str:
     """Return what two columns have in common whose values are read alike.
 
-    Whole numbers and those of 64 bits are: as DOUBLE, in which both are compared, they are one. A
-    number of 32 bits is not the same in 64, nor a decimal one with fewer digits.
+    Whole numbers and those of 64 bits are: as DOUBLE, in which both are compared, they are one,
+    and a zero has no sign. Which of the two a column is may follow from labels, as pandas types it.
+    A number of 32 bits is not the same in 64, nor a decimal one with fewer digits.
     """
-    if is_text(kind) or kind.id == "null":
-        return "text" if is_text(kind) else "null"
+    if is_text(kind):
+        return "text"
     return "number" if kind.id in (*INTEGER, "double") else str(kind)
 
 

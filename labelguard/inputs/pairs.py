@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.readers import identifier
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
@@ -387,20 +385,12 @@ def _has_conflicting_values(
 
 
 def _has_conflicting_sources(table: pa.Table, stem: str) -> bool:
+    import polars as pl
+
+    frame = pl.DataFrame(table.select(["prompt", "first", "second", stem + _FIRST, stem + _SECOND]))
     sides = (
-        f"SELECT {_response_key_sql(side)} AS response, {identifier(stem + end)} AS source "
-        "FROM pairs"
+        frame.select("prompt", response=side, source=stem + end)
         for side, end in (("first", _FIRST), ("second", _SECOND))
     )
-    query = (
-        f"SELECT 1 FROM (SELECT DISTINCT * FROM ({' UNION ALL '.join(sides)})) "
-        "GROUP BY response HAVING count(*) > 1 LIMIT 1"
-    )
-    with duckdb.connect(config={"threads": 1}) as connection:
-        connection.register("pairs", table)
-        return connection.execute(query).fetchone() is not None
-
-
-def _response_key_sql(side: str) -> str:
-    """Return SQL of a digest of a prompt and a response, of whatever type they are."""
-    return f"md5(to_json([to_json(prompt), to_json({side})])::VARCHAR)"
+    known = pl.concat(sides).unique()
+    return bool(known.select("prompt", "response").is_duplicated().any())

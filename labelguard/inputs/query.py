@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from duckdb.sqltypes import DuckDBPyType
 
@@ -51,11 +52,9 @@ LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
 
 def build_canonical_query(layout: Layout, content: Content) -> str:
     """Return the SELECT over `part` of canonical pairs; `content` is the type in all files."""
-    content_type = canonical.content_type_sql(content)
-    columns = {role: identifier(column) for role, column in layout.columns.items()}
-    pieces = [
-        _role_column_sql(role, column, layout, content_type) for role, column in columns.items()
-    ]
+    shape = canonical.build_shape(content)
+    columns = {role: layout.column_sql(column) for role, column in layout.columns.items()}
+    pieces = [_role_column_sql(role, column, layout, shape) for role, column in columns.items()]
     if "ranks" in columns:
         pieces.append(f"{columns['ranks']} IS NULL AS skipped")
     if "choice" in columns:
@@ -66,15 +65,15 @@ def build_canonical_query(layout: Layout, content: Content) -> str:
         pieces.append(f"{literal(question)} AS question")
     for feature, sides in layout.features.items():
         for alias, column in zip(_alias_sides(layout, feature), sides, strict=True):
-            pieces.append(f"{_feature_value_sql(feature, identifier(column), layout)} AS {alias}")
+            pieces.append(
+                f"{_feature_value_sql(feature, layout.column_sql(column), layout)} AS {alias}"
+            )
     named = ", ".join(pieces)
     build = _build_ranking_query if layout.is_list else _build_pair_query
-    absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
-    part = f"(SELECT *{absent} FROM part)" if absent else "part"
-    return f"WITH named AS (SELECT {named} FROM {part}), {build(layout, content)}"
+    return f"WITH named AS (SELECT {named} FROM part), {build(layout, content)}"
 
 
-def _role_column_sql(role: str, column: str, layout: Layout, content_type: str) -> str:
+def _role_column_sql(role: str, column: str, layout: Layout, shape: Any) -> str:
     """Return SQL of a column under the name of its role. Labels are text, whatever their type."""
     if role in ("label", "tie"):
         read = _trim_sql(nan_to_null_sql(column, layout.types[role]))
@@ -85,10 +84,9 @@ def _role_column_sql(role: str, column: str, layout: Layout, content_type: str) 
         read = f"CASE WHEN {number} = trunc({number}) AND isfinite({number}) THEN {place} END"
     elif role == "ranks":
         read = f"try_cast({column} AS DOUBLE[])"
-    elif role == "responses":
-        read = f"{column}::{content_type}[]"
     elif role in LAYOUTS[layout.kind][:3]:
-        read = f"{column}::{content_type}"
+        shape = [shape] if role == "responses" else shape
+        read = canonical.build_content_sql(column, layout.types[role], shape)
     else:
         read = f"{column}::VARCHAR" if role in IDS else column
         # In CSV what is not there is an empty text.
@@ -238,10 +236,11 @@ def _feature_value_sql(feature: FeatureColumn, column: str, layout: Layout) -> s
     listed = layout.is_list and feature.kind != "stratum"
     if feature.kind == "number":
         if listed:
-            return f"try_cast({column} AS DOUBLE[])"
+            return f"list_transform(try_cast({column} AS DOUBLE[]), lambda x: x + 0::DOUBLE)"
         # By way of text where DuckDB does not round to the nearest number.
         exact = f"CASE WHEN typeof({column}) = 'HUGEINT' THEN try_cast({column}::VARCHAR AS DOUBLE)"
-        return f"({exact} ELSE try_cast({column} AS DOUBLE) END)"
+        # And a zero has no sign, which only a fraction can have.
+        return f"({exact} ELSE try_cast({column} AS DOUBLE) END + 0::DOUBLE)"
     # Lists in JSON files are JSON, of which a cast to texts would keep the quotation marks.
     listing = f"from_json(try_cast({column} AS JSON), '[\"VARCHAR\"]')"
     return listing if listed else f"{column}::VARCHAR"

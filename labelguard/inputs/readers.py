@@ -41,7 +41,8 @@ _CONTAINER_LIMITS = tuple(
 class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `path` and `size`, in bytes, are those of a file on disk. A `sparse` file lacks a column where
+    `path` and `size`, in bytes, are those of a file on disk. `find_fault` says what is wrong in it,
+    and in which line, once it could not be read. A `sparse` file lacks a column where
     no row has a value for it. `arguments` name it in a command. `answers` is the file of answers
     ingested from a tool, in which no label stops a release.
     """
@@ -53,6 +54,7 @@ class InputFile:
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
     path: Path | None = None
+    find_fault: Callable[[], str] = lambda: ""
 
 
 def literal(text: str) -> str:
@@ -63,6 +65,11 @@ def literal(text: str) -> str:
 def identifier(name: str) -> str:
     """Return SQL of a name, in quotes."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def source_column(name: str) -> str:
+    """Return SQL of a file's column in `part`, whose columns have names that nothing else has."""
+    return identifier(f"of the file: {name}")
 
 
 def quote_file_name(path: Path) -> str:
@@ -98,6 +105,8 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
         config={
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            # A file's own statistics may say that nothing in it is null.
+            "disabled_optimizers": "statistics_propagation,compressed_materialization",
             "memory_limit": f"{_choose_memory_limit()}B",
             # Each thread that reads JSON holds 64 MiB.
             "threads": min(os.cpu_count() or 1, 8),
@@ -134,9 +143,9 @@ def read_columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict
 def read_rows(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> list[tuple[Any, ...]]:
-    """Return the few rows of a query over the file, which is called `part` in it."""
+    """Return the few rows of a query over the file, called `part` in it: see `source_column`."""
     with translate_errors(file):
-        return _open_query(file, open_cursor(connection), query).fetchall()
+        return open_query(file, open_cursor(connection), query).fetchall()
 
 
 def read_batches(
@@ -144,7 +153,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query over the file in batches of about 8 MiB."""
     with translate_errors(file):
-        relation = _open_query(file, open_cursor(connection), query)
+        relation = open_query(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in relation.to_arrow_reader(_ROWS_READ):
@@ -157,14 +166,20 @@ def read_batches(
             yield pa.concat_batches(waiting)
 
 
-def _open_query(
-    file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str
+def open_query(
+    file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str, part: str = "part"
 ) -> duckdb.DuckDBPyRelation:
+    """Return the result of a query over `part`: the file's columns by their places, under the names
+    that `source_column` gives them.
+    """
+    relation = file.open(cursor)
+    check_column_names(relation.columns, file.name)
+    names = (f"#{place} AS {source_column(name)}" for place, name in enumerate(relation.columns, 1))
     # By a view of its own: `relation.query` would bind the query twice as often.
-    file.open(cursor).create_view("part", replace=True)
-    relation = cursor.sql(query)
-    assert relation is not None  # None is for statements without a result
-    return relation
+    relation.project(", ".join(names)).create_view(part, replace=True)
+    result = cursor.sql(query)
+    assert result is not None  # None is for statements without a result
+    return result
 
 
 @contextlib.contextmanager
@@ -173,54 +188,29 @@ def translate_errors(file: InputFile) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError, UnicodeError) as error:
-        raise translate_error(error, file.name) from None
+        raise translate_error(error, file.name, file.find_fault) from None
+
+
+class _TooLittleMemory(InvalidLabels, ProjectError):
+    """There is too little memory to read an input, or too little room for temporary files."""
 
 
 LONG_LINE = "line is longer than 32 MiB"
 NOT_UTF8 = "not UTF-8 text; convert it to UTF-8"
-CSV = (
-    "not CSV in UTF-8; text must be UTF-8 (else: iconv -f latin1 -t utf-8 FILE), every row needs "
-    "as many fields as the header and the same line end, there must be no empty line, and texts "
-    "with line ends or quotes must be quoted"
-)
-_JSON = "not JSON in UTF-8; every line, or element of an array, must be one object"
-_FAULTS = (
-    ("maximum line size", f"a {LONG_LINE}"),
-    ("maximum_object_size", f"a {LONG_LINE}"),
-    ("regular string buffers", "more than 2 GB of text in neighbouring rows"),
-    ("csv error", CSV),
-    ("csv parser", CSV),
-    ("malformed json", _JSON),
-    ("invalid unicode", NOT_UTF8),
-    ("invalid utf-8", NOT_UTF8),
-    ("not valid utf8", NOT_UTF8),
-    ("json transform error", "not the JSON of the lines before it, or a key given twice"),
-    ("end of gzip", "the compressed file is cut off"),
-    ("truncated compressed", "the compressed file is cut off"),
-    ("magic bytes", "not a complete Parquet file (truncated?)"),
-    ("parquet", "not a complete Parquet file (truncated?)"),
-)
-_FULL = ("out of memory", "failed to offload", "max_temp_directory_size", "no space left")
 
 
 def translate_error(
-    error: duckdb.Error | pa.ArrowException | OSError | UnicodeError, name: str
-) -> InvalidLabels | ProjectError:
-    """Return a reader's error as ours: the file, the line if known, the kind of fault."""
-    if isinstance(error, OSError) and error.strerror:
-        return InvalidLabels(f"{name}: {error.strerror}")
-    text = str(error)
-    lowered = text.lower()
-    if any(sign in lowered for sign in _FULL):
-        return ProjectError(
+    error: duckdb.Error | pa.ArrowException | OSError | UnicodeError,
+    name: str,
+    find_fault: Callable[[], str] = lambda: "",
+) -> InvalidLabels:
+    """Return a reader's error as ours: by its kind alone, for its text may quote content."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return _TooLittleMemory(
             f"{name}: too little memory to read it, or too little room for temporary files; make "
             "room, or leave out columns that are not needed, and run the same command again"
         )
-    line = re.search(r"(?:in line|error on line:) (\d+)", lowered)
-    # DuckDB counts from 1, except where it cannot parse a line of JSON.
-    number = int(line[1]) - text.startswith("Invalid Input Error: Malformed JSON") if line else 0
-    where = f"{name} line {number}" if line else name
-    for sign, meaning in _FAULTS:
-        if sign in lowered:
-            return InvalidLabels(f"{where}: {meaning}")
-    return InvalidLabels(f"{name}: cannot be read; the file is damaged or not what its name says")
+    if isinstance(error, OSError) and error.strerror:
+        return InvalidLabels(f"{name}: {error.strerror}")
+    fault = find_fault() or ": cannot be read; the file is damaged or not what its name says"
+    return InvalidLabels(f"{name}{fault}")

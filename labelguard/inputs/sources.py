@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -27,7 +28,12 @@ from labelguard.inputs.tables import (
     build_rows_opener,
     build_table_opener,
 )
-from labelguard.inputs.text_files import build_csv_opener, build_json_opener
+from labelguard.inputs.text_files import (
+    JSON_SUFFIXES,
+    build_csv_opener,
+    build_json_opener,
+    find_fault,
+)
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 from labelguard.text import suggest
 
@@ -100,7 +106,6 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".csv": build_csv_opener,
     ".tsv": build_csv_opener,
 }
-_JSON = (".jsonl", ".ndjson", ".json")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst)"
 # Bytes that any input may take, and how many times the size of its files on top.
@@ -183,9 +188,12 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
-    if suffix in _JSON:
-        return InputFile(name, build_json_opener(path, name, roles), size, sparse=True, path=path)
-    return InputFile(name, _FORMATS[suffix](path, name), size, path=path)
+    if suffix in JSON_SUFFIXES:
+        opener = build_json_opener(path, name, roles)
+    else:
+        opener = _FORMATS[suffix](path, name)
+    is_sparse, fault = suffix in JSON_SUFFIXES, partial(find_fault, path)
+    return InputFile(name, opener, size, is_sparse, path=path, find_fault=fault)
 
 
 def format_command_arguments(source: Input) -> list[str]:
@@ -214,15 +222,9 @@ def _find_file_type(path: Path) -> str | None:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     suffix = suffixes[-2 if compressed else -1] if len(suffixes) > compressed else ""
-    if suffix in _JSON or _FORMATS.get(suffix) is build_csv_opener:
+    if suffix in JSON_SUFFIXES or _FORMATS.get(suffix) is build_csv_opener:
         return suffix
     return suffix if suffix in _FORMATS and not compressed else None
-
-
-def _create_private_directory() -> Path:
-    """Return a directory in TMPDIR that lasts until the process ends."""
-    _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
-    return Path(_directories[-1].name)
 
 
 def _choose_split(splits: Mapping[str, Any], split: str | None, where: str) -> Any:

@@ -32,7 +32,7 @@ from labelguard.inputs.formats import FORMATS, FormattedFile, apply_format
 from labelguard.inputs.formats.plain import WINNERS
 from labelguard.inputs.layouts import ID_EXPECTED, Layout, can_hold_ids, find_common_content
 from labelguard.inputs.query import NO_ID, is_blank_sql
-from labelguard.inputs.readers import InputFile, identifier
+from labelguard.inputs.readers import InputFile, source_column
 from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
 from labelguard.inputs.staged import Received, Staged
 from labelguard.inputs.stager import Piece, Sink, Stager, StagingOptions
@@ -312,9 +312,10 @@ def _read_id_columns(
             raise InvalidLabels(
                 f"{file.name}: column {name}: expected {ID_EXPECTED}, found type {kind}"
             )
-    texts = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in names)
-    flags = ", ".join(f"{is_blank_sql(identifier(n))} AS blank_{i}" for i, n in enumerate(names))
-    query = f"SELECT *, {flags} FROM (SELECT {texts} FROM part)"
+    texts = [f"{source_column(name)}::VARCHAR" for name in names]
+    pieces = [f"{text} AS text_{place}" for place, text in enumerate(texts)]
+    pieces += [f"{is_blank_sql(text)} AS blank_{place}" for place, text in enumerate(texts)]
+    query = f"SELECT {', '.join(pieces)} FROM part"
     frames, count = [], 0
     for batch in readers.read_batches(file, connection, query):
         limit.subtract(file.name, batch.nbytes)
@@ -324,5 +325,5 @@ def _read_id_columns(
                 row = count + (blanks.arg_max() or 0) + 1
                 raise InvalidLabels(f"{file.name} row {row}: column {name}: {NO_ID}")
         count += len(frame)
-        frames.append(frame.select(names))
+        frames.append(frame.select(pl.col(f"text_{i}").alias(n) for i, n in enumerate(names)))
     return pl.concat(frames) if frames else pl.DataFrame(schema=dict.fromkeys(names, pl.String))

@@ -8,12 +8,11 @@ column.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import decimal
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,13 +65,12 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
             f"{name}: a column holds values of several types, or text that is not UTF-8; give each "
             "column one type"
         ) from None
-    check_column_names(converted.column_names, name)
+    _check_names(converted.schema, name)
     for column, values in zip(converted.column_names, converted.columns, strict=True):
         try:  # DuckDB does not look
             values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            problem = NOT_UTF8 if "UTF8" in str(error) else "damaged data"
-            raise InvalidLabels(f"{name}: column {column}: {problem}") from None
+        except pa.ArrowInvalid:
+            raise InvalidLabels(f"{name}: column {column}: {NOT_UTF8}, or damaged data") from None
     return partial(_open_table, converted)
 
 
@@ -105,18 +103,22 @@ def _open_table(table: pa.Table, connection: duckdb.DuckDBPyConnection) -> duckd
     """Return a table, with bytes in place of columns whose types DuckDB cannot take: they are no
     text, chat, id or label, and whoever asks for one is told so.
     """
-    with contextlib.suppress(duckdb.NotImplementedException):
-        return connection.from_arrow(table)
-    names = []
-    for field in table.schema:
-        with contextlib.suppress(duckdb.NotImplementedException):
+    for place, field in enumerate(table.schema):
+        try:
             connection.from_arrow(pa.schema([field]).empty_table())
-            names.append(field.name)
-    columns = (
-        identifier(name) if name in names else f"'\\xFF'::BLOB AS {identifier(name)}"
-        for name in table.column_names
-    )
-    return connection.from_arrow(table.select(names)).project(", ".join(columns))
+        except duckdb.NotImplementedException:
+            blank = pa.repeat(pa.scalar(b"\xff"), len(table))
+            table = table.set_column(place, field.name, blank)
+    return connection.from_arrow(table)
+
+
+def _check_names(fields: Iterable[pa.Field], where: str) -> None:
+    """Refuse two columns that DuckDB takes for one, or two members of one object, at any depth."""
+    listed = list(fields)
+    check_column_names([field.name for field in listed], where)
+    for kind in (field.type for field in listed):
+        if kind.num_fields:
+            _check_names(map(kind.field, range(kind.num_fields)), where)
 
 
 def build_parquet_opener(path: Path, name: str) -> Opener:
@@ -124,7 +126,7 @@ def build_parquet_opener(path: Path, name: str) -> Opener:
     query = f"FROM read_parquet({quote_file_name(path)}, hive_partitioning=false)"
 
     def open_parquet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        check_column_names(pq.read_schema(path).names, name)
+        _check_names(pq.read_schema(path), name)
         return connection.sql(query)
 
     return open_parquet

@@ -225,8 +225,8 @@ def test_an_error_names_the_field(path, value, message):
         ((), "tie", 0),
         (("preference",), "tie", 2),
         (("preference",), {}, 2),
-        (("confidence", "value"), float("nan"), 2),
-        (("confidence", "value"), "\ud800", 2),
+        (("confidence", "value"), float("nan"), 3),
+        (("confidence", "value"), "\ud800", 3),
     ],
 )
 def test_a_value_that_is_none_is_left_out(path, value, left):
@@ -234,12 +234,13 @@ def test_a_value_that_is_none_is_left_out(path, value, left):
     assert answer and len(json.loads(answer.body)["responses"][0]["values"]) == left
 
 
-def test_an_answer_that_is_too_large_is_refused_by_a_bound_that_is_public():
-    event = replaced(
-        of_type("response.created"), ("data", "values", "order", "value"), "l" * 70_000
-    )
-    with pytest.raises(OutOfBounds, match="8,192 bytes"):
-        hear(event)
+def test_a_task_that_is_too_large_is_refused_by_a_bound_that_is_public():
+    path = ("data", "record", "fields", "prompt")
+    with pytest.raises(OutOfBounds, match="2,097,152 bytes"):
+        hear(replaced(of_type("response.created"), path, "l" * (2 << 20)))
+    swollen = ("data", "values", "order", "value")
+    answer = hear(replaced(of_type("response.created"), swollen, "l" * 70_000))
+    assert answer and "lll" not in answer.body and len(answer.body) < 8_192
 
 
 @pytest.mark.parametrize("event", [None, [], "response.created", 7, True, {}, {1: 2}])
@@ -261,7 +262,8 @@ def test_an_answer_that_is_nested_too_deep_is_none_and_stops_no_release():
     event = of_type("response.created")
     name = next(iter(json.loads(hear(event).body)["responses"][0]["values"]))  # type: ignore[union-attr]
     found = hear(replaced(event, ("data", "values", name, "value"), deep))
-    assert found and name not in json.loads(found.body)["responses"][0]["values"]
+    said = json.loads(found.body)["responses"][0]["values"][name]["value"]  # type: ignore[union-attr]
+    assert said == "a label that cannot be stored"
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "not zstd": ("x.csv.zst", csv(), "x.csv.zst"),
     "broken json": ("x.jsonl", jsonl(good()) + b'{"a": \n', "line 2: not JSON in UTF-8"),
     "two on a line": ("x.jsonl", jsonl(good())[:-1] * 2, NOT_JSON),
-    "key twice": ("x.jsonl", jsonl(good())[:-2] + b', "label": 1}\n', "not the JSON of the lines"),
+    "key twice": ("x.jsonl", jsonl(good())[:-2] + b', "label": 1}\n', "no key twice"),
     "utf-8 in json": ("x.jsonl", b'{"a": "' + INVALID_UTF8 + b'"}', NOT_JSON),
     "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', NOT_JSON),
     "list as row": ("x.jsonl", b"[1, 2]\n", "not JSON of rows; every line, or element of an array"),

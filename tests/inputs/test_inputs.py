@@ -20,6 +20,7 @@ from support.published import as_jsonl, as_table, pairs
 
 import labelguard
 from labelguard.errors import InvalidLabels
+from labelguard.inputs import text_files
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.keys.keyring import KeyRing
@@ -482,3 +483,13 @@ def test_a_dataset_is_read_in_its_own_order_and_selection():
     assert read_public_pairs(both, split="train").table.equals(read_public_pairs(dataset).table)
     with pytest.raises(InvalidLabels, match="load it without streaming=True"):
         read_public_pairs(dataset.to_iterable_dataset())
+
+
+def test_a_quoted_text_of_a_csv_file_may_go_over_the_end_of_a_buffer(tmp_path, monkeypatch):
+    """A thread that began within it took its lines for rows."""
+    monkeypatch.setattr(text_files, "MAX_LINE", 1 << 20)
+    path = tmp_path / "labels.csv"
+    lines = "x,y,z,w\n" * 30_000
+    rows = [f'u{n},"p{n}","{lines}","{lines}{n}"\n' for n in range(20)]
+    path.write_text("".join(["labeler_id,prompt,chosen,rejected\n", *rows]))
+    assert len(read_public_pairs(path).table) == 20

@@ -97,18 +97,19 @@ def to_answer(
 
 
 def _select_stored_values(values: Any, questions: Set[str]) -> dict[str, object]:
-    """Return the values to these questions; what is no value is left out.
+    """Return the values to these questions that can be stored.
 
     An error would depend on what was answered, and stop everybody else's release.
     """
     items = values.items() if isinstance(values, dict) else ()
-    return {
-        name: {"value": item["value"]}
+    answered = {
+        name: item["value"]
         for name, item in items
-        if name in questions
-        and isinstance(item, dict)
-        and "value" in item
-        and payloads.is_writable_json(item["value"])
+        if name in questions and isinstance(item, dict) and "value" in item
+    }
+    return {
+        name: {"value": payloads.keep_storable_label(value, len(answered))}
+        for name, value in answered.items()
     }
 
 

@@ -150,7 +150,8 @@ def collect_displayable_pairs(rows: pl.DataFrame) -> pl.DataFrame:
         connection.register("rows", rows.to_arrow())
         pairs: pl.DataFrame = connection.sql(f"""
             WITH sided AS (
-                SELECT *, row_number() OVER () AS place, coalesce(label_probability, 1) AS said,
+                SELECT item_id, {question} prompt, chosen, rejected,
+                    row_number() OVER () AS place, coalesce(label_probability, 1) AS said,
                     to_json(chosen)::VARCHAR <= to_json(rejected)::VARCHAR AS in_order
                 FROM rows)
             SELECT item_id, {question} first(prompt) AS prompt,

@@ -24,6 +24,8 @@ from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference,
 
 # By the type of a region: the member of its value that is the labeler's answer.
 LABEL_OF = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
+# Names of a region take at most this part of the bytes that labels have.
+_MEMBERS = 4
 # What a project asks for: by the name of a control tag, its type and the objects it is about, of a
 # <Pairwise> the left one first.
 Interface: TypeAlias = Mapping[str, tuple[str, tuple[str, ...]]]
@@ -89,7 +91,7 @@ def to_answer(
         "updated_at": annotation.updated_at.text,
         "was_cancelled": bool(annotation.was_cancelled),
         "ground_truth": bool(annotation.ground_truth),
-        "result": _select_regions(annotation.result, interface, origin),
+        "result": _select_regions(annotation.result, interface),
     }
     try:
         body = payloads.serialize_padded_task(public, "annotations", answer, origin)
@@ -100,21 +102,23 @@ def to_answer(
     return Answer(str(annotation.id), version, str(annotation.completed_by), body, reason)
 
 
-def _select_regions(result: Any, interface: Interface | None, origin: str) -> list[dict[str, Any]]:
+def _select_regions(result: Any, interface: Interface | None) -> list[dict[str, Any]]:
     """Return the regions that may be answers.
 
     Labelers may send any value there is to the tool. What has another shape than an answer, or
     answers what was not asked, is left out: an error would depend on what was answered, and a tag
-    of their own would be one question more, and stop all others at the next release.
+    of their own would be one question more, and stop all others at the next release. Of several
+    about one question the first counts, so it alone is stored.
     """
-    regions = [
-        region
-        for item in (result if isinstance(result, list) else [])
-        if isinstance(item, dict) and (region := _select_members(item, interface))
-    ]
-    if len(regions) > payloads.REGIONS:
-        raise payloads.OutOfBounds(f"{origin}: expected at most {payloads.REGIONS:,} regions")
-    return regions
+    regions: dict[Any, dict[str, Any]] = {}
+    for item in result if isinstance(result, list) else []:
+        if isinstance(item, dict) and (region := _select_members(item, interface)):
+            regions.setdefault((region["from_name"], region["type"], region["to_name"]), region)
+    first = list(regions.values())[: payloads.REGIONS]
+    for region in first:
+        for name, label in region["value"].items():
+            region["value"][name] = payloads.keep_storable_label(label, len(first))
+    return first
 
 
 def _select_members(
@@ -125,7 +129,7 @@ def _select_members(
     tag, item, kind = public.values()
     if not (isinstance(tag, str) and isinstance(item, str) and isinstance(kind, str)):
         return None
-    if kind not in LABEL_OF or not payloads.is_writable_json(public):
+    if kind not in LABEL_OF or payloads.keep_storable_label(public, _MEMBERS) is not public:
         return None
     if interface is not None:
         kind_of_tag, objects = interface.get(tag, ("", ()))
@@ -135,14 +139,14 @@ def _select_members(
             return None
     value, name = region.get("value"), LABEL_OF[kind]
     label = {name: value[name]} if isinstance(value, dict) and name in value else {}
-    return {**public, "value": label if payloads.is_writable_json(label) else {}}
+    return {**public, "value": label}
 
 
 _ORIGIN = "Label Studio event"
 _CHANGES = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_CREATED")
 # By the action that deletes: the member that names what is gone.
 _DELETED = {"ANNOTATIONS_DELETED": "annotations", "ANNOTATION_DELETED": "annotation"}
-# Characters of all answers of one event.
+# Characters of the tasks of all answers of one event.
 _MOST = 32 << 20
 # One annotation or task stands by itself, several in a list.
 _LISTED = BeforeValidator(lambda value: [value] if isinstance(value, dict) else value)
@@ -201,11 +205,11 @@ def parse_event(body: Any, project: int) -> Sequence[Answer]:
         if (answer := to_answer(task, annotation, interface, _ORIGIN)) is None:
             continue
         answers.append(answer)
-        # Each answer holds its task: a small body may tell of very much. Labels count in steps.
-        size += len(answer.body)
+        # Each answer holds its task: a small body may tell of very much. Labels do not count.
+        size += len(str(task.data)) + payloads.STEP
         if size > _MOST:
             raise ConnectorError(
-                f"{_ORIGIN}: annotation: expected at most {_MOST:,} characters with the tasks"
+                f"{_ORIGIN}: annotation: expected at most {_MOST:,} characters of tasks"
             )
     return answers
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 
 import duckdb
 
@@ -31,11 +32,12 @@ from labelguard.inputs.formats.plain import (
     refuse_thumbs,
 )
 from labelguard.inputs.layouts import Layout, find_layout
-from labelguard.inputs.readers import InputFile, identifier
+from labelguard.inputs.readers import InputFile, identifier, source_column
 from labelguard.text import AUTO_FORMAT, suggest
 
 __all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
 
+_views = count()
 _TOOLS = (ARGILLA, LABEL_STUDIO)
 _PLAIN = (PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
@@ -131,9 +133,9 @@ def _rename_label_columns(
     """Return a file whose columns of labels are called as formats call them; `own` maps these."""
     renamed = {name: role for role, name in own.items()}
     columns = ", ".join(
-        f"{identifier(name)} AS {identifier(renamed.get(name, name))}"
+        f"{source_column(name)} AS {identifier(renamed.get(name, name))}"
         for name in names
-        if name in renamed or name not in own
+        if name in renamed or name.lower() not in own
     )
     others = {role: name for role, name in reading.columns.items() if role not in own}
     opener = partial(_open_with_query, file, f"SELECT {columns} FROM part")
@@ -143,11 +145,10 @@ def _rename_label_columns(
 def _open_with_query(
     file: InputFile, query: str, connection: duckdb.DuckDBPyConnection
 ) -> duckdb.DuckDBPyRelation:
-    # Under a name of its own: whoever reads the result calls that one `part`.
-    query = f'WITH part AS (FROM "part as it is") {query}'
-    result = file.open(connection).query("part as it is", query)
-    assert result is not None  # None is for statements without a result
-    return result
+    # Under a name of its own: whoever reads the result calls that one `part`, or as another.
+    view = f"part {next(_views)}"
+    query = f"WITH part AS (FROM {identifier(view)}) {query}"
+    return readers.open_query(file, connection, query, view)
 
 
 def _choose_format(schema: TableSchema) -> Format | None:

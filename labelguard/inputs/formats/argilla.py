@@ -18,7 +18,7 @@ from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.tasks import Task, find_fields
-from labelguard.inputs.readers import identifier, literal
+from labelguard.inputs.readers import identifier, literal, source_column
 from labelguard.text import DRAFT
 
 _TOOL = "Argilla"
@@ -81,11 +81,11 @@ def _adapt_flattened(schema: TableSchema) -> FormatQuery:
         )
     for name in (users, status):
         _check_list(schema, name)
-    answers = tasks.elements_sql(identifier(values)) if schema.has(values) else "[]"
+    answers = tasks.elements_sql(source_column(values)) if schema.has(values) else "[]"
     responses = f"""
         SELECT *,
-            unnest({identifier(users)}::VARCHAR[]) AS {_USER},
-            unnest({identifier(status)}::VARCHAR[]) AS {_STATE},
+            unnest({source_column(users)}::VARCHAR[]) AS {_USER},
+            unnest({source_column(status)}::VARCHAR[]) AS {_STATE},
             unnest({answers}::JSON[]) AS {_VALUE}
         FROM part"""
     task = Task.from_columns(schema, {name + end for name in questions for end in ends})
@@ -113,7 +113,7 @@ def _check_list(schema: TableSchema, name: str) -> None:
     kind = schema.types[name]
     if kind.id in ("list", "array", "null"):
         return
-    column = identifier(name)
+    column = source_column(name)
     unread = f"{column} IS NOT NULL AND try_cast({column}::VARCHAR AS VARCHAR[]) IS NULL"
     is_list = is_text(kind) or str(kind) == "JSON"
     if not is_list or schema.select(f"SELECT 1 FROM part WHERE {unread} LIMIT 1"):
@@ -124,16 +124,14 @@ def _check_list(schema: TableSchema, name: str) -> None:
 
 def _adapt_records(schema: TableSchema) -> FormatQuery:
     """Read a row for each response of records as the REST interface gives them."""
-    metadata = "to_json(metadata)" if schema.has("metadata") else "NULL::JSON"
-    records = (
-        f"SELECT to_json(fields) AS fields, {metadata} AS metadata, "
-        "to_json(responses) AS responses FROM part"
-    )
+    names = ("fields", "metadata", "responses")
+    pieces = (f"to_json({schema.column_sql(name)}) AS {name}" for name in names)
+    records = f"SELECT {', '.join(pieces)} FROM part"
     if _is_page(schema):
+        items = tasks.elements_sql(source_column("items"))
         records = (
             "SELECT record->'fields' AS fields, record->'metadata' AS metadata, "
-            "record->'responses' AS responses "
-            f"FROM (SELECT unnest({tasks.elements_sql('items')}) AS record FROM part)"
+            f"record->'responses' AS responses FROM (SELECT unnest({items}) AS record FROM part)"
         )
     answers = (
         f"SELECT fields, metadata, unnest({tasks.elements_sql('responses')}) AS response "

@@ -6,7 +6,8 @@ side alone: which of them was preferred cannot show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labelguard.budget.label_values import LabelValues
@@ -83,7 +84,7 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     prompt_text, *texts = map(schema.column_sql, roles)
     unchanged = ContentSql(prompt_text, tuple(texts))
     are_chats = [kind.id in ("list", "array") for kind in kinds]
-    try:
+    with contextlib.suppress(NotContent):  # the layout says what is wrong
         if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
             content = canonical.find_content_of_types(kinds[:1])
             chats = (message_sql("assistant", text, content) for text in texts)
@@ -91,13 +92,22 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
         if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
             content = canonical.find_content_of_types(kinds[1:])
             if content.chat:
-                return _strip_prompt_from_sides(prompt_text, texts[0], texts[1], content)
-    except NotContent:
-        return unchanged
+                return _strip_prompt_from_sides(
+                    prompt_text, content, *read_chats(schema, sides, content)
+                )
     return unchanged
 
 
-def _strip_prompt_from_sides(prompt: str, one: str, other: str, content: Content) -> ContentSql:
+def read_chats(schema: TableSchema, roles: Sequence[str], content: Content) -> list[str]:
+    """Return SQL of the columns of these roles as contents of one kind."""
+    shape = canonical.build_shape(content)
+    return [
+        canonical.build_content_sql(schema.column_sql(role), schema.find_type(role), shape)
+        for role in roles
+    ]
+
+
+def _strip_prompt_from_sides(prompt: str, content: Content, one: str, other: str) -> ContentSql:
     """Return a prompt of text, which sides of messages may hold at their beginning."""
     says = f"m.role = 'user' AND m.content = {_content_sql(prompt, content)}"
     begins = f"len(list_filter({BEGINNING}, lambda m: {says})) > 0"
@@ -107,22 +117,21 @@ def _strip_prompt_from_sides(prompt: str, one: str, other: str, content: Content
             f"CASE WHEN {begins} THEN {side}[{SHARED} + 1:] ELSE {side} END"
             for side in (ONE, OTHER)
         ),
-        shared_beginning_sql(one, other, content),
+        shared_beginning_sql(one, other),
     )
 
 
-def split_off_shared_beginning(one: str, other: str, content: Content) -> ContentSql:
+def split_off_shared_beginning(one: str, other: str) -> ContentSql:
     """Return two whole chats (SQL) as the beginning that they share, and the rest of each."""
     rests = (f"{ONE}[{SHARED} + 1:]", f"{OTHER}[{SHARED} + 1:]")
-    return ContentSql(BEGINNING, rests, shared_beginning_sql(one, other, content))
+    return ContentSql(BEGINNING, rests, shared_beginning_sql(one, other))
 
 
-def shared_beginning_sql(one: str, other: str, content: Content) -> str:
+def shared_beginning_sql(one: str, other: str) -> str:
     """Return a FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their
     messages that are equal from the beginning on, and these as `BEGINNING`; null where one is.
     """
-    kind = canonical.content_type_sql(content)
-    both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
+    both = f"SELECT *, {one} AS {ONE}, {other} AS {OTHER} FROM part"
     counted = f"SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED} FROM ({both})"
     return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
 
@@ -139,13 +148,19 @@ def common_prefix_length_sql(one: str, other: str) -> str:
 
 def message_sql(role: str, text: str, content: Content) -> str:
     """Return SQL of a chat in which `role` says `text`; null where that is."""
-    chat = f"[{{'role': '{role}', 'content': {_content_sql(text, content)}}}]"
-    return f"CASE WHEN {text} IS NOT NULL THEN {chat}::{canonical.content_type_sql(content)} END"
+    [message] = canonical.build_shape(content)
+    members = {"role": f"'{role}'", "content": _content_sql(text, content)}
+    chat = canonical.pack_members_sql(message, members)
+    return f"CASE WHEN {text} IS NOT NULL THEN [{chat}] END"
 
 
 def _content_sql(text: str, content: Content) -> str:
     """Return SQL of a text as the `content` of a message: as it is, or as its one part."""
-    return f"[{{'type': 'text', 'text': {text}}}]" if content.parts else text
+    if not content.parts:
+        return f"{text}::VARCHAR"
+    [part] = canonical.build_shape(content)[0]["content"]
+    members = {"type": "'text'", "text": f"{text}::VARCHAR"}
+    return f"[{canonical.pack_members_sql(part, members)}]"
 
 
 def has_prompt_chosen_and_rejected(schema: TableSchema) -> bool:
@@ -169,21 +184,25 @@ def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | No
     expressions = (contents.prompt, *contents.sides)
     if expressions == tuple(map(schema.column_sql, roles)):
         return None
-    columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
-    query = f"SELECT {schema.select_public_except(*roles)}{columns} FROM {contents.source}"
+    query = select_roles(schema, dict(zip(roles, expressions, strict=True)), contents.source)
     names = {role: schema.find_column(role) or role for role in roles}
     return FormatQuery(query, frozenset(roles), names=names)
 
 
-def select_pairs(schema: TableSchema, contents: ContentSql, label: str, *consumed: str) -> str:
-    """Return SQL of pairs of these contents and, if labels are read, of `label` (SQL).
-
-    Columns of the roles that are `consumed` are left out.
+def select_roles(schema: TableSchema, made: Mapping[str, str], source: str, *consumed: str) -> str:
+    """Return SQL of the columns that are `made` (SQL by name) and all public ones of other names,
+    but for those of the roles that are `consumed`.
     """
-    a, b = contents.sides
-    labels = f", {label} AS label" if schema.reading.labelled else ""
-    return (
-        f"SELECT {schema.select_public_except(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
-        f"{contents.prompt} AS prompt, {a} AS response_a, {b} AS response_b{labels} "
-        f"FROM {contents.source}"
-    )
+    columns = ", ".join(f"{sql} AS {name}" for name, sql in made.items())
+    return f"SELECT {schema.select_public_except(*made, *consumed)}{columns} FROM {source}"
+
+
+def select_pairs(
+    schema: TableSchema, contents: ContentSql, label: str, *consumed: str, **further: str
+) -> str:
+    """Return SQL of pairs of these contents, of `further` columns and, if labels are read, of
+    `label` (SQL); columns of the roles that are `consumed` are left out.
+    """
+    made = dict(zip(CONTENT_ROLES, (contents.prompt, *contents.sides), strict=True)) | further
+    made |= {"label": label} if schema.reading.labelled else {}
+    return select_roles(schema, made, contents.source, "label", "tie", *consumed)

@@ -21,7 +21,7 @@ from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.plain import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
-from labelguard.inputs.readers import identifier, literal
+from labelguard.inputs.readers import identifier, literal, source_column
 from labelguard.text import DRAFT, GROUND_TRUTH, suggest
 
 _TOOL = "Label Studio"
@@ -55,18 +55,18 @@ def _adapt(schema: TableSchema) -> FormatQuery:
 
 def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     """Read JSON: a row for each annotation of a task."""
-    number = "id" if schema.has("id") else "NULL AS id"
+    given = tasks.elements_sql(source_column("annotations"))
     annotations = f"""
-        SELECT to_json(data) AS data, {number},
-            unnest({tasks.elements_sql("annotations")}) AS annotation
+        SELECT to_json({source_column("data")}) AS data, {schema.column_sql("id")} AS id,
+            unnest({given}) AS annotation
         FROM part"""
     task = Task.from_members(schema, annotations, "data")
     task = Task({**task.fields, "id": task.fields.get("id", "id")}, task.structure)
     results = f"SELECT unnest({_RESULT}) AS tag FROM ({annotations})"
     has_interface = schema.has(_INTERFACE)  # of what was ingested, whatever was answered
     if has_interface:
-        results = f"""
-            SELECT unnest(from_json(to_json({_INTERFACE}), '{_TAGS}')) AS tag FROM part"""
+        listed = f"from_json(to_json({source_column(_INTERFACE)}), '{_TAGS}')"
+        results = f"SELECT unnest({listed}) AS tag FROM part"
     rows = f"""
         SELECT DISTINCT tag.from_name, tag.type, tag.to_name FROM ({results})
         WHERE tag.from_name IS NOT NULL ORDER BY ALL"""
@@ -127,11 +127,12 @@ class _Export:
         FROM ({self.sql})
         WHERE NOT {_IS_TRUTH}"""
         # In one pass, as streams need it.
-        drafts = "to_json(drafts)" if self.schema.has("drafts") else "'[]'"
-        truths = f"list_filter({tasks.elements_sql('annotations')}, lambda annotation: {_IS_TRUTH})"
+        drafts = f"to_json({self.schema.column_sql('drafts')})"
+        given = tasks.elements_sql(source_column("annotations"))
+        truths = f"list_filter({given}, lambda annotation: {_IS_TRUTH})"
         counts = f"sum(len({truths}))::BIGINT, sum(json_array_length({drafts}))::BIGINT"
         left_out = f"""
-        SELECT * FROM (SELECT unnest([{literal(GROUND_TRUTH)}, {literal(DRAFT)}]),
+        SELECT why, n FROM (SELECT unnest([{literal(GROUND_TRUTH)}, {literal(DRAFT)}]) AS why,
             unnest([{counts}]) AS n FROM part) WHERE n > 0"""
         return tasks.build_query(sql, role, {**names, **_NAMES}, _TOOL_ROLES, values, left_out)
 
@@ -150,7 +151,7 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     fields = find_fields(schema, export.task.fields)
     tasks.require_two_responses(schema, fields, "the left and the right one")
     region = _region_sql(tag, *_WORDS)
-    choices = f"array_to_string(from_json({region}.value->'choices', '[\"VARCHAR\"]'), chr(10))"
+    choices = _choices_sql(f"{region}.value")
     selected = f"({region}.value->>'selected')"
     if not _has_named_sides(schema):
         swapped = f"{region}.to_name = {literal(fields.responses[1])}"
@@ -186,6 +187,12 @@ def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     return export.build_query(columns, _compare_ratings_sql(tags, meaning), role, names, meaning)
 
 
+def _choices_sql(value: str) -> str:
+    """Return SQL of the choices in the value of a region; of what is no list, what is there."""
+    words = f"array_to_string(from_json({value}->'choices', '[\"VARCHAR\"]'), chr(10))"
+    return f"coalesce({words}, {value}->>'choices')"
+
+
 def _region_sql(tag: str, *kinds: str) -> str:
     """Return SQL (a struct) of an annotation's region of one control tag of these types."""
     listed = ", ".join(map(literal, kinds))
@@ -208,21 +215,22 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     tasks.require_two_responses(schema, fields, "the left and the right one")
     answer = "NULL::VARCHAR"  # a sparse file may lack the column
     if schema.has(tag):
-        column = identifier(tag)
-        answer = column if is_text(schema.types[tag]) else f"to_json({column})::VARCHAR"
+        answer = source_column(tag)
+        answer = answer if is_text(schema.types[tag]) else f"to_json({answer})::VARCHAR"
     # A word as it is, or in the JSON of a region: {"selected": "left"}, [{"choices": ["left"]}].
     region = f"(CASE WHEN json_valid({_ANSWER}) THEN {_ANSWER}::JSON END)"
     first = f"coalesce({region}->0, {region})"
-    choices = f"array_to_string(from_json({first}->'choices', '[\"VARCHAR\"]'), chr(10))"
-    updated = "updated_at" if schema.has("updated_at") else "NULL::VARCHAR"
+    choices = _choices_sql(first)
+    updated = f"{schema.column_sql('updated_at')}::VARCHAR"
+    annotation = f"{source_column('annotation_id')}::VARCHAR"
     query = f"""
         SELECT {task.select(schema, fields)},
-            annotator::VARCHAR AS labeler_id,
+            {source_column("annotator")}::VARCHAR AS labeler_id,
             {updated} AS submitted_at,
-            annotation_id::VARCHAR AS record_id,
+            {annotation} AS record_id,
             coalesce({first}->>'selected', {choices}, {_ANSWER}) AS label
         FROM (SELECT *, {answer} AS {_ANSWER} FROM part)
-        WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
+        WHERE coalesce({annotation}, '') <> ''"""
     names = fields.map_roles_to_names(label=tag, submitted_at="updated_at", labeler_id="annotator")
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     return tasks.build_query(query, "label", names, _TOOL_ROLES, meaning)

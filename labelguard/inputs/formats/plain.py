@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duckdb.sqltypes import DuckDBPyType
-
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import NotContent
@@ -23,16 +21,15 @@ from labelguard.inputs.columns import (
 )
 from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
-    ONE,
-    OTHER,
     SHARED,
     ContentSql,
     Format,
     FormatQuery,
-    common_prefix_length_sql,
     has_chosen_and_rejected,
     has_prompt_chosen_and_rejected,
+    read_chats,
     select_pairs,
+    select_roles,
     split_off_shared_beginning,
     unify_contents,
     unify_prompt_and_sides,
@@ -97,41 +94,27 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
             f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
             "beginning is the prompt, say --format hh-rlhf"
         )
-    one, other = map(schema.column_sql, _CHOSEN)
     try:
         content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
     except NotContent:
         raise canonical.build_content_error(f"{schema.name}: columns chosen, rejected") from None
-    columns = schema.select_public_except("prompt", *_CHOSEN)
-    if not content.chat:
-        query = _split_texts_sql(columns, f"{one}::VARCHAR", f"{other}::VARCHAR")
-    else:
-        contents = split_off_shared_beginning(one, other, content)
-        chosen, rejected = contents.sides
-        query = (
-            f"SELECT {columns}{contents.prompt} AS prompt, {chosen} AS chosen, "
-            f"{rejected} AS rejected FROM {contents.source}"
-        )
-    made = frozenset(("prompt", *_CHOSEN))
-    return FormatQuery(query, made, names={"prompt": "chosen or rejected"})
+    one, other = read_chats(schema, _CHOSEN, content)
+    contents = (split_off_shared_beginning if content.chat else _split_texts)(one, other)
+    roles = ("prompt", *_CHOSEN)
+    made = dict(zip(roles, (contents.prompt, *contents.sides), strict=True))
+    query = select_roles(schema, made, contents.source)
+    return FormatQuery(query, frozenset(roles), names={"prompt": "chosen or rejected"})
 
 
-def _split_texts_sql(columns: str, one: str, other: str) -> str:
-    """Return SQL of texts split after the last turn in common; without one there is no prompt."""
-
-    def join_turns_sql(turns: str) -> str:
-        return f"array_to_string({turns}, {_TURN})"
-
-    return f"""
-        SELECT {columns}
-            CASE WHEN {SHARED} > 0 THEN {join_turns_sql(f"{ONE}[:{SHARED}]")} || {_TURN} END
-                AS prompt,
-            {join_turns_sql(f"{ONE}[{SHARED} + 1:]")} AS chosen,
-            {join_turns_sql(f"{OTHER}[{SHARED} + 1:]")} AS rejected
-        FROM (SELECT *, {common_prefix_length_sql(ONE, OTHER)} AS {SHARED}
-            FROM (SELECT *, string_split({one}, {_TURN}) AS {ONE},
-                    string_split({other}, {_TURN}) AS {OTHER}
-                FROM part))"""
+def _split_texts(one: str, other: str) -> ContentSql:
+    """Return texts (SQL) split after the last turn in common; without one there is no prompt."""
+    turns = (f"string_split({text}, {_TURN})" for text in (one, other))
+    contents = split_off_shared_beginning(*turns)
+    prompt, *rests = (
+        f"array_to_string({part}, {_TURN})" for part in (contents.prompt, *contents.sides)
+    )
+    prompt = f"CASE WHEN {SHARED} > 0 THEN {prompt} || {_TURN} END"
+    return ContentSql(prompt, tuple(rests), contents.source)
 
 
 def refuse_thumbs(schema: TableSchema) -> None:
@@ -272,13 +255,15 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
         names |= dict(zip(CONTENT_ROLES, called, strict=True))
     else:
         contents, consumed = unify_contents(schema, *CONTENT_ROLES), ()
-    query = select_pairs(schema, contents, schema.trimmed_text_sql("winner"), "winner", *consumed)
+    times = {}
     if schema.find_column("tstamp") and not schema.find_column("submitted_at"):
         # In seconds; as text with whole microseconds. What is no number stays, and is at fault.
         text = schema.trimmed_text_sql("tstamp")
         micros = f"try_cast(round(try_cast({text} AS DOUBLE) * 1000000) AS BIGINT)"
-        query = f"SELECT *, coalesce({micros}::VARCHAR, {text}) AS submitted_at FROM ({query})"
+        times = {"submitted_at": f"coalesce({micros}::VARCHAR, {text})"}
         names["submitted_at"] = "tstamp"
+    winner = schema.trimmed_text_sql("winner")
+    query = select_pairs(schema, contents, winner, *names.values(), *consumed, **times)
     judge = next((name for name in _JUDGES if schema.find_column(name)), None)
     columns = {"labeler_id": judge} if judge and not schema.find_column("labeler_id") else {}
     return FormatQuery(query, frozenset((*CONTENT_ROLES, *names)), columns, _WINNER_VALUES, names)
@@ -286,23 +271,15 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
 
 def _read_conversations(schema: TableSchema) -> ContentSql:
     """Return two whole conversations, up to the turn that was judged."""
-    kinds = [schema.find_type(name) for name in CONVERSATIONS]
-    chats = [schema.column_sql(name) for name in CONVERSATIONS]
     try:
-        content = canonical.find_content_of_conversations(kinds)
+        content = canonical.find_content_of_conversations(map(schema.find_type, CONVERSATIONS))
     except NotContent:
         raise canonical.build_content_error(f"{schema.name}: columns {_BOTH}") from None
     if not content.chat:
         raise schema.error(f"columns {_BOTH}: expected lists of messages, as JSON or Parquet have")
-    if not all(map(_has_roles, kinds)):
-        return split_off_shared_beginning(chats[0], chats[1], content)
+    chats = read_chats(schema, CONVERSATIONS, content)
     one, other = (_cut_after_judged_turn(schema, chat) for chat in chats)
-    return split_off_shared_beginning(one, other, content)
-
-
-def _has_roles(kind: DuckDBPyType) -> bool:
-    message = canonical.find_element_type(kind) if kind.id in ("list", "array") else kind
-    return message.id == "struct" and "role" in dict(message.children)
+    return split_off_shared_beginning(one, other)
 
 
 def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:

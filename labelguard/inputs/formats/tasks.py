@@ -17,7 +17,7 @@ from labelguard.inputs import canonical
 from labelguard.inputs.canonical import NotContent
 from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, group_similar_names
 from labelguard.inputs.formats.base import FormatQuery
-from labelguard.inputs.readers import identifier, literal
+from labelguard.inputs.readers import identifier, literal, source_column
 from labelguard.text import suggest
 
 SIDES = ("response_a", "response_b")
@@ -57,7 +57,7 @@ class Task:
     @classmethod
     def from_columns(cls, schema: TableSchema, but: Collection[str] = ()) -> Task:
         """Take every column as a field, `but` those of the tool."""
-        return cls({name: identifier(name) for name in schema.types if name not in but})
+        return cls({name: source_column(name) for name in schema.types if name not in but})
 
     @classmethod
     def from_members(cls, schema: TableSchema, objects: str, column: str) -> Task:
@@ -103,9 +103,13 @@ class Task:
 
 
 def refuse_named_roles(schema: TableSchema, tool: str, roles: Collection[str]) -> None:
-    """Raise `InvalidLabels` if `--columns` names a role that the export itself tells."""
+    """Raise `InvalidLabels` if `--columns` names a role that the export itself tells, or a column
+    that is called like one.
+    """
+    reading = schema.reading
+    named = {name.lower() for name in (*reading.columns.values(), *reading.list_feature_columns())}
     for role in roles:
-        if role in schema.reading.columns:
+        if role in {*reading.columns, *named}:
             raise schema.error(
                 f"--columns names {role}, which an export of {tool} tells itself; leave it out"
             )
