@@ -270,7 +270,11 @@ def read_public_pairs(
         work = Path(directory)
         keys = KeyRing.public()  # pseudonyms for this reading only
         options = StagingOptions(
-            reading, "", quarantine=skip_bad, buckets=count, max_input_bytes=max_input_bytes
+            *(reading, ""),
+            quarantine=skip_bad,
+            buckets=count,
+            max_input_bytes=max_input_bytes,
+            spool=work,
         )
         staged = stage(
             source,

@@ -40,21 +40,17 @@ from labelguard.text import suggest
 # Names become paths of copies: nothing hidden in them, and nothing that leads elsewhere.
 _PART = r"(?!\.)[A-Za-z0-9_.=+@~%-]+"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*")
-_directories: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def copy_objects(address: str, directory: Path | None = None) -> list[tuple[str, Path]]:
+def copy_objects(address: str, directory: Path) -> list[tuple[str, Path]]:
     """Copy the objects of an address: one, all below a prefix, or those of a pattern.
 
     Returns the address and the copy of each, in the order of the addresses. Copies lie in a new
-    directory of mode 0700 in `directory`, or in TMPDIR until the process ends.
+    directory of mode 0700 in `directory`.
 
     Raises `MissingExtra` where a package is missing, `InvalidLabels` where the store refuses, and
     for no object, or one with a name that no file of ours has.
     """
-    if directory is None:
-        _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))
-        directory = Path(_directories[-1].name)
     target = Path(tempfile.mkdtemp(prefix="objects-", dir=directory))
     protocol = address.partition("://")[0]
     try:
@@ -151,7 +147,7 @@ def resolve_input(
     """Return the files and tables of an input, in a fixed order, those of one split of several.
 
     `roles` is the column that was named for each role: in JSON, only what is compared has a
-    type. Objects are copied into `spool`, or into TMPDIR until the process ends.
+    type. Objects are copied into `spool`; without one, files and tables alone are read.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
@@ -164,7 +160,7 @@ def resolve_input(
     for number, item in enumerate(items, 1):
         if isinstance(item, InputFile):
             files.append(item)
-        elif isinstance(item, str) and is_remote(item):
+        elif spool and isinstance(item, str) and is_remote(item):
             files += [resolve_file(copy, roles, name) for name, copy in copy_objects(item, spool)]
         elif isinstance(item, str | Path):
             files += [resolve_file(path, roles) for path in find_matching_paths(str(item))]

@@ -53,7 +53,7 @@ class StagingOptions:
     labelers are one unit; the unit `item` has none. `refused` are the keys of labelers who have
     left, (n, 2): their rows are treated as if they were not there.
     `max_input_bytes` is how much an input may unpack to; by default what its files' sizes let one
-    expect. `spool` is a private directory for objects of a store; by default one in TMPDIR.
+    expect. `spool` is the private directory that objects of a store are copied into.
     """
 
     reading: Reading

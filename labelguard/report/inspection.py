@@ -210,7 +210,9 @@ def inspect(
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         work = Path(directory)
-        options = StagingOptions(reading, "", quarantine=True, max_input_bytes=max_input_bytes)
+        options = StagingOptions(
+            reading, "", quarantine=True, max_input_bytes=max_input_bytes, spool=work
+        )
         staged = stage(
             source,
             work / "input",
