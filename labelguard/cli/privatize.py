@@ -16,6 +16,7 @@ import click
 from labelguard.budget import events
 from labelguard.budget.request import EVERY, Horizon, PolicyRequest
 from labelguard.cli.options import (
+    Command,
     build_click_settings,
     declared_options,
     directory_option,
@@ -289,7 +290,7 @@ def _print_summary_or_preview(result: ReleaseSummary | Preview) -> None:
     print_release_summary(result) if isinstance(result, ReleaseSummary) else print_preview(result)
 
 
-class _Privatize(click.Command):
+class _Privatize(Command):
     """`privatize`, with the options of all mechanisms that are installed."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
