@@ -31,6 +31,7 @@ from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
+from labelguard import clock
 from labelguard.budget import events, pricing
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
@@ -49,7 +50,7 @@ from labelguard.project.opening import (
 )
 from labelguard.project.private_map import count_rows
 from labelguard.project.project import Project
-from labelguard.release import selection
+from labelguard.release import card, selection
 from labelguard.release.drawn import DrawnRelease, capture_card_facts, copy_and_return_release
 from labelguard.release.model_card import find_releases_of_settings
 from labelguard.release.plan import (
@@ -363,6 +364,12 @@ class Run:
             settings["forecast"] = {name: asdict(value) for name, value in expected.items()}
         if judges := self.resolved.judges:
             settings["judges"] = asdict(judges)
+        event, staged = self.resolved.event, self.context.staged
+        made_up = ReleaseRecord(
+            "", 0, self.key, 0, event, "computing", clock.now(), settings, 0, None, {}
+        )
+        common = card.build_common_card(staged, self.resolved.policy, plan.rows, made_up, 0, 0)
+        card.check_page(common, str(self.mechanism.settings().get("features", "")))
         charge = Charge(
             mechanism=self.mechanism.name,
             event=self.resolved.event,
