@@ -138,7 +138,7 @@ def test_a_model_that_was_trained_on_raw_labels_is_no_feature(judge, tmp_path, s
 
 
 def test_the_card_of_a_release_names_the_releases_that_its_features_learned_from(judge, tmp_path):
-    first = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")
+    first = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler", "replace_labels")
     learned = shutil.copytree(judge, tmp_path / "learned")
     (learned / "TRAINING_CARD.md").write_text(
         f"---\ntags: []\n{front_matter((first,), 'base')}---\n"

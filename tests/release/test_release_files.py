@@ -140,7 +140,7 @@ def test_what_is_no_file_is_refused(tmp_path):
         hash_files(tmp_path)
 
 
-ONE = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")
+ONE = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler", "replace_labels")
 
 
 def write_card(directory, learned, tags="[]"):

@@ -139,6 +139,11 @@ def _forget(card, event):
     policy["epsilon"] = card["privacy"]["epsilon"] = 2.9
 
 
+def _halve_the_sum(card):
+    for name in ("sensitivity", "noise"):
+        card["statistic"][name] /= 2
+
+
 POLICY = ("privacy", "policies", 0)
 RR, SUM = (*POLICY, "allowances", "rr"), (*POLICY, "allowances", "statistic")
 FIRST_BLOCK = ("flip_probability", "blocks", 0, "flip_probability")
@@ -175,6 +180,10 @@ DOCTORED = {
     "another mechanism": ("rr", change("mechanism", to="statistic")),
     "less of the first": ("two policies", change(*RR, "allowed", to=4)),
     "less newly charged": ("two policies", change("privacy", "newly_charged", "epsilon", by=0.9)),
+    "less δ newly charged": ("two policies", change("privacy", "newly_charged", "delta", by=0.01)),
+    "half the sensitivity and noise": ("Gaussian", _halve_the_sum),
+    "another second moment": ("rr", change(*FIRST_BLOCK[:-1], "second_moment", by=1.5)),
+    "two units for less than one": ("rr", change("privacy", "two_units", "epsilon", to=2.5)),
     "not a number": ("rr", change("privacy", "epsilon", to=float("nan"))),
 }
 
@@ -259,7 +268,7 @@ def test_who_names_no_card_is_told_how_to(arguments):
 
 def test_the_program_is_short_and_imports_nothing_of_labelguard():
     lines = SCRIPT.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 150
+    assert len(lines) <= 160
     imports = {line.split()[1] for line in lines if line.startswith(("import", "from"))}
     assert imports == {"json", "sys", "pathlib", "mpmath"}
 

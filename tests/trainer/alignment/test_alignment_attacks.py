@@ -14,7 +14,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.model_card import LearnedRelease, find_learned_releases, front_matter
 from labelguard.storage.files import SUMS, format_sums, hash_files
 
-OTHER = LearnedRelease("r0009-other", "9" * 64, 3.0, 1e-6, "labeler")
+OTHER = LearnedRelease("r0009-other", "9" * 64, 3.0, 1e-6, "labeler", "replace_labels")
 
 
 @pytest.fixture(scope="module")
