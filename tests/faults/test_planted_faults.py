@@ -1,6 +1,5 @@
 """The list of planted faults fits the code, and what plants them tells a fault from none."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,16 +7,32 @@ import pytest
 from faults import run
 
 FAULTS = run.faults()
+SOURCE = '''
+LIMIT = 3  # «é»
+
+def count(rows):
+    for row in rows:
+        """Übergröße."""; total = max(
+            row,  # the largest
+            2 *LIMIT,
+        )
+        yield total
+    return f"SELECT {rows}  -- {LIMIT}\\n  FROM t", LIMIT, LIMIT
+
+class Sum:
+    def count(self):
+        return LIMIT + 1
+'''
 
 
-def test_every_fault_can_be_planted_at_one_place(tmp_path):
+def _plant(old, new, function="count", **more):
+    return run.Fault("a name", f"module:{function}", old, new, (), **more).plant(SOURCE)
+
+
+def test_every_fault_applies():
+    assert len(FAULTS) == 60
     for fault in FAULTS:
-        assert (run.ROOT / fault.file).read_text(encoding="utf-8").count(fault.old) == 1, fault.name
-    one = FAULTS[0]
-    (tmp_path / one.file).parent.mkdir(parents=True)
-    (tmp_path / one.file).write_text(f"{one.old}\n{one.old}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="2 times"):
-        one.plant(tmp_path)
+        compile(fault.plant(fault.path().read_text(encoding="utf-8")), fault.name, "exec")
 
 
 def test_every_fault_names_tests_that_there_are():
@@ -29,7 +44,55 @@ def test_every_fault_names_tests_that_there_are():
 
 
 def test_faults_have_names_of_their_own():
-    assert max(Counter(fault.name for fault in FAULTS).values()) == 1
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+def test_a_fault_is_planted_however_its_place_is_laid_out():
+    assert "max(\n            row,  # the largest\n            (LIMIT),\n" in _plant(
+        "2*LIMIT", "LIMIT"
+    )
+    assert '"""; total = (row)\n        yield' in _plant("max(row, 2 * LIMIT)", "row")
+    statements = "total = max(row,\n    2 * LIMIT)\nyield total"
+    planted = _plant(statements, "pass", "count")
+    assert '"""; pass\n    return' in planted
+    planted = _plant("yield total", "total += 1\nif total:\n    yield total")
+    assert "        total += 1\n        if total:\n            yield total\n    return" in planted
+    assert "return (LIMIT)\n" in _plant("LIMIT + 1", "LIMIT", "Sum.count")
+    assert "LIMIT = (4)  # «é»" in _plant("3", "4", "")
+
+
+def test_a_piece_of_a_string_is_planted_as_text():
+    assert 'f"SELECT {rows} FROM t", L' in _plant(
+        "{rows} -- {LIMIT}\\n FROM", "{rows} FROM", text=True
+    )
+    page = run.Fault("a name", "pages/page.j2", "{% if  a %}", "{% if b %}", ())
+    assert page.plant("é{% if\n a %}") == "é{% if b %}"
+
+
+@pytest.mark.parametrize(
+    ("old", "function", "why"),
+    [
+        ("LIMIT + 2", "Sum.count", "Sum.count has no such expression"),
+        ("LIMIT", "count", "count has 3 such expressions"),
+        ("LIMIT", "Sum.total", "module module has no function Sum.total"),
+        ("total = 1\nyield total", "count", "count has no such expression"),
+    ],
+)
+def test_what_is_not_there_once_is_no_place(old, function, why):
+    with pytest.raises(run.NotThere, match=why):
+        _plant(old, "0", function)
+
+
+def test_a_fault_that_no_longer_applies_fails_after_the_others(monkeypatch, capsys):
+    gone = [replace(FAULTS[0], at=at) for at in ("labelguard.elsewhere:f", "labelguard.errors:f")]
+    monkeypatch.setattr(run, "faults", lambda: gone)
+    assert run.main([]) == 1
+    out = capsys.readouterr().out
+    assert f"no longer applies: {gone[0].name} (there is no labelguard.elsewhere)\n" in out
+    assert (
+        f"no longer applies: {gone[0].name} (module labelguard.errors has no function f)\n" in out
+    )
+    assert "0 of 2 faults caught\n" in out
 
 
 @pytest.mark.slow
@@ -38,10 +101,10 @@ def test_a_change_that_is_no_fault_is_not_caught_nor_one_whose_tests_are_slow():
         FAULTS[0],
         "test_a_change_that_is_no_fault_is_not_caught_nor_one_whose_tests_are_slow",
     )
-    for fault, why in (
-        (replace(one, new=f"{one.old}  # as it was"), "passed"),
-        (replace(one, tests=(f"tests/faults/{Path(__file__).name}::{slow}",)), "deselected"),
-        (replace(one, old="no such text"), "found 0 times"),
+    for fault, outcome, why in (
+        (replace(one, new=one.old), run.MISSED, "passed"),
+        (replace(one, tests=(f"tests/faults/{Path(__file__).name}::{slow}",)), run.MISSED, "desel"),
+        (replace(one, old="no_such_name"), run.GONE, "no such expression"),
     ):
-        noticed, how = run.caught(fault)
-        assert not noticed and why in how
+        result, how = run.try_fault(fault)
+        assert result == outcome and why in how
