@@ -21,13 +21,13 @@ MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
 WITH_TRL = ("tests/trainer/", "tests/bench/")
 
+# The same examples in every run: what a change breaks is what it changed.
 settings.register_profile("gate", derandomize=True, database=None, deadline=None)
-"""The same examples in every run: what a change breaks is what it changed."""
+# Other examples in every run, and more; a patch in `.hypothesis/patches` adds what failed.
 settings.register_profile("search", deadline=None, print_blob=True)
-"""Other examples in every run, and more; a patch in `.hypothesis/patches` adds what failed."""
 settings.load_profile("gate")
+# How many times the examples of `make test` a search looks at.
 MORE = 5
-"""How many times the examples of `make test` a search looks at."""
 
 
 def pytest_configure(config):

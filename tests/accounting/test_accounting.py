@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from labelguard.accounting import ball, gaussian, mixture, subsampled
 from labelguard.accounting import randomized_response as rr
 
-MECHANISMS = [pytest.param(rr, id="rr")]
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 COIN_RANGE = 2**64
 
@@ -27,28 +26,26 @@ small_counts = st.integers(1, 300)
 # --- references ----------------------------------------------------------------------------------
 
 
-def transition(options, epsilon0):
-    """Row: true label or choice; column: answer."""
-    other = 1 / (math.exp(epsilon0) + options - 1)
-    return np.full((options, options), other) + np.eye(options) * (math.exp(epsilon0) - 1) * other
+def transition(epsilon0):
+    """Row: true label; column: answer."""
+    return np.exp(epsilon0 * np.eye(2)) / (math.exp(epsilon0) + 1)
 
 
-def delta_by_enumeration(sizes, epsilon0, epsilon):
-    """The largest divergence over all pairs of vectors of answers, each among its own number."""
+def delta_by_enumeration(k, epsilon0, epsilon):
+    """The largest divergence over all pairs of vectors of k answers."""
     whole = np.ones((1, 1))
-    for options in sizes:
-        whole = np.kron(whole, transition(options, epsilon0))
+    for _ in range(k):
+        whole = np.kron(whole, transition(epsilon0))
     gaps = np.maximum(0, whole[:, None, :] - math.exp(epsilon) * whole[None, :, :])
     return float(gaps.sum(axis=2).max())
 
 
-def delta_by_composing_one_by_one(mechanism, epsilon0, k, epsilon):
+def delta_by_composing_one_by_one(epsilon0, k, epsilon):
     """k single events, one after the other, each convolved in; every term is positive."""
-    kept, changed = transition(buckets_of(mechanism), epsilon0)[0, :2]
-    steps = [changed, 0.0 if mechanism is rr else changed, kept]
+    kept, changed = transition(epsilon0)[0]
     sums = np.ones(1)
     for _ in range(k):
-        sums = np.convolve(sums, steps)
+        sums = np.convolve(sums, [changed, 0.0, kept])
     losses = np.arange(-k, k + 1) * epsilon0
     return float(np.sum(sums * -np.expm1(np.minimum(0, epsilon - losses))))
 
@@ -67,15 +64,6 @@ def delta_in_decimal(epsilon0, k, epsilon):
             probability *= Decimal(k - flips) / (flips + 1) / step
             excess *= step * step
         return total
-
-
-def noise_parameter(epsilon0, buckets):
-    """dp-accounting's p: the answer is uniform over all buckets with probability p."""
-    return buckets / (math.exp(epsilon0) + buckets - 1)
-
-
-def buckets_of(mechanism):
-    return 2 if mechanism is rr else 3
 
 
 # --- measured vectors ----------------------------------------------------------------------------
@@ -109,24 +97,22 @@ def test_delta_is_the_measured_one(epsilon0, k, epsilon, delta):
 # --- against independent computations ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("epsilon0", [0.01, 0.7, 3.0])
-def test_delta_is_that_of_the_worst_pair_of_label_vectors(mechanism, epsilon0, k):
+def test_delta_is_that_of_the_worst_pair_of_label_vectors(epsilon0, k):
     for share in (0.0, 0.1, 0.4, 0.65, 0.99):
         epsilon = share * k * epsilon0
-        expected = delta_by_enumeration([buckets_of(mechanism)] * k, epsilon0, epsilon)
-        assert mechanism.delta(epsilon0, k, epsilon) == pytest.approx(expected, rel=1e-10)
+        expected = delta_by_enumeration(k, epsilon0, epsilon)
+        assert rr.delta(epsilon0, k, epsilon) == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(
     ("epsilon0", "k", "epsilon"),
     [(0.3, 1, 0.1), (0.5, 17, 3.0), (0.1, 150, 2.0), (0.02, 1500, 2.5), (2.0, 900, 1200.0)],
 )
-def test_k_events_cost_what_one_event_costs_k_times(mechanism, epsilon0, k, epsilon):
-    expected = delta_by_composing_one_by_one(mechanism, epsilon0, k, epsilon)
-    assert mechanism.delta(epsilon0, k, epsilon) == pytest.approx(expected, rel=1e-9)
+def test_k_events_cost_what_one_event_costs_k_times(epsilon0, k, epsilon):
+    expected = delta_by_composing_one_by_one(epsilon0, k, epsilon)
+    assert rr.delta(epsilon0, k, epsilon) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -162,55 +148,52 @@ def test_one_coin_has_the_textbook_delta():
     assert rr.delta(800.0, 1, 1.0) == 1
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("epsilon0", "k"), [(0.05, 200), (0.1, 50), (0.5, 10), (1.0, 64)])
-def test_delta_agrees_with_a_privacy_loss_distribution(mechanism, epsilon0, k):
-    buckets, grid = buckets_of(mechanism), 1e-4
+def test_delta_agrees_with_a_privacy_loss_distribution(epsilon0, k):
+    grid = 1e-4
+    uniform = 2 / (math.exp(epsilon0) + 1)  # dp-accounting's p: how often the answer is of a coin
     composed = pld.from_randomized_response(
-        noise_parameter(epsilon0, buckets), buckets, value_discretization_interval=grid
+        uniform, 2, value_discretization_interval=grid
     ).self_compose(k)
     for share in (0.1, 0.3, 0.5, 0.8):
         epsilon = share * k * epsilon0
         rounded_up = composed.get_delta_for_epsilon(epsilon)
         # It rounds each of the k losses up to its grid, by less than one step.
-        assert mechanism.delta(epsilon0, k, epsilon) <= rounded_up * (1 + 1e-9) + 1e-14
-        assert rounded_up <= mechanism.delta(epsilon0, k, epsilon - k * grid) + 1e-9
+        assert rr.delta(epsilon0, k, epsilon) <= rounded_up * (1 + 1e-9) + 1e-14
+        assert rounded_up <= rr.delta(epsilon0, k, epsilon - k * grid) + 1e-9
 
 
 # --- laws ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon=epsilons, delta=deltas, k=small_counts)
 @settings(deadline=None, max_examples=60)
-def test_the_price_is_the_largest_that_keeps_delta(mechanism, epsilon, delta, k):
-    price = mechanism.calibrate(epsilon, delta, k)
+def test_the_price_is_the_largest_that_keeps_delta(epsilon, delta, k):
+    price = rr.calibrate(epsilon, delta, k)
     assert price >= np.nextafter(epsilon / k, 0)
-    assert mechanism.delta(price, k, epsilon) <= delta
-    assert mechanism.delta(price * (1 + 1e-11), k, epsilon) > delta * (1 - 1e-12)
-    assert mechanism.epsilon(price, k, delta) <= epsilon * (1 + 1e-12)
+    assert rr.delta(price, k, epsilon) <= delta
+    assert rr.delta(price * (1 + 1e-11), k, epsilon) > delta * (1 - 1e-12)
+    assert rr.epsilon(price, k, delta) <= epsilon * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon0=epsilon0s, k=small_counts, delta=deltas)
 @settings(deadline=None, max_examples=60)
-def test_epsilon_is_the_smallest_that_keeps_delta(mechanism, epsilon0, k, delta):
-    epsilon = mechanism.epsilon(epsilon0, k, delta)
+def test_epsilon_is_the_smallest_that_keeps_delta(epsilon0, k, delta):
+    epsilon = rr.epsilon(epsilon0, k, delta)
     assert 0 <= epsilon <= k * epsilon0
-    assert mechanism.delta(epsilon0, k, epsilon) <= delta
+    assert rr.delta(epsilon0, k, epsilon) <= delta
     if epsilon > 0:
-        assert mechanism.delta(epsilon0, k, epsilon * (1 - 1e-9)) > delta
+        assert rr.delta(epsilon0, k, epsilon * (1 - 1e-9)) > delta
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon=epsilons, k=st.integers(1, 10**6))
 @settings(deadline=None)
-def test_pure_privacy_divides_the_budget(mechanism, epsilon, k):
-    price = mechanism.calibrate(epsilon, 0.0, k)
+def test_pure_privacy_divides_the_budget(epsilon, k):
+    price = rr.calibrate(epsilon, 0.0, k)
     # As large as k times it stays at most ε, exactly.
     assert Fraction(price) * k <= Fraction(epsilon) < Fraction(np.nextafter(price, np.inf)) * k
-    assert mechanism.delta(price, k, epsilon) == 0
-    assert mechanism.epsilon(price, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
+    assert rr.delta(price, k, epsilon) == 0
+    assert rr.epsilon(price, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
 
 
 # --- thresholds ----------------------------------------------------------------------------------
@@ -239,11 +222,10 @@ def test_a_label_is_never_flipped_less_often_than_asked(epsilon0):
     assert is_ceiling(flipped, epsilon0)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon0=st.floats(2e-19, 60))
 @settings(deadline=None)
-def test_the_realised_epsilon0_is_at_most_the_one_asked_for(mechanism, epsilon0):
-    realised = mechanism.epsilon0_of(mechanism.threshold(epsilon0))
+def test_the_realised_epsilon0_is_at_most_the_one_asked_for(epsilon0):
+    realised = rr.epsilon0_of(rr.threshold(epsilon0))
     assert realised <= epsilon0 + 2 * math.ulp(epsilon0)
     if epsilon0 < 30:  # beyond, few coins flip and the grid of thresholds is coarse
         assert realised == pytest.approx(epsilon0, rel=1e-5, abs=1e-18)

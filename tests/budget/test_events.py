@@ -17,6 +17,7 @@ from labelguard.errors import PolicyError
 numbers = st.one_of(st.integers(1, 2**63), st.floats(1e-12, 2**23))
 
 
+# Terms of an allowance of each kind.
 TERMS = {
     "rr": ",block=5",
     "statistic": ",ball=4",
@@ -26,7 +27,6 @@ TERMS = {
     "aup": ",q=0.25,steps=50",
     "records": ",q=0.25,steps=50,updates=4",
 }
-"""Terms of an allowance of each kind."""
 
 
 def allowance(kind, uses=1, further=False):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commands import run
+from support.commands import run, run_without
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -95,25 +95,10 @@ def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study):
 # A path that names nothing is told at once, with the file that was probably meant.
 
 
-COMMAND = (
-    "import sys\n"
-    "from labelguard.cli.main import main\n"
-    "code = main(sys.argv[1:], standalone_mode=False)\n"
-    "heavy = {'numpy', 'duckdb', 'polars', 'pyarrow', 'torch', 'sqlalchemy'}\n"
-    "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-    "sys.exit(code)\n"
-)
-
-
 @pytest.mark.parametrize("command", ["inspect", "privatize"])
 def test_a_path_that_names_nothing_is_told_before_anything_is_loaded(command, tmp_path):
     (tmp_path / "arena.parquet").touch()
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, command, "arean.parquet"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = run_without(ENGINES, command, "arean.parquet", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr == (
         "labelguard: arean.parquet: no such file (did you mean 'arena.parquet'?)\n"

@@ -1,26 +1,15 @@
 """A command loads what it needs: loading is most of the time of a small one."""
 
-import subprocess
-import sys
-
 import pytest
+from support.commands import run_without
 
 # Loads what is only for other mechanisms, inputs or outputs.
 ELSEWHERE = {"scipy", "polars", "sklearn", "matplotlib", "dp_accounting", "torch", "httpx"}
 ELSEWHERE |= {"sqlalchemy.dialects.postgresql"}
-COMMAND = (
-    "import sys\n"
-    "from labelguard.cli.main import main\n"
-    "code = main(sys.argv[2:], standalone_mode=False)\n"
-    "loaded = set(sys.argv[1].split(',')) & set(sys.modules)\n"
-    "assert not loaded, loaded\n"
-    "sys.exit(code)\n"
-)
 
 
 def run(without, *arguments):
-    command = [sys.executable, "-c", COMMAND, ",".join(sorted(without)), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_without(without, *arguments)
     assert done.returncode == 0, done.stderr
 
 

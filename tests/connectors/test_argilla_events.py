@@ -281,8 +281,8 @@ def test_times_are_utc_unless_they_name_a_zone(written, version):
 
 
 OURS = argilla()
+# What every text that tests make up begins with: no error may hold it.
 MARK = "§"
-"""What every text that tests make up begins with: no error may hold it."""
 
 leaves = st.one_of(
     st.none(),

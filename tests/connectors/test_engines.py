@@ -21,6 +21,7 @@ from labelguard_connectors.clusters.sealing import (
     unseal,
 )
 from support import world
+from support.deaths import killed_in
 from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
 from support.twice import Twice
 
@@ -241,18 +242,13 @@ def test_the_number_of_buckets_changes_no_label_and_may_change(
 
 
 def test_stages_go_on_in_another_number_of_buckets(shards, tmp_path, monkeypatch):
-    def interrupt(*stage: Any) -> None:
-        write(*stage)
-        raise KeyboardInterrupt
-
-    write, seen = props.write_atomically, []
+    seen = []
     stages = BUDGET | {"mechanism": "props", "features": "length", "stages": 2, "components": 1}
     for name in ("whole", "interrupted"):
         world.fix(monkeypatch, world.repeatable_bytes())
         project = lg.init(tmp_path / name)
         if name == "interrupted":
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(props, "write_atomically", interrupt)
+            with killed_in(props, "write_atomically", late=True):
                 lg.privatize(shards, project=project, buckets=16, **stages)
         seen.append(lg.load(lg.privatize(shards, project=project, buckets=128, **stages)).rows())
     assert seen[0] == seen[1]

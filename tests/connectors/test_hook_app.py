@@ -347,8 +347,8 @@ def running(tmp_path_factory):
 
 _HEARD = [json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))]
 EVENTS = [json.loads(hooks.body(1)), ANNOTATED]
+# Deliveries as tools send them.
 EVENTS += [one.get("body", one) for one in _HEARD if isinstance(one, dict)][:6]
-"""Deliveries as tools send them."""
 
 
 UGLY = st.one_of(

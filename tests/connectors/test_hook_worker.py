@@ -8,9 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from labelguard_connectors.hook import logs
+from labelguard_connectors.hook.serving import dead_letters
 from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 from support.clients import client
+from support.commands import run
+from support.lives import put_into_force
 from support.times import simulate_time
 
 import labelguard as lg
@@ -18,7 +22,9 @@ from labelguard.answers.inbox import FILE
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
 from labelguard.project import attempts, policies
+from labelguard.project.linking import add_source
 from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, find
 from labelguard.report import doctor, overview
 from labelguard.report.page import report, write_report
 
@@ -27,8 +33,7 @@ class Clinic:
     """A project with a policy, a tool, and a worker whose days pass when it is told so."""
 
     def __init__(self, project, directory, patch, release, allow="rr:uses=50,block=1"):
-        policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=[allow])
-        policies.activate("clinic", project)
+        put_into_force(project, "clinic", allow)
         self.project, self.desk = tools.connected(
             project, directory, patch, f"[hook.release]\n{release}"
         )
@@ -306,12 +311,6 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     assert doctor.check_installation(project)[0].name != "releases"
 
 
-def check(clinic):
-    return next(
-        one for one in doctor.check_installation(clinic.project) if one.name == "deliveries"
-    )
-
-
 def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypatch):
     clinic = make('when = "manual"')
     clinic.annotate(1)
@@ -325,7 +324,7 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
     for day, overdue in ((2, False), (3, True)):
         with simulate_time(datetime(2026, 11, day, tzinfo=UTC)):
             shown = {one.id: one for one in report(project=clinic.project).sections}
-            checked = check(clinic)
+            checked = check(clinic.project, "deliveries")
         never = ("desk", "reconciled", "never (failing since 2026-11-01)")
         assert shown["hook"].table and never in shown["hook"].table.rows
         assert any("Reconciliation of desk" in one for one in shown["to-do"].points) == overdue
@@ -337,7 +336,7 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
     clinic.day = 3
     clinic.worker().turn()
     with simulate_time(datetime(2026, 11, 3, tzinfo=UTC)):
-        checked = check(clinic)
+        checked = check(clinic.project, "deliveries")
     assert checked.ok and not checked.notice
     assert "desk reconciled: 2026-11-03; 0 dead letters" in checked.detail
     lines, status = read_pages(clinic.project)
@@ -355,3 +354,78 @@ def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
         lg.privatize([row], project=project, mechanism="rr", epsilon=1)
     kept = json.loads((project.state / attempts.FILE).read_bytes())
     assert kept["failed"] == {"input": 1}
+
+
+# What a project would lose without a word: deliveries of another project, sources not added.
+
+
+def label_studio_event(project):
+    return {"action": "ANNOTATIONS_DELETED", "project": {"id": project}, "annotations": [{"id": 5}]}
+
+
+def check(project, name):
+    return next(one for one in doctor.check_installation(project) if one.name == name)
+
+
+@pytest.fixture
+def clinic(project, monkeypatch):
+    table = '[connectors.clinic]\nkind = "label-studio"\nurl = "https://x.org"\nproject = 1\n'
+    with (project.state / CONFIG).open("a") as file:
+        file.write(f"\n{table}")
+    monkeypatch.setenv("LABELGUARD_CLINIC_HOOK_SECRET", hooks.SECRET)
+    return find(project.state.parent)
+
+
+def test_deliveries_of_another_project_of_the_tool_are_told_once(clinic, capfd):
+    logs.configure()
+    with client(clinic) as (tool, _):
+        for number in (77, 77, 78):
+            body = json.dumps(label_studio_event(number))
+            assert tool.post("/hooks/clinic", content=body, headers=hooks.headers()).is_success
+        page, status = tool.get("/metrics").text, tool.get("/status").json()
+        assert 'labelguard_hook_ignored_deliveries_total{connector="clinic"} 3.0' in page
+        said = status["ignored"]["clinic"]
+        assert ["project 77," in said[0], "project 78," in said[1], len(said)] == [True, True, 2]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "ignored" in line]
+    assert len(lines) == 2 and all("labelguard.toml names 1" in line for line in lines)
+    shown = check(clinic, "deliveries")
+    assert (
+        shown.notice and "clinic ignores deliveries: the delivery is of project 78" in shown.detail
+    )
+    with client(clinic) as (tool, _):  # started again
+        assert not check(clinic, "deliveries").notice
+        body = json.dumps(label_studio_event(1))
+        assert tool.post("/hooks/clinic", content=body, headers=hooks.headers()).is_success
+        assert 'deliveries_total{connector="clinic"} 0.0' in tool.get("/metrics").text
+        assert tool.get("/status").json()["ignored"] == {}
+
+
+def test_a_source_that_was_not_added_is_said_and_released_once_it_is(
+    project, tmp_path, monkeypatch
+):
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
+    policies.activate("clinic", project)
+    row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "z", "label": 1}
+    lg.privatize([row], project=project, mechanism="rr")
+    table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
+    connected, desk = tools.connected(project, tmp_path, monkeypatch, table)
+    shown = check(connected, "ingested answers")
+    assert shown.ok and shown.notice and "labelguard source add desk" in shown.detail
+    tools.deliver(connected, desk.answer("ann", 1, "left"))
+    worker = Worker(connected)
+    assert worker.turn().failed and not worker.turn().failed  # later, not at once
+    add_source("desk", "new", connected)
+    assert len(worker.turn().releases) == 1
+    assert not check(connected, "ingested answers").notice
+
+
+def test_dead_letters_are_discarded_by_their_numbers(tmp_path, monkeypatch):
+    made = hooks.project(tmp_path, monkeypatch)
+    with client(made) as (tool, _):
+        for body in (b"[]", b"1", b"{"):
+            assert tool.post("/hooks/clinic", content=body, headers=hooks.headers()).is_error
+    command = ("hook", "dead-letters", "--discard")
+    assert "there is no dead letter 9" in run(*command, "1", "9", code=1, project=made).stderr
+    shown = run(*command, "1", "3", project=made)
+    assert shown.stdout == "Discarded 2 dead letters (deliveries that could not be read).\n"
+    assert [letter.number for letter in dead_letters(made)] == [2]

@@ -33,8 +33,8 @@ _WANTED = (
     rf"|at most {payloads.REGIONS:,} regions|an answer of at most {payloads.LABEL_BYTES:,} bytes"
     rf"|at most {payloads.TASK_BYTES:,} bytes with the task"
 )
+# Every message there may be: none of them has anything of an event in it.
 MESSAGE = re.compile(rf"Label Studio event: ({_NAME}(\.{_NAME})*: )?(missing|expected ({_WANTED}))")
-"""Every message there may be: none of them has anything of an event in it."""
 
 
 def hearing():

@@ -32,8 +32,8 @@ CASES: dict[str, tuple[Writer, str, Export]] = {
     "label-studio JSON_MIN": (exports.label_studio_rows, ".jsonl", STRICT),
     "label-studio CSV": (exports.label_studio_csv, ".csv", STRICT),
 }
+# Exports that do not tell questions from data.
 NAMED = {"label-studio JSON_MIN", "label-studio CSV"}
-"""Exports that do not tell questions from data."""
 KEEP_SKIPS = {name for name in CASES if name.startswith("argilla") or name.endswith("JSON")}
 
 
@@ -262,6 +262,7 @@ SHARED = Path(
     os.environ.get("LABELGUARD_SHARED_DATA")
     or Path(__file__).resolve().parents[2] / "../shared/data"
 )
+# Answers and skips of exports as real servers wrote them.
 RECORDED = {
     "argilla/export_to_list_flatten.json": (12, 1),
     "argilla/export_to_datasets.parquet": (12, 1),
@@ -270,7 +271,6 @@ RECORDED = {
     "label_studio/export_JSON_MIN.json": (3, 0),
     "label_studio/export_CSV.csv": (3, 0),
 }
-"""Answers and skips of exports as real servers wrote them."""
 
 
 @pytest.mark.shared_data

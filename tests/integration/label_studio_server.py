@@ -98,12 +98,6 @@ class LabelStudioServer:
         """The admin deletes an annotation."""
         self.admin.http.delete(f"/api/annotations/{annotation}/").raise_for_status()
 
-    def act(self, project, action, tasks):
-        """An action of the data manager on some tasks, like `delete_tasks`."""
-        selected = {"selectedItems": {"all": False, "included": list(tasks)}, "project": project}
-        where = f"/api/dm/actions?id={action}&project={project}"
-        self.admin.http.post(where, json=selected).raise_for_status()
-
     def add_webhook(self, project, url, headers):
         """Send every event of the project to `url` with these headers."""
         hook = {"url": url, "headers": dict(headers), "project": project, "send_payload": True}

@@ -5,8 +5,8 @@ import time
 import pytest
 from integration.argilla_server import WORKSPACE, choice, running
 from integration.servers import free_port
-from support.commands import run
 from support.hooks import serving
+from support.lives import put_into_force
 
 import labelguard as lg
 from labelguard.project.project import CONFIG, find
@@ -17,8 +17,8 @@ RECORDS = [
     {"prompt": f"question {n}", "response_a": f"one {n}", "response_b": f"two {n}"}
     for n in range(4)
 ]
+# How long after the last click a release may take; more is a failure.
 WITHIN_S = 60
-"""How long after the last click a release may take; more is a failure."""
 
 
 def prepare_project(directory, table):
@@ -30,11 +30,7 @@ def prepare_project(directory, table):
     path = made.state / CONFIG
     schedule = '[hook.release]\nwhen = "every:3"\nmechanism = "rr"\n'
     path.write_text(f"{path.read_text()}\n{table}\n{schedule}")
-    for line in (
-        "policy new open --epsilon 2000 --delta 0 --allow rr:uses=16,block=1",
-        "policy activate open --yes",
-    ):
-        run(*line.split(), project=made)
+    put_into_force(made, "open", "rr:uses=16,block=1", epsilon=2000, delta=0)
     return find(made.state.parent)
 
 

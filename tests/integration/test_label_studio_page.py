@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from integration.label_studio_server import ADMIN
 from support.hooks import serving
+from support.lives import put_into_force
 
 import labelguard as lg
-from labelguard.project import policies
 from labelguard.project.project import CONFIG, find
 
 pytestmark = pytest.mark.browser
@@ -53,8 +53,7 @@ def numbered(label_studio):
 def project(tmp_path, label_studio, numbered, monkeypatch):
     """A project with a connector to it, and a policy that its worker releases under."""
     made = lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
-    policies.new("open", project=made, epsilon=EPSILON, delta=1e-9, allow=["rr:uses=4,block=1"])
-    policies.activate("open", made)
+    put_into_force(made, "open", "rr:uses=4,block=1", epsilon=EPSILON, delta=1e-9)
     with (made.state / CONFIG).open("a") as config:
         config.write(SETTINGS.format(url=label_studio.url, number=numbered))
     monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", SECRET)

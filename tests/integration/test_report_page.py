@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from support.lives import put_into_force
 from support.preferences import STATISTIC
 from support.times import simulate_time
 
@@ -18,7 +19,6 @@ import labelguard as lg
 from labelguard import clock
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
-from labelguard.project import policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
 from labelguard.report.page import write_report
@@ -38,12 +38,10 @@ def pages(tmp_path_factory):
     here = tmp_path_factory.mktemp("report")
     empty = lg.init(here / "empty")
     project = lg.init(here / "full")
-    allow = ["rr:uses=40,block=1", "statistic:releases=12"]
     table = simulate(labelers=40, labels=1_200, items=4_000)
     runs = []
     with simulate_time(MONDAY):
-        policies.new("clinic", epsilon=3, delta=1e-5, allow=allow, project=project)
-        policies.activate("clinic", project)
+        put_into_force(project, "clinic", "rr:uses=40,block=1", "statistic:releases=12")
     for week in range(4):
         with simulate_time(MONDAY + timedelta(weeks=week)):
             part = table.slice(300 * week, 300)

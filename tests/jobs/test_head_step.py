@@ -6,10 +6,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.deaths import killed_in
 from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
+from labelguard.jobs import steps
 from labelguard.jobs.steps import HeadStep, TrainingTask, open_step
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import compute_item_keys, hold_out, read_preference_pairs
@@ -124,17 +126,9 @@ def test_a_statistic_has_its_head_and_the_newest_windows_make_another(weekly, tm
     assert early.facts["windows"] == 1  # it knows no later one
 
 
-def test_a_kill_leaves_a_model_or_none(flipped, tmp_path, monkeypatch):
+def test_a_kill_leaves_a_model_or_none(flipped, tmp_path):
     step, task = _step(features="length"), _task(flipped, tmp_path / "model")
-
-    class Killed(BaseException):
-        pass
-
-    def killed(*_):
-        raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("labelguard.jobs.steps.publish_directory", killed)
+    with killed_in(steps, "publish_directory"):
         step.train(task)
     assert not task.output.exists()
     learned = step.train(task)

@@ -10,6 +10,7 @@ from support import world
 from support.copies import copy_project
 from support.crashes import assert_sound, killed, steps_of
 from support.crashes import seen as seen_of_project
+from support.deaths import killed_in
 from support.job_projects import Desk, desk
 from support.preferences import files
 from support.rounds import some
@@ -111,30 +112,12 @@ STEPS = {
 }
 
 
-class Killed(BaseException):
-    """The end of a process, but for the process."""
-
-
-def fatal(*_, **__):
-    raise Killed
-
-
 @pytest.mark.quick("release-before", "history-before")
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_run_goes_on_from_the_step_that_it_had_come_to(
-    step: str, before: bool, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_from_the_step_that_it_had_come_to(step, before, base, tmp_path):
     one = copy(base, tmp_path / "desk")
-    owner, name = STEPS[step]
-    work = getattr(owner, name)
-
-    def late(*arguments, **options):
-        work(*arguments, **options)
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(owner, name, fatal if before else late)
+    with killed_in(*STEPS[step], late=not before):
         retrain(one.job)
     if (step, before) != ("forget", False):
         done = retrain(one.job)
@@ -145,20 +128,13 @@ def test_a_run_goes_on_from_the_step_that_it_had_come_to(
 
 
 @pytest.mark.slow
-def test_the_release_of_another_job_is_not_taken_for_ones_own(tmp_path, monkeypatch):
+def test_the_release_of_another_job_is_not_taken_for_ones_own(tmp_path):
     one = desk(tmp_path / "desk", name="one", input="labels/1.parquet")
     one.label(2)
     one.asks(name="other", input="labels/2.parquet", promote={"directory": "others"})
     other = one.job.rename(one.path / "other.yaml")
     one.asks(name="one", input="labels/1.parquet")
-    intend = RunInProgress.record_intent
-
-    def fatal(*arguments, **facts):
-        intend(*arguments, **facts)
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(RunInProgress, "record_intent", fatal)
+    with killed_in(RunInProgress, "record_intent", late=True):
         retrain(one.job)
     theirs = retrain(other)
     done = retrain(one.job)
@@ -179,10 +155,9 @@ def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
 
 
 @pytest.mark.slow
-def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(base, tmp_path, monkeypatch):
+def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(base, tmp_path):
     one = copy(base, tmp_path / "desk")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Models, "promote", fatal)
+    with killed_in(Models, "promote"):
         retrain(one.job)
     one.asks(promote={"directory": "elsewhere"})
     done = retrain(one.job)
@@ -198,9 +173,8 @@ def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(base, tmp_path, mo
     def refuse(*_, **__):
         raise LabelguardError("no")
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch, killed_in(JobState, "remove_run_in_progress"):
         patch.setattr(gates, "judge", refuse)
-        patch.setattr(JobState, "remove_run_in_progress", fatal)
         retrain(one.job)
     done = retrain(one.job)
     assert (done.run, done.outcome, done.charged) == (3, "promoted", 0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.commands import run
+from support.deaths import killed_in
 from support.job_projects import desk
 
 from labelguard.budget.events import describe_uses
@@ -92,22 +93,13 @@ def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_
     assert small.history()[-1].budget == "exhausted"
 
 
-class Killed(BaseException):
-    """The end of a process, but for the process."""
-
-
-def test_an_evaluation_is_charged_once_whatever_kills_the_run(tmp_path, monkeypatch):
+def test_an_evaluation_is_charged_once_whatever_kills_the_run(tmp_path):
     small = make_desk(tmp_path)
-    whole = releases.privatize
 
-    def fatal(*arguments, **options):
-        made = whole(*arguments, **options)
-        if options["mechanism"] == "evaluation":
-            raise Killed
-        return made
+    def evaluates(*_, **options):
+        return options["mechanism"] == "evaluation"
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(releases, "privatize", fatal)
+    with killed_in(releases, "privatize", late=True, here=evaluates):
         retrain(small.job)
     spent = small.charged()
     small.label(2)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.commands import run
+from support.deaths import killed_in
 from support.job_projects import desk
 from support.receivers import SECRET, as_text, receiver
 from support.tools import connected, deliver
@@ -304,17 +305,10 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
 ):
     small = make_desk(somebody, tmp_path)
 
-    class Killed(BaseException):
-        pass
+    def delivered(_, name, facts):
+        return name == "notices.json" and not facts["waiting"]
 
-    def die(self, name, facts):
-        if name == "notices.json" and not facts["waiting"]:
-            raise Killed
-        write(self, name, facts)
-
-    write = JobState.write_json
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(JobState, "write_json", die)
+    with killed_in(JobState, "write_json", here=delivered):
         retrain(small.job)
     assert retrain(small.job).run == 1
     assert len(somebody.ids) == 2 and len(set(somebody.ids)) == 1

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner
 from support.charges import charge_of
 from support.commands import PRIVATIZE, run
 from support.databases import EACH, copy_of, dump, on
@@ -12,7 +11,6 @@ from support.preferences import TABLE, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.budget.policy import Policy
-from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.project.opening import OpenProject
@@ -121,8 +119,8 @@ def test_an_untouched_ledger_holds(project):
 )
 def test_an_altered_ledger_is_found(changes, found, project):
     change(project, *changes)
-    result = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
-    assert result.exit_code == 1 and found in result.stderr and not result.stdout
+    result = run("budget", "verify", project=project, code=1)
+    assert found in result.stderr and not result.stdout
 
 
 @pytest.mark.quick(

@@ -7,6 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.deaths import killed_in
+from support.lives import put_into_force
 from support.tools import DeskConnector, connected, deliver, take_in
 
 import labelguard as lg
@@ -134,9 +136,7 @@ def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(tool, 
 def test_a_pull_counts_what_no_release_will_and_skips_only_where_they_are_public(skips, tool):
     project, desk = tool
     if skips:
-        price: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "allow": ["rr:uses=9,block=1"]}
-        lg.policies.new("p", skips=skips, project=project, **price)  # type: ignore[arg-type]
-        lg.policies.activate("p", project)
+        put_into_force(project, "p", "rr:uses=9,block=1", epsilon=1, skips=skips)
     desk.mark_truth(desk.answer("maria", 1, "left")["record"])
     desk.answer("maria", 2, None)
     done = ingestion.pull("desk", project)
@@ -194,16 +194,12 @@ def test_an_answer_from_the_future_is_a_dead_letter_and_loses_to_its_correction(
     assert release_counts(project) == {("prompt 1", "right 1"): 1}
 
 
-def test_what_was_deleted_goes_also_where_a_crash_came_between(tool, monkeypatch):
+def test_what_was_deleted_goes_also_where_a_crash_came_between(tool):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
     deliver(project, desk.delete("1"))
 
-    def crash(*_):
-        raise _Crash
-
-    with monkeypatch.context() as patch, pytest.raises(_Crash):
-        patch.setattr(retention, "forget_due_answers", crash)
+    with killed_in(retention, "forget_due_answers"):
         ingestion.ingest(project)
     assert labelers(project) == ["maria", "otto"]
     ingestion.ingest(project)
@@ -230,53 +226,27 @@ def keep(project, days):
     return find(project.state.parent)
 
 
-POINTS = ("claimed", "written", "counted")
+POINTS = {
+    "claimed": (Inbox, "read_claimed"),
+    "written": (Segments, "write"),
+    "counted": (ingestion._Ingestion, "_write_segment"),  # by the ledger; the inbox does not know
+}
 
 
 @pytest.mark.quick("ingest-counted")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("how", ["ingest", "pull"])
-def test_whatever_crashes_every_answer_is_there_once(tool, point, how, monkeypatch):
+def test_whatever_crashes_every_answer_is_there_once(tool, point, how):
     project, desk = tool
     events = [desk.answer(f"worker {u}", task, "left") for u in range(3) for task in range(4)]
     deliver(project, *events[: 6 if how == "pull" else None])
-    with monkeypatch.context() as patch:
-        crashes = _crash_at(point, patch)
-        with pytest.raises(_Crash):
-            getattr(ingestion, how)(*(["desk"] if how == "pull" else []), project)
-        assert crashes
+    with killed_in(*POINTS[point], late=True):
+        getattr(ingestion, how)(*(["desk"] if how == "pull" else []), project)
     ingestion.pull("desk", project) if how == "pull" else ingestion.ingest(project)
     assert sum(release_counts(project).values()) == 12
     held = OpenProject.open(project).answers.count_stored()
     assert held.segments == len(list(project.labels.iterdir()))
     assert (held.answers, held.waiting) == (12, 0) and overview.verify(project).ok
-
-
-class _Crash(BaseException):
-    pass
-
-
-def _crash_at(point, patch):
-    """Stop once a segment has come so far."""
-    met: list[str] = []
-
-    def after(owner, name):
-        real = getattr(owner, name)
-
-        def crashing(*args, **kwargs):
-            real(*args, **kwargs)
-            met.append(name)
-            raise _Crash
-
-        patch.setattr(owner, name, crashing)
-
-    if point == "claimed":
-        after(Inbox, "read_claimed")
-    elif point == "written":
-        after(Segments, "write")
-    else:  # the ledger has it, the inbox does not know
-        after(ingestion._Ingestion, "_write_segment")
-    return met
 
 
 def test_two_questions_about_one_pair_are_two_labels(tool):

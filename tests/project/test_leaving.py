@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import run
 from support.leaving import (
-    ASKED,
     BAD,
     MARK,
     OTHERS,
@@ -28,11 +27,14 @@ from support.leaving import (
     remembered,
     values,
 )
-from support.preferences import LAYOUTS, files, notes, opinions, public
+from support.preferences import ASKED, LAYOUTS, files, notes, opinions, public
+from support.scenarios import ALL, STATISTIC
 from support.traces import where
+from support.worlds import Run, Scenario, differences
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LedgerError
+from labelguard.inputs import quarantine
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.inputs.staging import StagingOptions, stage
@@ -293,3 +295,52 @@ def test_the_command_shows_what_will_happen_and_asks(project):
     for result in (refused, done, again, listed):  # nobody else is shown
         for other in ("worker 1", pseudonym(project, "worker 1")):
             assert other not in result.output
+
+
+# Nothing of leaving depends on labels: not what is purged, shown, left out or released later.
+
+SET_ASIDE_IN_WORLDS = f"worker {ASKED.labeler[3]}"
+QUARANTINE = ("--bad-rows", "quarantine")
+LEAVING = (
+    *("labeler show 'worker 5'", "labeler retire 'worker 5' --yes"),
+    *(
+        f"labeler show '{SET_ASIDE_IN_WORLDS}' --json",
+        f"labeler erase '{SET_ASIDE_IN_WORLDS}' --yes",
+    ),
+    *(
+        f"labeler erase '{SET_ASIDE_IN_WORLDS}' --yes --json",
+        f"labeler show '{SET_ASIDE_IN_WORLDS}'",
+        "labeler show --json",
+    ),
+)
+
+
+def leaving(*options):
+    """A release before some leave, and one after."""
+    runs = (
+        Run((*QUARANTINE, *options), bad=True),
+        Run((*QUARANTINE, *options), bad=True, before=LEAVING),
+    )
+    return Scenario(runs)
+
+
+@pytest.mark.quick("coins-pairs", "statistic-pairs")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [(), STATISTIC], ids=["coins", "statistic"])
+def test_nothing_of_leaving_depends_on_raw_labels(layout, options, tmp_path):
+    assert differences(tmp_path, layout, leaving(*options), ALL) == []
+
+
+@pytest.mark.slow
+def test_a_count_of_preferences_would_be_found(tmp_path, monkeypatch):
+    """Negative control: a purge that tells how its rows were labelled."""
+    purge = quarantine.remove_departed_rows
+
+    def talking(directory, leavers):
+        labels = [pq.read_table(path)["label"] for path in directory.rglob("*.parquet")]
+        told = sum(one.to_pylist().count(1) for one in labels)
+        return quarantine.RawRows(purge(directory, leavers).rows + told)
+
+    monkeypatch.setattr(quarantine, "remove_departed_rows", talking)
+    found = differences(tmp_path, "pairs", leaving(), ALL)
+    assert found and all("labeler erase" in name for name in found)

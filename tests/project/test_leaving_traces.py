@@ -16,6 +16,7 @@ from support import databases, preferences, world
 from support.commands import run
 from support.copies import copy_project
 from support.crashes import crash, killed
+from support.deaths import killed_in
 from support.leaving import (
     ASKED,
     BAD,
@@ -327,34 +328,15 @@ def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_th
     assert OpenProject.open(project).answers.count_stored().waiting == 0
 
 
-POINTS = ("rewritten", "listed")
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
+@pytest.mark.parametrize("point", ["rewritten", "listed"])
+def test_erasing_can_be_finished_after_a_crash(filled, point):
     project, _ = filled
-
-    class Crash(BaseException):
-        pass
-
-    def crash(*args, **kwargs):
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        if point == "rewritten":
-            patch.setattr(sources, "record_rewritten_segments", crash)
-        else:
-            real, calls = Segments.complete_rewrites, []
-
-            def settle(self, counted):
-                calls.append(1)
-                if len(calls) > 1:
-                    raise Crash
-                real(self, counted)
-
-            patch.setattr(Segments, "complete_rewrites", settle)
-        with pytest.raises(Crash):
-            erasure.remove_labeler(f"desk:{ZUZANNA}", "erased", project)
+    dying = {
+        "rewritten": killed_in(sources, "record_rewritten_segments"),
+        "listed": killed_in(Segments, "complete_rewrites", call=2),
+    }
+    with dying[point]:
+        erasure.remove_labeler(f"desk:{ZUZANNA}", "erased", project)
     assert overview.verify(project).ok  # whichever file counts is there
     erasure.remove_labeler(f"desk:{ZUZANNA}", "erased", project)
     assert rows_of(project, ZUZANNA) == 0 and rows_of(project, "otto") == 3

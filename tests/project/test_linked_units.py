@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import world, worlds
 from support.label_changes import parts
+from support.lives import put_into_force
 from support.preferences import LAYOUTS, STATISTIC, Public, opinions, pairs, public, rankings
 from support.scenarios import ALL, SCENARIOS
 
@@ -18,14 +19,14 @@ import labelguard as lg
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Links
 from labelguard.mechanisms import statistic
-from labelguard.project import linking, policies
+from labelguard.project import linking
 from labelguard.project.opening import OpenProject
 from labelguard.release.mechanisms import statistic as drawing
 from labelguard.report.overview import read_labeler
 from labelguard.storage import blocks
 
+# Of seven workers, four in two units; the others are units of their own.
 LINKED = ((0, 1), (2, 3))
-"""Of seven workers, four in two units; the others are units of their own."""
 ASKED = public(labelers=7, per_labeler=12, items=30)
 RANKS = opinions(len(ASKED), 1)
 
@@ -101,9 +102,7 @@ def test_who_is_linked_changes_no_coin(layout, tmp_path):
     table, coins = LAYOUTS[layout](ASKED, RANKS), []
     for number, linked in enumerate((LINKED, ())):
         home = home_of(tmp_path / str(number), linked)
-        coins_alone = {"allow": ["rr:uses=128,block=1"], "project": home}
-        policies.new("coins", epsilon=3.0, delta=1e-5, **coins_alone)
-        policies.activate("coins", home)
+        put_into_force(home, "coins", "rr:uses=128,block=1")
         release(home, table)
         rows = drawn(home).values()
         coins.append({row["row_key"]: (row["value"], row["threshold"]) for row in rows})

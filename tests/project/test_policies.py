@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from support import upper_bounds, world
 from support.commands import run
+from support.deaths import killed_in
+from support.lives import put_into_force
 from support.preferences import STATISTIC, dump, spent
 
 import labelguard as lg
@@ -33,14 +35,6 @@ BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
 def table():
     """Labels of 25 labelers."""
     return simulate(labelers=25, labels=500, items=120)
-
-
-def make_policy(project, name, *allow, **options):
-    """A policy, made and in force."""
-    options = {"epsilon": 3, "delta": 1e-5} | options
-    shown = policies.new(name, allow=allow, project=project, **options)
-    policies.activate(name, project)
-    return shown
 
 
 def details(policy):
@@ -192,7 +186,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
-    make_policy(project, "both", "rr:uses=50", "statistic:releases=12")
+    put_into_force(project, "both", "rr:uses=50", "statistic:releases=12")
     coins = lg.privatize(table, mechanism="rr", project=project)
     sums = lg.privatize(table, project=project, **STATISTIC)
     assert coins.card["counts"]["rows"] == len(table)
@@ -216,7 +210,7 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
     released = []
     for name, order in (("both", (0, 1)), ("other", (1, 0))):
         home = lg.init(tmp_path / name)
-        make_policy(home, name, "rr:uses=50,block=1", "statistic:releases=12")
+        put_into_force(home, name, "rr:uses=50,block=1", "statistic:releases=12")
         runs = ({"mechanism": "rr"}, STATISTIC)
         found = {
             i: lg.privatize(table.slice(0, 100), project=home, workers=1, **runs[i]) for i in order
@@ -227,14 +221,14 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
 
 def test_a_card_counts_labelers_whom_the_policy_in_force_never_charged(table, project):
     for name, rows in (("first", table.slice(0, 400)), ("second", table)):
-        make_policy(project, name, "rr:uses=9")
+        put_into_force(project, name, "rr:uses=9")
         card = lg.privatize(rows, mechanism="rr", project=project).card
     assert 0 < card["counts"]["charged"] < card["counts"]["labelers"]
     assert (card["budget"]["used"]["min"], card["budget"]["left"]["max"]) == (0, 9)
 
 
 def test_a_request_without_a_budget_takes_the_policys(table, project):
-    make_policy(project, "p", "rr:uses=30,block=1")
+    put_into_force(project, "p", "rr:uses=30,block=1")
     made_now = lg.privatize(table, mechanism="rr", project=project, exhausted="drop")
     assert made_now.card["privacy"]["epsilon"] == 3
     for options, said in (
@@ -252,7 +246,7 @@ def test_a_request_without_a_budget_takes_the_policys(table, project):
 
 
 def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table, project):
-    make_policy(project, "old", "rr:uses=50,block=1", "statistic:releases=12")
+    put_into_force(project, "old", "rr:uses=50,block=1", "statistic:releases=12")
     few = table.slice(0, 10)  # nearly nothing is used
     first = lg.privatize(few, mechanism="rr", project=project)
     policies.new("new", epsilon=2, delta=5e-6, allow=["rr:uses=20,block=1"], project=project)
@@ -276,7 +270,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table,
 
 
 def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
-    make_policy(project, "first", "rr:uses=5,block=1")
+    put_into_force(project, "first", "rr:uses=5,block=1")
     for _ in range(2):
         policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:uses=5,block=1"], project=project)
         assert policies.close("typo", project).epsilon == 0
@@ -284,13 +278,13 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
         assert [one.name for one in policies.listing(project)] == ["first"]
     with pytest.raises(PolicyError, match="there is no policy 'typo'"):
         policies.close("typo", project)
-    make_policy(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
+    put_into_force(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
     assert overview.verify(project.state).ok
     assert [one.kind for one in overview.read_journal(project.state)].count("dropped") == 2
 
 
 def test_a_policy_can_end_without_another(table, project):
-    make_policy(project, "p", "rr:uses=40,block=1")
+    put_into_force(project, "p", "rr:uses=40,block=1")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project=project).epsilon == 3
     assert overview.read_budget(project.state).lifetime.epsilon == 3
@@ -306,17 +300,17 @@ def test_a_policy_can_end_without_another(table, project):
 
 
 def test_what_was_agreed_to_must_still_be_so(project):
-    make_policy(project, "p", "rr:uses=40,block=1")
+    put_into_force(project, "p", "rr:uses=40,block=1")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=9,block=1"], project=project)
     agreed = policies.preview("q", project)
-    make_policy(project, "between", "rr:uses=9,block=1", epsilon=1)
+    put_into_force(project, "between", "rr:uses=9,block=1", epsilon=1)
     with pytest.raises(PolicyError, match="the price is another now"):
         policies.activate("q", project, agreed=agreed)
     assert policies.show(None, project).name == "between"
 
 
 def test_policies_that_promise_different_things_do_not_add_up(project):
-    make_policy(project, "p", "rr:uses=5,block=1")
+    put_into_force(project, "p", "rr:uses=5,block=1")
     terms: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "allow": ["rr:uses=5,block=1"]}
     for name, other, said in (
         ("q", {"unit": "item"}, "another unit"),
@@ -327,11 +321,10 @@ def test_policies_that_promise_different_things_do_not_add_up(project):
             policies.activate(name, project)
 
 
-def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, project, monkeypatch):
-    make_policy(project, "p", "rr:uses=30,block=1")
+def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, project):
+    put_into_force(project, "p", "rr:uses=30,block=1")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=30,block=1"], project=project)
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(Ledger, "commit", _crash)
+    with killed_in(Ledger, "commit"):
         lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="is unfinished"):
         policies.activate("q", project)
@@ -347,15 +340,11 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, pro
     assert overview.verify(project.state).ok
 
 
-def _crash(*_, **__):
-    raise RuntimeError
-
-
 # ---------------------------------------------------------------- the command line
 
 
 def test_activating_asks_after_showing_the_total(project):
-    make_policy(project, "p", "rr:uses=15,block=1")
+    put_into_force(project, "p", "rr:uses=15,block=1")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=30,block=1"], project=project)
     refused = run("policy", "activate", "q", project=project, input="n\n", code=1)
     assert "ε = 4, δ = 1.1e-5" in refused.output and policies.show(None, project).name == "p"
@@ -364,7 +353,7 @@ def test_activating_asks_after_showing_the_total(project):
 
 
 def test_an_export_holds_every_table_and_no_secret(table, project):
-    make_policy(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
+    put_into_force(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
     lg.privatize(table, mechanism="rr", project=project)
     file = project.state.parent / "e.json"
     run("budget", "export", "-o", file, project=project)
@@ -380,7 +369,7 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
 
 
 def test_an_anchor_proves_what_the_journal_held(table, project):
-    make_policy(project, "p", "rr:uses=15,block=1")
+    put_into_force(project, "p", "rr:uses=15,block=1")
     kept = overview.verify(project.state).anchor
     lg.privatize(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.commands import run
+from support.deaths import Killed, killed_in
 from support.preferences import STATISTIC, TABLE, files
 
 import labelguard as lg
@@ -27,10 +28,6 @@ WINDOWS = BUDGET | STATISTIC | {"uses": 3}
 
 class Crash(BaseException):
     """The process ended here."""
-
-
-def crash(*_, **__):
-    raise Crash
 
 
 def maps(project):
@@ -108,8 +105,7 @@ def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
     options, project, monkeypatch
 ):
     """Not for its own command, not for others, and whoever put it there."""
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(Ledger, "mark_drawn", crash)
+    with killed_in(Ledger, "mark_drawn"):
         lg.privatize(TABLE, project=project, **options)
     [begun] = maps(project)
     if options is RR:
@@ -200,50 +196,29 @@ def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(kept):
 
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("moment", range(1, 4))
-def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(
-    moment, kept, monkeypatch, tmp_path
-):
+def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(moment, kept, tmp_path):
     found, before = kept
     whole = files(tmp_path / "released")
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(private_map, "fsync_path", dies_at(moment, private_map.fsync_path))
+    with killed_in(private_map, "fsync_path", call=moment):
         found.rewrite_without("r1", ME)
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(Path, "unlink", dies_at(moment, Path.unlink))
+    with killed_in(Path, "unlink", call=moment):
         found.finish_rewriting({"r1": before})
-        crash()  # it had fewer files to remove
+        raise Killed  # it had fewer files to remove
     found.finish_rewriting({"r1": before})
     assert files(tmp_path / "released") == whole
 
 
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("moment", range(1, 4))
-def test_a_rewriting_that_crashed_once_the_ledger_knew_of_it_is_completed(
-    moment, kept, monkeypatch
-):
+def test_a_rewriting_that_crashed_once_the_ledger_knew_of_it_is_completed(moment, kept):
     found, _ = kept
     found.rewrite_without("r1", ME)
     after = found.digest("r1", rewritten=True)
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(Path, "replace", dies_at(moment, Path.replace))
+    with killed_in(Path, "replace", call=moment):
         found.finish_rewriting({"r1": after})
     found.check({"r1": after})
     found.finish_rewriting({"r1": after})
     assert rows(found) == (0, 6) and found.digest("r1") == after
-
-
-def dies_at(moment, whole):
-    """The function, whose call of that number is the process's last."""
-    calls = 0
-
-    def fatal(*arguments, **options):
-        nonlocal calls
-        calls += 1
-        if calls == moment:
-            raise Crash
-        return whole(*arguments, **options)
-
-    return fatal
 
 
 def by_labeler(project):

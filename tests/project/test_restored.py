@@ -4,10 +4,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.deaths import killed_in
+from support.lives import put_into_force
 
 import labelguard as lg
 from labelguard.errors import PolicyError
-from labelguard.project import linking, policies, restore
+from labelguard.project import linking, restore
 from labelguard.project.backup import backup
 from labelguard.project.project import find
 
@@ -38,27 +40,18 @@ def place(tmp_path, monkeypatch):
     return place
 
 
-def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path, monkeypatch):
+def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path):
     saved = tmp_path / "backup.tar.zst"
     place.state.parent.rename(tmp_path / "lost")
-    for step in (
-        "_move_into_place",
-        "publish_directory",
-    ):  # before anything is published, and at the end
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-            patch.setattr(restore, step, _fail)
+    for step in ("_move_into_place", "publish_directory"):  # before all is published, and after
+        with killed_in(restore, step):
             restore.restore(saved, tmp_path / "again", nothing_since=True)
     assert restore.restore(saved, tmp_path / "again", nothing_since=True).complete
 
 
-def _fail(*_):
-    raise RuntimeError
-
-
 def test_nobody_is_linked_after_charges_may_have_been_forgotten(tmp_path):
     place = lg.init(tmp_path / "place")
-    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], project=place)
-    policies.activate("p", place)
+    put_into_force(place, "p", "rr:uses=5,block=1")
     backup(tmp_path / "backup.tar.zst", project=place)
     lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=place)
     with pytest.raises(PolicyError, match="before the first charge of either"):

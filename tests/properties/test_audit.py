@@ -28,6 +28,7 @@ from scipy import stats
 from scipy.special import gammainc, gammainccinv, gammaincinv, gammaln, xlogy
 from support import bounds, world
 from support.bounds import FALSE_ALARM, epsilon_of_distance
+from support.lives import put_into_force
 
 import labelguard as lg
 from labelguard.accounting import gaussian
@@ -43,7 +44,6 @@ from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of_price
 from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.planner import calibration
-from labelguard.project import policies
 from labelguard.release.head import Head
 from labelguard.release.mechanisms import statistic_design
 from labelguard.storage.blocks import from_bytes
@@ -453,8 +453,7 @@ def publish(tmp_path, monkeypatch):
             project = lg.init(tmp_path / str(next(numbers)))
             if allow:
                 columns = options["public_columns"]
-                policies.new("a", **fixed, public_columns=columns, allow=[allow], project=project)
-                policies.activate("a", project)
+                put_into_force(project, "a", allow, **fixed, public_columns=columns)
             asked = options | fixed | {"accept_delta": True}
             made.append(lg.privatize(table, project=project, **asked))
         return made

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.leaving import labels_table
-from support.lives import PRICE, TABLE
+from support.lives import PRICE, TABLE, put_into_force
 from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard.accounting import collusion
 from labelguard.accounting.components import RandomizedBlocks
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli.main import main
 from labelguard.errors import PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.options import ReadingOptions, RunOptions, option_declarations
@@ -79,8 +78,8 @@ def test_an_option_added_to_one_class_is_everywhere(tmp_path):
     )
     path = [str(tmp_path), str(ROOT / "connectors"), str(ROOT / "trainer")]
     begun = f"import sys; sys.path[:0] = {path!r}\n"
-    run = [sys.executable, "-c", begun + script]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", begun + script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:4] == [
         *("help True", "job.yaml True", "Python takes red", "Python refuses green True")
@@ -152,9 +151,7 @@ ALONE = collusion.epsilon([RandomizedBlocks.calibrate(3, 1e-5, 12)], 1e-5)
 @pytest.mark.parametrize("own", [True, False], ids=["own numbers", "an allowance"])
 def test_a_card_states_the_price_of_two(own, project):
     if not own:
-        allowed = ["rr:uses=12,block=1"]
-        lg.policies.new("first", epsilon=3, delta=1e-5, allow=allowed, project=project)
-        lg.policies.activate("first", project)
+        put_into_force(project, "first", "rr:uses=12,block=1")
     more = PRICE | {"workers": 1} if own else {"workers": 1}
     made = lg.privatize(labels_table(), project=project, **more)
     found = json.loads((made.path / "card.json").read_text())["privacy"]["two_units"]
@@ -180,9 +177,7 @@ def tool(tmp_path, monkeypatch):
 
 
 def run_plan(*words):
-    result = CliRunner().invoke(main, [*PLAN, *words])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(run(*PLAN, *words).stdout)
 
 
 @pytest.mark.slow
@@ -204,11 +199,9 @@ def test_what_was_ingested_is_planned_for(tool):
 
 
 def test_without_an_input_there_has_to_be_something(tool, tmp_path, monkeypatch):
-    result = CliRunner().invoke(main, PLAN)
-    assert result.exit_code == 2 and "nothing was ingested" in result.output
+    assert "nothing was ingested" in run(*PLAN, code=2).output
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.chdir("/")
     monkeypatch.setenv("LABELGUARD_PROJECT", str(empty))
-    result = CliRunner().invoke(main, PLAN)
-    assert result.exit_code == 2 and "no INPUT was given, and" in result.output
+    assert "no INPUT was given, and" in run(*PLAN, code=2).output

@@ -1,15 +1,18 @@
 """The teacher release: one charge, one noisy statistic, labels by the head fitted from it."""
 
 import re
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from support import held_out
+from support import held_out, world
 from support.commands import run
+from support.deaths import killed_in
 from support.held_out import SHAPE, copy_release
+from support.lives import put_into_force
 from support.preferences import notes, spent
-from support.surveys import survey
+from support.surveys import label_error, survey
 
 import labelguard as lg
 from labelguard.errors import (
@@ -19,9 +22,11 @@ from labelguard.errors import (
     PolicyError,
     ProjectError,
 )
+from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms import statistic
-from labelguard.project import policies
+from labelguard.mechanisms.randomized_response import compute_largest_eigenvalue
 from labelguard.release.head import FILE, WINDOW, Head, Window
+from labelguard.release.mechanisms import statistic as releasing
 from labelguard.report import overview
 from labelguard.storage import portions
 
@@ -101,9 +106,8 @@ def test_noise_is_for_as_many_components_as_there_are_directions(project):
 
 @pytest.mark.slow
 def test_a_policy_of_ball_noise_is_released_with_it(project):
-    declared = {"public_columns": SHAPE["public_columns"], "epsilon": 1, "delta": 1e-5}
-    policies.new("few", allow=["statistic:releases=1,ball=4"], project=project, **declared)
-    policies.activate("few", project)
+    declared = {"public_columns": SHAPE["public_columns"], "epsilon": 1}
+    put_into_force(project, "few", "statistic:releases=1,ball=4", **declared)
     release = lg.privatize(survey(), project=project, **TEACHER)
     said = release.card["statistic"]
     assert (said["noise_kind"], said["noise_least_components"]) == ("ball", 4)
@@ -163,10 +167,8 @@ def test_again_begins_a_new_sum_of_the_latest_labels(project, no_noise):
 def test_a_release_finished_after_another_keeps_to_its_own_sum(project):
     early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
     options = TEACHER | {"uses": 3}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistic, "add_noise", None)
-        with pytest.raises(TypeError):
-            lg.privatize(early, project=project, **options)
+    with killed_in(*AT_THE_NOISE):
+        lg.privatize(early, project=project, **options)
     other = lg.privatize(late, project=project, **options)
     [note] = notes(other)
     assert "stays charged" in note
@@ -201,24 +203,8 @@ def test_the_head_scores_new_pairs_as_it_scored_the_input(release):
     )
 
 
-class Crash(BaseException):
-    """A process that ends here."""
-
-
-def crash(project, raw, where):
-    """A run that dies as it calls something."""
-    with pytest.MonkeyPatch.context() as patch:
-
-        def die(*_):
-            raise Crash
-
-        patch.setattr(where, die)
-        with pytest.raises(Crash):
-            lg.privatize(raw, project=project, **TEACHER)
-
-
-AT_THE_NOISE = "labelguard.mechanisms.statistic.add_noise"
-AFTER_THE_MAP = "labelguard.release.mechanisms.statistic.fit"
+AT_THE_NOISE = (statistic, "add_noise")
+AFTER_THE_MAP = (releasing, "fit")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +241,8 @@ def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(projec
 @pytest.mark.slow
 def test_labels_of_an_unfinished_release_alone_make_no_release(project):
     raw = survey()
-    crash(project, raw, AFTER_THE_MAP)
+    with killed_in(*AFTER_THE_MAP):
+        lg.privatize(raw, project=project, **TEACHER)
     with pytest.raises(PolicyError, match="are in releases that are unfinished"):
         lg.privatize(raw, project=project, **TEACHER | {"ridge": 2.0})
     assert not lg.privatize(raw, project=project, **TEACHER).reused
@@ -265,8 +252,124 @@ def test_labels_of_an_unfinished_release_alone_make_no_release(project):
 @pytest.mark.parametrize("moment", [AT_THE_NOISE, AFTER_THE_MAP])
 def test_a_release_that_was_begun_with_other_features_is_not_finished(moment, project):
     raw = survey()
-    crash(project, raw, moment)
+    with killed_in(*moment):
+        lg.privatize(raw, project=project, **TEACHER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelguard.learning.columns._Columns.identity", lambda self: "another")
         with pytest.raises(LedgerError, match="was begun with the features columns"):
             lg.privatize(raw, project=project, **TEACHER)
+
+
+# PROPS from start to end: charged like randomized response, better labels, no further look.
+
+PRICE: dict[str, Any] = {
+    "mechanism": "rr",
+    "epsilon": 4.0,
+    "delta": 1e-5,
+    "public_columns": ["score", "length"],
+}
+PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
+
+
+@pytest.mark.slow
+@pytest.mark.quick("hard")
+@pytest.mark.parametrize("combine", ["hard", "soft"])
+def test_it_betters_randomized_labels_at_their_price(combine, project):
+    raw = survey(labelers=300)
+    randomized = lg.privatize(raw, project=project, **PRICE)
+    before = spent(project)
+    release = lg.privatize(raw, project=project, combine=combine, **PROPS)
+    assert spent(project) == before  # the same permanent coins, free
+    released = lg.load(release)
+    assert released.height == raw.height
+    # One label of each item is compared: labels of an item may differ between its labelers.
+    error = label_error(released.sample(fraction=1, shuffle=True, seed=0), raw)
+    assert error < label_error(lg.load(randomized).sample(fraction=1, shuffle=True, seed=0), raw)
+    first, second = release.card["props"]["stages"]
+    assert first["rows"] + second["rows"] == raw.height
+    assert 0.1 < second["estimated_error"] < 0.35 and not second["uninformative"]
+    assert released["flip_probability"].null_count() == raw.height
+    soft = combine == "soft"
+    assert released["label_probability"].null_count() == (0 if soft else raw.height)
+    assert released["residual_flip_estimate"].null_count() == (raw.height if soft else 0)
+    assert release.card["train_with"] == ("soft" if soft else "plain")
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_takes_finished_stages_from_disk(project, tmp_path, monkeypatch):
+    raw = survey(labelers=60)
+    options = PROPS | {"stages": 4}
+    trained = world.note_calls(monkeypatch, relabelling, "_run_stage", lambda *given: given[4])
+    with killed_in(relabelling, "_run_stage", call=3):
+        lg.privatize(raw, project=project, **options)
+    release = lg.privatize(raw, project=project, **options)
+    assert trained == [0, 1, 2, 3]
+    assert not release.reused and overview.verify(project.state).ok
+
+
+def test_noise_that_drowns_the_model_is_reported(project):
+    release = lg.privatize(
+        survey(labelers=12), project=project, **PROPS | {"epsilon": 0.5, "combine": "hard"}
+    )
+    [_, second] = release.card["props"]["stages"]
+    assert second["uninformative"] and second["standard_error"] > 0.25, second
+    text = (release.path / "CARD.md").read_text()
+    assert "| model's error, stage 2 | no usable estimate |" in text
+
+
+def test_a_labelers_labels_lie_in_one_stage(project, monkeypatch):
+    seen, run_stages = [], relabelling.run_stages
+
+    def watch(x, labels, *arguments, **options):
+        seen.append(labels)
+        return run_stages(x, labels, *arguments, **options)
+
+    monkeypatch.setattr(relabelling, "run_stages", watch)
+    release = lg.privatize(survey(labelers=30), project=project, **PROPS)
+    [labels] = seen
+    units, counts = np.unique(labels.unit, return_counts=True)
+    assert len(units) == 30 and set(counts) == {20}
+    assert all(len(set(labels.stage[labels.unit == unit])) == 1 for unit in units)
+    # Labels that are flipped together say less of a model than as many coins.
+    [law] = release.card["flip_probability"]["blocks"]
+    assert law["labels"] == 20 and law["rows"] == 600
+    factor = compute_largest_eigenvalue(1 - 2 * law["flip_probability"], law["second_moment"], 20)
+    assert labels.noise == pytest.approx(np.full(600, factor))
+
+
+def test_one_labeler_leaves_a_stage_without_rows_and_without_an_estimate(project):
+    release = lg.privatize(survey(labelers=1), project=project, **PROPS)
+    first, second = release.card["props"]["stages"]
+    assert {first["rows"], second["rows"]} == {0, 20}
+    assert ("estimated_error" in second) == (second["rows"] == 20)
+    assert "Infinity" not in (release.path / "card.json").read_text()
+
+
+def test_nothing_is_charged_where_it_has_nothing_to_relabel(project):
+    raw = survey(labelers=20)
+    lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20, block=1)
+    used = spent(project)
+    other = survey(labelers=20, seed=3).with_columns(prompt=pl.col("prompt") + "?")
+    with pytest.raises(LabelguardError, match="no label is left to release"):
+        lg.privatize(other, project=project, exhausted="drop", **PROPS)
+    assert spent(project) == used
+
+
+@pytest.mark.quick("options0", "options3", "options6")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stages": 1}, "stages must be at least 2"),
+        ({"combine": "both"}, "combine must be one of hard, soft"),
+        ({"learner": "oracle"}, r"unknown learner 'oracle'; this installation has: .*head"),
+        ({"model": "gpt2"}, "model goes with another learner than head only"),
+        ({"train_config": "a.yaml"}, "--train-config goes with another learner than head only"),
+        ({"learner": "oracle", "ridge": 2.0}, "--ridge goes with --learner head only"),
+        ({"learner": "oracle", "train_config": "a.yaml"}, "a.yaml cannot be read: No such file"),
+        ({"whitening": 0.5}, "--whitening does not go with --mechanism props"),
+    ],
+)
+def test_what_cannot_be_asked_of_props_is_said(options, message, project):
+    with pytest.raises(LabelguardError, match=message):
+        lg.privatize(survey(labelers=20), project=project, **PROPS | options)
+    assert spent(project) == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.held_out import EVALUATION, SHAPE, TEACHER, hold_out
+from support.lives import put_into_force
 from support.pages import script
 from support.preferences import choices, opinions, pairs, public
 from support.surveys import survey
@@ -48,9 +49,8 @@ def under(*allow, raw=LABELS, then=(), **options):
     def make(project):
         for name, allowed in (("first", allow), ("second", then)):
             if allowed:
-                policy = RULED | ({"public_columns": SHAPE["public_columns"]} if then else {})
-                lg.policies.new(name, allow=allowed, project=project, **policy)
-                lg.policies.activate(name, project)
+                policy = {"public_columns": SHAPE["public_columns"]} if then else {}
+                put_into_force(project, name, *allowed, **policy)
                 made = lg.privatize(raw, project=project, again=name == "second", **options)
         return made
 

@@ -4,13 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from support.commands import run
+from support.lives import put_into_force
 from support.preferences import STATISTIC
 from support.times import simulate_time
 
 import labelguard as lg
-from labelguard.cli.main import main
-from labelguard.project import policies
 from labelguard.report import overview
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
@@ -35,11 +34,6 @@ def weekly(project, weeks, paces, **options):
             lg.privatize(labels(week, paces, label), project=project, **options)
 
 
-def policy(project, *allow, name="clinic", **options):
-    policies.new(name, epsilon=3, delta=1e-5, allow=allow, project=project, **options)
-    policies.activate(name, project)
-
-
 def weeks_left(project, week):
     """The weeks of each allowance, at a time after the first Monday."""
     with simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
@@ -56,39 +50,37 @@ def test_use_is_counted_over_all_labelers():
 
 
 def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each):
-    policy(project_on_each, "rr:uses=20,block=1")
+    put_into_force(project_on_each, "clinic", "rr:uses=20,block=1")
     assert weeks_left(project_on_each, 0) in ([], [None])
     weekly(project_on_each, range(4), PACES)
     assert weeks_left(project_on_each, 3) == [6], "12 of 20 are left, at 2 a week"
     assert weeks_left(project_on_each, 7) == [12], "8 in 8 weeks: 1 a week"
-    place = ["--project", str(project_on_each.state.parent)]
-    assert "12 left, " in CliRunner().invoke(main, ["budget", "show", *place]).output
+    assert "12 left, " in run("budget", "show", project=project_on_each).output
 
 
 def test_there_is_no_rate_until_two_weeks_are_over_nor_by_a_clock_that_was_set_back(project):
-    policy(project, "rr:uses=20,block=1")
+    put_into_force(project, "clinic", "rr:uses=20,block=1")
     weekly(project, range(1), PACES)
     for week in (-3, 0, 1):
         assert weeks_left(project, week) == [None]
     assert weeks_left(project, 2) == [27], "18 of 20 are left, at 2 in 3 weeks"
-    place = ["--project", str(project.state.parent)]
     for week, shown in ((1, False), (2, True)):
         with simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
-            said = CliRunner().invoke(main, ["budget", "show", *place]).output
+            said = run("budget", "show", project=project).output
         assert ("at the present rate" in said) == shown
 
 
 @pytest.mark.slow
 def test_each_allowance_has_its_rate_under_the_policy_in_force(project):
-    policy(project, "rr:uses=8,block=1")
+    put_into_force(project, "clinic", "rr:uses=8,block=1")
     weekly(project, range(2), PACES)
-    policy(project, "rr:uses=20,block=1", "statistic:releases=12", name="next")
+    put_into_force(project, "next", "rr:uses=20,block=1", "statistic:releases=12")
     weekly(project, range(2, 4), PACES)
     weekly(project, range(3, 4), {"even": 2}, **STATISTIC)
     assert weeks_left(project, 5) == [16, 33], "16 labels at 4 in 4 weeks; 11 releases at 1 in 3"
 
 
 def test_contents_have_no_rate(project):
-    policy(project, "rr:uses=20,block=1", unit="item")
+    put_into_force(project, "clinic", "rr:uses=20,block=1", unit="item")
     weekly(project, range(2), PACES)
     assert weeks_left(project, 1) == [None]

@@ -1,18 +1,16 @@
 """`labeler show`: what was spent of one labeler, by which releases, what is left, who left."""
 
 import json
-from typing import Any
 
 import pytest
 from support.commands import run
 from support.leaving import BAD, PRICE, SET_ASIDE, WHO, labels_table, pseudonym
+from support.lives import put_into_force
 
 import labelguard as lg
 from labelguard.errors import LedgerError
-from labelguard.project import erasure, linking, policies
+from labelguard.project import erasure, linking
 from labelguard.report.overview import read_labeler
-
-COST: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 
 
 @pytest.fixture
@@ -38,8 +36,7 @@ def test_one_labeler_is_shown_with_what_was_spent_taken_and_left(released):
 
 
 def test_a_sum_and_randomized_labels_are_listed_each(project):
-    policies.new("both", allow=["rr:uses=1", "statistic:releases=2"], project=project, **COST)
-    policies.activate("both", project)
+    put_into_force(project, "both", "rr:uses=1", "statistic:releases=2")
     lg.privatize(labels_table(), mechanism="statistic", features="length", project=project)
     lg.privatize(labels_table(), mechanism="rr", project=project)
     shown = read_labeler(WHO, project)
@@ -78,9 +75,7 @@ def test_where_contents_are_the_unit_nothing_is_said_of_persons_budgets(project)
 
 
 def add_policy(project, name="later"):
-    price = {"epsilon": 2, "delta": 1e-5, "allow": ["rr:uses=1"]}
-    policies.new(name, **price, project=project)
-    policies.activate(name, project)
+    put_into_force(project, name, "rr:uses=1", epsilon=2)
 
 
 def spent_by(who, project):

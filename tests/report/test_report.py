@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.commands import run
+from support.leaving import PRICE, WHO, labels_table
+from support.lives import put_into_force
 from support.pages import DOCS, ROOT
 from support.preferences import STATISTIC, TABLE
 from support.reports import HOSTILE, section
@@ -23,7 +25,7 @@ import labelguard as lg
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.configuration.project_file import OrganisationTable
-from labelguard.errors import LabelguardError, LedgerError
+from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project import erasure, linking, policies
 from labelguard.project.attempts import HISTORY, JobRun
 from labelguard.project.opening import OpenProject
@@ -131,8 +133,7 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
 
 def test_the_promise_of_several_policies_is_their_sum(project):
     lg.privatize(TABLE, project=project, **BUDGET)
-    policies.new("second", epsilon=2, delta=1e-5, allow=["rr:uses=50,block=1"], project=project)
-    policies.activate("second", project)
+    put_into_force(project, "second", "rr:uses=50,block=1", epsilon=2)
     document = report(project=project)
     promise = " ".join(section(document, "guarantee").text)
     assert "ε = 5, δ = 2e-5" in promise and "at most 149 times as likely" in promise
@@ -177,9 +178,7 @@ def test_the_hook_is_told_in_counts(project):
     ("unit", "word", "whose"), [("item", "Each content", "an item's"), ("labeler", "Each", "a")]
 )
 def test_it_says_who_is_protected(project, unit, word, whose):
-    allow = ["rr:uses=50,block=1"]
-    policies.new("p", epsilon=3, delta=1e-5, allow=allow, unit=unit, project=project)
-    policies.activate("p", project)
+    put_into_force(project, "p", "rr:uses=50,block=1", unit=unit)
     lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
     document = report(project=project)
     said = section(document, "guarantee").text
@@ -440,3 +439,71 @@ def remember(project, *runs):
     directory.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(asdict(run)) + "\n" for run in runs)
     (directory / HISTORY).write_text(text)
+
+
+# Sections of a report on a project as a whole: what its organisation states, who left.
+
+STATED = 'controller = "Clinic"\npurpose = """training\nan assistant"""\n'
+
+
+@pytest.fixture
+def labelled(project):
+    lg.privatize(labels_table(), project=project, **PRICE)
+    return project
+
+
+def state(project, text):
+    with (project.state / "labelguard.toml").open("a", encoding="utf-8") as file:
+        file.write(f"\n[organisation]\n{text}")
+    return find(project.state)
+
+
+def test_a_report_states_nothing_that_nobody_stated(project):
+    part = section(report(project=project), "processing")
+    facts = dict(part.facts)
+    assert facts["controller"] == facts["legal basis"] == "not stated"
+    assert "nothing was released yet" in " ".join(part.text)
+    assert set(facts) >= {"signature", "date", "decided by (name, role)"}
+
+
+def test_a_report_repeats_what_was_stated_beside_the_risk_that_is_left(labelled):
+    keep = '\n[ingest]\nkeep = "90d"\n[project]\ncontact = "her@clinic.example"\n'
+    part = section(report(project=state(labelled, STATED + keep)), "processing")
+    facts = dict(part.facts)
+    assert facts["purpose"] == "training an assistant"
+    assert facts["contact"] == "her@clinic.example"
+    assert facts["raw answers from tools"] == "90d after their release"
+    assert "right in at most 95.3% of cases" in " ".join(part.text)
+
+
+def test_a_statement_that_is_markup_is_shown_and_never_obeyed(labelled):
+    hostile = "".join(f"{name} = {json.dumps(HOSTILE)}\n" for name in ("controller", "recipients"))
+    document = report(project=state(labelled, hostile))
+    assert dict(section(document, "processing").facts)["controller"].startswith("<script>")
+    for render in (render_html, render_markdown):
+        text = render(document)
+        assert "<script" not in re.sub(r"\\.", "", text) and "\x1b" not in text
+
+
+def test_a_statement_under_another_name_is_refused(labelled):
+    with pytest.raises(ProjectError, match="organisation"):
+        state(labelled, 'controler = "Clinic"\n')
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\\n"])
+def test_a_blank_statement_is_not_stated(blank, labelled):
+    document = report(project=state(labelled, f'retention = "{blank}"\n'))
+    assert dict(section(document, "processing").facts)["retention"] == "not stated"
+
+
+def test_a_misspelled_statement_is_told_with_the_right_name(labelled):
+    with pytest.raises(ProjectError, match=r"transfer: unknown key \(did you mean 'transfers'\?\)"):
+        state(labelled, 'transfer = "none"\n')
+
+
+def test_who_compares_releases_around_a_departure_is_told_of(labelled):
+    erasure.remove_labeler(WHO, "erased", labelled)
+    again = lg.privatize(labels_table(), project=labelled, mechanism="rr")
+    assert any("1 labeler left since release r0001" in note for note in again.notes)
+    text = " ".join(section(report(project=labelled), "not-protected").points)
+    assert "whoever compares releases from before and after" in text

@@ -10,8 +10,8 @@ from colorspacious import cspace_convert, deltaE
 from labelguard.release.sections import Chart, Mark, Series
 from labelguard.report.render import DARK, LIGHT, NARROW, draw_svg
 
+# ΔE (CAM02-UCS) between any two colors of a chart; 1 is about what can be seen.
 APART = 20.0
-"""ΔE (CAM02-UCS) between any two colors of a chart; 1 is about what can be seen."""
 
 BARS = Chart(
     "Uses",

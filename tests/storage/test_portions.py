@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import pickle
 import resource
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.twice import Twice
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from labelguard.mechanisms import geometry
 from labelguard.storage import portions
+from labelguard.storage.blocks import distinct_rows, find_first_rows, order_within
 from labelguard.storage.executor import Workers
+from labelguard.storage.files import HashedFile, hash_file
 from labelguard.storage.portions import PORTION, SharedArray, allocate
 
 X = np.random.default_rng(0).standard_normal((PORTION + 99, 388), np.float32)
@@ -83,3 +88,49 @@ def test_the_limit_to_one_core_ends_with_the_last_who_wants_it():
     assert set(count()) == {1}
     second.__exit__(None, None, None)
     assert count() == before
+
+
+# Sorting and counting of numbers in columns, as slow and plain code has it.
+
+ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**64 - 1) | st.integers(0, 2)))
+
+
+def columns(rows):
+    group = np.array([row[0] for row in rows], np.intp)
+    return group, np.array([row[1] for row in rows], np.uint64)
+
+
+@given(ROWS)
+def test_rows_are_sorted_by_group_then_by_keys(rows):
+    group, key = columns(rows)
+    other = key[::-1].copy()
+    assert np.array_equal(order_within(group, key, other), np.lexsort((other, key, group)))
+
+
+@given(ROWS)
+def test_distinct_rows_are_those_of_a_sort(rows):
+    group, key = columns(rows)
+    distinct, which = distinct_rows(group, key)
+    assert distinct.T.tolist() == [list(row) for row in sorted(set(rows))]
+    assert distinct[:, which].T.tolist() == [list(row) for row in rows]
+    first = find_first_rows(which, distinct.shape[1])
+    assert [rows[row] for row in first.tolist()] == sorted(set(rows))
+    assert [rows.index(rows[row]) for row in first.tolist()] == first.tolist()
+
+
+# Files that are hashed while they are written.
+
+
+def test_the_digest_is_that_of_the_file(tmp_path):
+    with HashedFile(tmp_path / "file") as file:
+        for data in (b"a" * 100_000, b"", memoryview(b"bc")):
+            file.write(data)
+    assert file.digest == hash_file(tmp_path / "file")
+    assert file.digest == hashlib.sha256(b"a" * 100_000 + b"bc").hexdigest()
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path):
+    (tmp_path / "file").write_text("first")
+    with pytest.raises(FileExistsError):
+        HashedFile(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "first"

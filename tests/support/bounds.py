@@ -12,8 +12,8 @@ from scipy.stats import binom
 
 from labelguard.accounting import ball, gaussian
 
+# Probability that an audit condemns a mechanism that keeps its claim, over noise and coins.
 FALSE_ALARM = 1e-6
-"""Probability that an audit condemns a mechanism that keeps its claim, over noise and coins."""
 
 # Beyond so many deviations, or scales of ball noise, two worlds are as good as known apart.
 _FAR = 1e4

@@ -1,5 +1,8 @@
 """Commands as tests type them."""
 
+import subprocess
+import sys
+
 from click.testing import CliRunner
 
 from labelguard.cli.main import main
@@ -8,6 +11,23 @@ from labelguard.cli.main import main
 FIRST = ("--once", "--yes", "--accept-little-use")
 # `privatize` by randomized response, without a question.
 PRIVATIZE = ("privatize", "--mechanism", "rr", *FIRST)
+
+
+# Runs a command, none of whose modules may be among those that are named first.
+LOADING = """
+import sys
+from labelguard.cli.main import main
+code = main(sys.argv[2:], standalone_mode=False)
+loaded = set(sys.argv[1].split(",")) & set(sys.modules)
+assert not loaded, loaded
+sys.exit(code)
+"""
+
+
+def run_without(modules, *arguments, **options):
+    """Run `labelguard` in a process of its own, which must load none of these modules."""
+    command = [sys.executable, "-c", LOADING, ",".join(modules), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def run(*arguments, code=0, project=None, **options):

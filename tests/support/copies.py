@@ -46,7 +46,7 @@ def release_copy(directory, table):
     card = {"release": "r0001-c0de", "kind": "labels", "privacy": privacy}
     (directory / "card.json").write_text(json.dumps(card))
     (directory / "CARD.md").write_text("# Release r0001-c0de\n")
-    (directory / SUMS).write_text(format_sums(hash_files(directory)))
+    write_sums(directory)
     return directory
 
 
@@ -56,3 +56,9 @@ def copy_project(source, target):
     for state in (target, Path(target) / ".labelguard"):
         (Path(state) / "id").unlink(missing_ok=True)
     return target
+
+
+def write_sums(directory):
+    """Let SHA256SUMS say what the other files are by now."""
+    (directory / SUMS).unlink(missing_ok=True)
+    (directory / SUMS).write_text(format_sums(hash_files(directory)))

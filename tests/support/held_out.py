@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 from support.copies import copy_project
+from support.lives import put_into_force
 
-from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 
 SHARE = 0.5
@@ -27,10 +27,7 @@ EVALUATION: dict[str, Any] = {"mechanism": "evaluation"}
 def hold_out(project, *allow, name="held", share=SHARE, **options):
     """A policy that holds a share of labelers out, in force."""
     declared = {"public_columns": SHAPE["public_columns"]}
-    options = {"epsilon": 3.0, "delta": 1e-5} | declared | options
-    made = policies.new(name, allow=allow, held_out=share, project=project, **options)
-    policies.activate(name, project)
-    return made
+    return put_into_force(project, name, *allow, held_out=share, **declared | options)
 
 
 def of_part(project, raw, part, share=SHARE):

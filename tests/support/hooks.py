@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from support import doors
 
@@ -24,40 +25,7 @@ LABEL, PROMPT, LABELER = "the-left-one-is-better", "Shall-I-tell-you-a-secret", 
 # What Python runs.
 PROGRAM: tuple[str, ...] = ("-m", "labelguard")
 
-TOOL = '''
-from labelguard.errors import ConnectorError
-from labelguard.answers.connector import Answer
-
-
-class Tool:
-    """Reads {"answers": [{"id": …, "version": …, "who": …, "task": …}]}."""
-
-    format = "argilla"
-
-    def __init__(self, settings):
-        self.settings = settings
-
-    def about(self):
-        return {}
-
-    def parse_event(self, event):
-        if not isinstance(event, dict):
-            raise ConnectorError("the event is not an object")
-        if "answers" not in event:
-            return ()
-        return [
-            Answer(one["id"], one["version"], one["who"], one["task"]) for one in event["answers"]
-        ]
-
-    def pull(self, cursor=""):
-        return iter(())
-
-    def push(self, release, name, progress):
-        return f"pushed/{name}"
-
-
-door = Tool
-'''
+TOOL = Path(__file__).with_name("heard_tool.py").read_text(encoding="utf-8")
 
 
 def body(number, *, answer=None):

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from support.lives import put_into_force
 from support.preferences import opinions, pairs, public
 
 import labelguard as lg
-from labelguard.project import attempts, policies
+from labelguard.project import attempts
 from labelguard.report import overview
 
 SETTINGS: Mapping[str, Any] = {
@@ -83,10 +84,7 @@ def desk(path, allow=("rr:uses=64,block=1",), held_out=0.0, **settings):
     made = Desk(path)
     (path / "labels").mkdir(parents=True)
     lg.init(path)
-    policies.new(
-        "lasting", project=path, epsilon=3.0, delta=1e-5, allow=list(allow), held_out=held_out
-    )
-    policies.activate("lasting", project=path)
+    put_into_force(path, "lasting", *allow, epsilon=3.0, held_out=held_out)
     made.asks(**settings)
     made.label(1)
     return made

@@ -5,6 +5,7 @@ from typing import Any
 from support.preferences import TABLE
 
 import labelguard as lg
+from labelguard.project import policies
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 
@@ -14,3 +15,12 @@ def first_release(directory):
     home = lg.init(directory)
     lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
     return home
+
+
+def put_into_force(project, name, *allow, **options):
+    """A new policy with these allowances, in force; what `policies.new` says of it."""
+    made = policies.new(
+        name, allow=allow, project=project, **{"epsilon": 3, "delta": 1e-5} | options
+    )
+    policies.activate(name, project)
+    return made

@@ -5,6 +5,7 @@ import re
 from support.pages import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Those of the glossary (docs/concepts.md) and of cards that a reader cannot know.
 TERMS = (
     *("ε", "ε0", "δ", "γ", "σ", "accountant", "adjacency", "allowance", "anchor", "ball noise"),
     *(
@@ -26,7 +27,6 @@ TERMS = (
     *("source", "statistic", "teacher", "tie", "tombstone", "training run", "uls", "uninformative"),
     *("unit", "use", "window"),
 )
-"""Those of the glossary (docs/concepts.md) and of cards that a reader cannot know."""
 
 _WORDS = {
     word.lower() for pair in re.findall(r"\*\*([^*]+)\*\*|`([^`]+)`", README) for word in pair

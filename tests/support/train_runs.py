@@ -61,3 +61,21 @@ def same(one, other):
     return first.keys() == second.keys() and all(
         np.array_equal(first[name], second[name]) for name in first
     )
+
+
+# What Python runs in place of the command: it dies while it saves a checkpoint.
+KILLED = """
+import os, signal
+from labelguard.cli.main import main
+from labelguard_trainer.training import reporting
+complete = reporting.mark_complete
+
+def killed(checkpoint):
+    if checkpoint.name == "checkpoint-{checkpoint}":
+        (checkpoint / "optimizer.pt").write_bytes(b"half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+    complete(checkpoint)
+
+reporting.mark_complete = killed
+main()
+"""

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 import yaml
 from accelerate.commands.config import load_config_from_file
-from click.testing import CliRunner
 from labelguard_trainer import train
 from labelguard_trainer.alignment.align import align
 from labelguard_trainer.gradient import loop
@@ -21,33 +20,20 @@ from labelguard_trainer.training import guard
 from labelguard_trainer.training.runs import RunDirectory
 from safetensors.numpy import load_file
 from support import databases, sharded, tiny_models, train_runs
+from support.commands import run
+from support.copies import write_sums
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
 from labelguard.processes import count_processes, is_first_process
-from labelguard.storage.files import SUMS, format_sums, hash_files
 
 TESTS = Path(__file__).parents[1]
 EXAMPLE = TESTS.parent / "examples/fsdp.yaml"
 STEPS = {"max_length": 64, "max_steps": 4, "logging_steps": 1, "optim": "sgd"}
 RATES = {"dpo": 1.0, "reward": 0.1}
 LORA = "r=4,alpha=8"
-KILLED = """
-import os, signal
-from labelguard_trainer.training import reporting
-complete = reporting.mark_complete
-
-def killed_at_the_third(checkpoint):
-    if checkpoint.name == "checkpoint-3":
-        os.kill(os.getpid(), signal.SIGKILL)
-    complete(checkpoint)
-
-reporting.mark_complete = killed_at_the_third
-from labelguard.cli.main import main
-main()
-"""
 APART = """
 import os, sys
 from labelguard.cli.main import main
@@ -64,8 +50,7 @@ def varied(beside):
     rows = pl.read_parquet("varied/data.parquet")
     gamma = pl.Series("flip_probability", np.linspace(0.05, 0.45, len(rows)))
     rows.with_columns(gamma).write_parquet("varied/data.parquet")
-    Path("varied", SUMS).unlink()
-    Path("varied", SUMS).write_text(format_sums(hash_files(Path("varied"))))
+    write_sums(Path("varied"))
     model = tiny_models.gpt2()
     for dropout in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):  # each process would drop others
         setattr(model.config, dropout, 0.0)
@@ -165,7 +150,9 @@ def test_two_processes_fine_tune_the_model_of_one(fsdp, varied):
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_two_processes_that_were_killed_end_as_ones_that_were_not(fsdp, varied, monkeypatch):
     assert _train("dpo", output="whole", fsdp=fsdp).returncode == 0
-    Path("killed.py").write_text(KILLED.replace("main()", "") + _main_of(fsdp))
+    Path("killed.py").write_text(
+        train_runs.KILLED.format(checkpoint=3).replace("main()", "") + _main_of(fsdp)
+    )
     with monkeypatch.context() as patched:
         patched.setattr(sharded, "__file__", "killed.py")
         killed = _train("dpo", script=("killed.py",), fsdp=fsdp)
@@ -212,11 +199,10 @@ def as_one_of_two(monkeypatch):
 def test_commands_that_several_processes_would_do_each_by_itself_are_refused(as_one_of_two):
     as_one_of_two()
     for name in set(main.list_commands(None)) - {"train", "align"}:
-        refused = CliRunner().invoke(main, [name])
-        assert refused.exit_code == 1, name
+        refused = run(name, code=1)
         assert f"labelguard {name} is done by one process, and 2 were launched" in refused.stderr
     Path("model").mkdir()
-    refused = CliRunner().invoke(main, ["train", "publish", "model", "--to", "there"])
+    refused = run("train", "publish", "model", "--to", "there", code=1)
     assert "labelguard train publish is done by one process" in refused.stderr
 
 

@@ -14,13 +14,13 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner
 from labelguard_trainer.training import command, dpo, fitting, reporting
 from labelguard_trainer.training.rows import PreferenceLoss
 from labelguard_trainer.training.run import train as train_on
 from labelguard_trainer.training.runs import RunDirectory
 from safetensors.numpy import load_file, save_file
-from support import tiny_models, train_runs, world
+from support import commands, tiny_models, train_runs
+from support.copies import write_sums
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -29,24 +29,7 @@ from transformers import (
 )
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
-
-KILLED = """
-import os, signal
-from labelguard_trainer.training import reporting
-complete = reporting.mark_complete
-
-def killed_at_the_third(checkpoint):
-    if checkpoint.name == "checkpoint-6":
-        (checkpoint / "optimizer.pt").write_bytes(b"half of it")
-        os.kill(os.getpid(), signal.SIGKILL)
-    complete(checkpoint)
-
-reporting.mark_complete = killed_at_the_third
-from labelguard.cli.main import main
-main()
-"""
 
 
 @pytest.fixture
@@ -55,7 +38,7 @@ def train(beside):
 
     def run(kind, release, *options, config="quick.yaml", output="out"):
         fixed = ("--model", "base", "--train-config", config, "-o", output)
-        return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
+        return commands.run("train", kind, release, *fixed, *options, code=None)
 
     return run
 
@@ -181,7 +164,9 @@ def test_the_price_of_a_bases_release_is_added(train):
 def test_a_killed_training_ends_as_an_uninterrupted_one(train):
     whole = _read_result(train("dpo", "rr", "--json", config="config.yaml", output="whole"))
     typed = ["train", "dpo", "rr", "--model", "base", "--train-config", "config.yaml", "-o", "out"]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *typed], capture_output=True)
+    killed = subprocess.run(
+        [sys.executable, "-c", train_runs.KILLED.format(checkpoint=6), *typed], capture_output=True
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not Path("out").exists()
     last = RunDirectory(Path("out")).last_checkpoint()
@@ -227,17 +212,9 @@ def test_a_card_does_not_make_raw_labels_a_release(train):
         "forged/data.parquet"
     )
     _check(train("dpo", "forged"), "data.parquet was altered")
-    _write_sums("forged")
+    write_sums(Path("forged"))
     _check(train("dpo", "forged"), "raw labels are no release")
     _check(train("dpo", "rr", "--non-private"), "rr is none")
-
-
-def _write_sums(directory):
-    names = sorted(path.name for path in Path(directory).iterdir() if path.name != "SHA256SUMS")
-    sums = subprocess.run(
-        ["sha256sum", *names], cwd=directory, capture_output=True, text=True, check=True
-    )
-    Path(directory, "SHA256SUMS").write_text(sums.stdout)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +375,7 @@ def test_a_release_of_a_project_is_what_the_ledger_says(begin):
         (release.path / name).chmod(0o644)
     rows = pl.read_parquet(release.path / "data.parquet").reverse()
     rows.write_parquet(release.path / "data.parquet")
-    _write_sums(release.path)
+    write_sums(release.path)
     result = begin("--project", "project", release=release.id)
     _check(result, "data.parquet was altered")
 
@@ -406,13 +383,3 @@ def test_a_release_of_a_project_is_what_the_ledger_says(begin):
 def test_a_kind_that_is_none_is_refused(beside):
     with pytest.raises(LabelguardError, match="sft"):
         train_on("sft", "rr", "base", output="out")  # type: ignore[arg-type]
-
-
-def test_a_release_in_parts_trains_the_model_of_one_in_one_file(train, tmp_path, monkeypatch):
-    for buckets in (64, 128):
-        world.fix(monkeypatch, world.repeatable_bytes())
-        project = lg.init(tmp_path / f"in {buckets}", max_epsilon=20)
-        options = train_runs.MECHANISMS["rr"] | {"buckets": buckets}
-        release = lg.privatize("labels.parquet", project=project, epsilon=20, **options)
-        _read_result(train("reward", str(release.path), "--json", output=str(buckets)))
-    assert len(list(release.path.glob("data*"))) == 128 and train_runs.same(Path("64"), Path("128"))

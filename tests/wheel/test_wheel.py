@@ -25,8 +25,8 @@ SDIST = ROOT / "dist" / f"labelguard-{__version__}.tar.gz"
 WHEEL = ROOT / "dist" / f"labelguard-{__version__}-py3-none-any.whl"
 PACKAGES = ("labelguard", "connectors/labelguard_connectors", "trainer/labelguard_trainer")
 ABOUT = f"labelguard-{__version__}.dist-info"
+# Extras that are installed for real: small ones. The features of texts need no extra.
 CHEAP = "jobs,label-studio"
-"""Extras that are installed for real: small ones. The features of texts need no extra."""
 
 
 def list_packages():

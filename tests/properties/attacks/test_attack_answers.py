@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.preferences import STATISTIC, compared
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.release.head import Head
@@ -159,12 +158,9 @@ def test_the_option_is_typed_and_proposed(tmp_path):
     path = tmp_path / "labels.parquet"
     verdicts(0).with_columns(verdict_a=pl.lit("one"), verdict_b=pl.lit("two")).write_parquet(path)
     features = ["plan", str(path), "--features", "source:verdict", "--epsilons", "8"]
-    assert CliRunner().invoke(main, features).exit_code == 1
-    typed = CliRunner().invoke(main, [*features, "--public-column", "verdict", "--json"])
-    assert typed.exit_code == 0
-    looked = CliRunner().invoke(
-        main, ["inspect", str(path), "--public-column", "verdict", "--json"]
-    )
+    run(*features, code=1)
+    run(*features, "--public-column", "verdict", "--json")
+    looked = run("inspect", path, "--public-column", "verdict", "--json")
     assert "--public-column verdict" in json.loads(looked.stdout)["next"][0]
 
 

@@ -5,7 +5,6 @@ a second draw of a block, or a part of one, without a further charge; nor may th
 """
 
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -15,6 +14,7 @@ from scipy import stats
 from scipy.special import comb
 from support import world
 from support.copies import copy_project
+from support.deaths import killed_in
 from support.preferences import Public, opinions, pairs, rankings, spent
 
 import labelguard as lg
@@ -138,8 +138,7 @@ def test_a_block_that_died_is_drawn_whole_and_for_the_request_that_paid_it(
     project, drawn, monkeypatch
 ):
     """Not row by row, and not for a part of its labels, which is flipped less."""
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
+    with killed_in(Ledger, "mark_drawn"):
         lg.privatize(TABLE, project=project, **PRICE)
     assert blocks_of(drawn) == [*COUNTS]
     for part in (TABLE.slice(4, 1), TABLE.slice(0, 12), both(TABLE, MORE)):
@@ -152,8 +151,7 @@ def test_a_block_that_died_is_drawn_whole_and_for_the_request_that_paid_it(
 
 
 def test_a_release_that_was_given_up_is_not_drawn_again_for_its_charge(project, drawn, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
+    with killed_in(Ledger, "mark_drawn"):
         lg.privatize(TABLE, project=project, uses=2, **PRICE)
     abandon(overview.list_releases(project.state)[0].id, project)
     blocks_of(drawn)

@@ -6,7 +6,6 @@ apart when one labeler's labels change, whatever happens on the way.
 
 import io
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from labelguard_trainer.gradient import heads, loop, mechanism
 from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from support import world
 from support.copies import copy_project
+from support.deaths import killed_in
 from support.preferences import ASKED, TABLE, labels, opinions, pairs
 
 import labelguard as lg
@@ -51,10 +51,6 @@ ELS = ULS | {"mechanism": "els-group", "records": 4, "sampling_probability": 0.5
 AUP = ULS | {"mechanism": "aup", "accept_unproven": True, "steps": 4}
 
 
-class Killed(BaseException):
-    """In place of SIGKILL."""
-
-
 @pytest.fixture
 def sums(monkeypatch):
     """The exact sum of every step that noise is drawn for, in grid steps."""
@@ -63,17 +59,8 @@ def sums(monkeypatch):
 
 def kill_run(project, step, table=TABLE, **options):
     """A run that ends in this step, counted from where it begins."""
-    sampled = [loop.cohort] * (step - 1)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(loop, "cohort", lambda *arguments: dying(sampled)(*arguments))
+    with killed_in(loop, "cohort", call=step):
         lg.privatize(table, project=project, **ULS | options)
-
-
-def dying(functions):
-    """Take the next function; where none is left, the process dies."""
-    if not functions:
-        raise Killed
-    return functions.pop()
 
 
 def checkpoint(project):
@@ -159,8 +146,7 @@ def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
 
 
 def test_a_release_that_was_drawn_is_finished_from_its_map(project, monkeypatch, sums):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(DrawnRelease, "finish_and_write", Mock(side_effect=Killed))
+    with killed_in(DrawnRelease, "finish_and_write"):
         lg.privatize(TABLE, project=project, **ULS)
     release = lg.privatize(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"

@@ -14,11 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.job_projects import Desk, desk, labels
 from support.preferences import files
 
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs import releases
 from labelguard.jobs.run import retrain
@@ -172,8 +171,8 @@ def test_a_damaged_state_is_said_in_one_line(text, small):
     retrain(small.job)
     (small.state / "run.json").write_text(text)
     (small.state / "run.json").chmod(0o600)
-    result = CliRunner().invoke(main, ["retrain", str(small.job)])
-    assert result.exit_code == 1 and "cannot be read" in result.stderr
+    result = run("retrain", small.job, code=1)
+    assert "cannot be read" in result.stderr
     assert "Traceback" not in result.output
 
 
@@ -192,11 +191,10 @@ def test_no_label_and_no_labeler_is_in_what_a_job_writes_and_says(small):
         for row in labels(1).to_pylist()
     ]
     pq.write_table(pa.Table.from_pylist(rows), small.path / "labels" / "1.parquet")
-    invoke = CliRunner().invoke
     said = []
     for _ in range(2):  # words that the policy does not know are no labels; then the file is mended
         for options in ([], ["--json"], ["--dry-run"]):
-            result = invoke(main, ["retrain", str(small.job), *options])
+            result = run("retrain", small.job, *options, code=None)
             said.append(result.output)
         small.label(1)
     text = everything(small, "\n".join(said))

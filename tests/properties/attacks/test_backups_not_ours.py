@@ -7,17 +7,16 @@ import sqlite3
 import tarfile
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from support import bounded, world
+from support.commands import run
+from support.deaths import killed_in
 from support.preferences import TABLE
 
 import labelguard
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.ledger import Ledger
@@ -164,8 +163,7 @@ BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 
 
 def test_a_backup_holds_no_answer_that_will_be_given_again(project, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
+    with killed_in(Ledger, "mark_drawn"):
         lg.privatize(TABLE, project=project, **BUDGET)
     backup(tmp_path / "backup.tar.zst", project=project)
     restore(tmp_path / "backup.tar.zst", tmp_path / "copy", keys=project.keys)
@@ -187,8 +185,7 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(project, monkeypa
     def look(*_):
         """The new files are written, and the ledger is about to be told of them."""
         typed = ("doctor", "budget verify", "release verify")
-        where = ("--project", str(project.state))
-        return [CliRunner().invoke(main, [*text.split(), *where]).exit_code for text in typed]
+        return [run(*text.split(), project=project, code=None).exit_code for text in typed]
 
     lg.privatize(TABLE, project=project, **BUDGET)
     looked = world.note_calls(monkeypatch, ReleaseRepository, "replace_map_digests", look)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
+from support.deaths import Killed
 from support.doors import install
 from support.preferences import TABLE
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.learning.features import open_provider
 from labelguard.release import request
@@ -34,7 +34,7 @@ class door:
 @pytest.mark.parametrize("name", ["rr", "statistic", "props"])
 def test_no_package_takes_the_place_of_a_mechanism(name, tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", name, MECHANISM, monkeypatch)
-    assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
+    run("privatize", "--help")
     project = lg.init(tmp_path)
     with pytest.raises(LabelguardError, match=rf"'{name}' .* more than one thing: .*{name}_part"):
         lg.privatize(TABLE, project=project, mechanism=name, **BUDGET)
@@ -54,7 +54,7 @@ def test_no_package_takes_the_place_of_an_executor_or_of_features(tmp_path, monk
 @pytest.mark.parametrize("code", ["", "door = 7", "def door(:", "class door: pass"])
 def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(code, tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", "broken", code, monkeypatch)
-    assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
+    run("privatize", "--help")
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match="broken cannot be loaded"):
         lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
@@ -104,10 +104,6 @@ def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
-class Crash(BaseException):
-    """The job dies; what it gave to its workers does not."""
-
-
 class Dying:
     """Its job dies when work of one kind was handed out."""
 
@@ -121,7 +117,7 @@ class Dying:
     def map(self, work, task, buckets):
         if work.__name__ == self.kind:
             self.left = task
-            raise Crash
+            raise Killed
         return (work(task, bucket) for bucket in buckets)
 
 
@@ -150,7 +146,7 @@ def test_it_draws_no_second_coin_of_a_released_label(tmp_path, monkeypatch):
     project, dying = lg.init(tmp_path), Dying("randomize_bucket")
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: dying)
-        with pytest.raises(Crash):
+        with pytest.raises(Killed):
             lg.privatize(TABLE, project=project, **PRICE)
         # It comes as far as the map, and not to the released rows.
         haunted = Haunted(dying.kind, replace(dying.left, outcomes=tmp_path / "lost"))

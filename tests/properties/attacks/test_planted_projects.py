@@ -7,11 +7,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.preferences import TABLE
 
 import labelguard
-from labelguard.cli.main import main
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
@@ -28,7 +27,7 @@ def check_refused(project, error, match):
 
 
 def doctor(project):
-    return CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
+    return run("doctor", project=project, code=None)
 
 
 def packed_by_somebody_else(project, target, monkeypatch):
@@ -52,9 +51,7 @@ def test_a_project_from_an_archive_is_not_picked_up_from_a_parent_directory(
     monkeypatch.chdir(tmp_path / "unpacked/data")
     with pytest.raises(ProjectError, match="was not made by you on this machine"):
         labelguard.privatize(TABLE, **PRICE)
-    result = CliRunner().invoke(main, ["doctor"])
-    assert result.exit_code == 1
-    assert "was not made by you" in result.output
+    assert "was not made by you" in run("doctor", code=1).output
     assert find(tmp_path / "unpacked")  # whoever names it has it
     monkeypatch.setenv("LABELGUARD_PROJECT", str(tmp_path / "unpacked"))
     assert find()
@@ -106,8 +103,7 @@ def test_a_project_by_another_name_of_its_directory_is_no_copy(project, tmp_path
 def test_init_says_where_a_project_cannot_be_recorded(tmp_path, monkeypatch):
     (tmp_path / "state").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    result = CliRunner().invoke(main, ["init", str(tmp_path / "made")])
-    assert result.exit_code == 0
+    result = run("init", tmp_path / "made")
     where = tmp_path / "state/labelguard/projects"
     assert f"note: could not record this project in {where}: name it by --project" in result.stderr
 

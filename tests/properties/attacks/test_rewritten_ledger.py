@@ -6,11 +6,10 @@ import sqlite3
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.preferences import TABLE
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ledger import charges
 from labelguard.project import erasure
@@ -20,7 +19,7 @@ PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
 def verify(project):
-    return CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
+    return run("budget", "verify", project=project, code=None)
 
 
 def rewrite(project):

@@ -14,6 +14,7 @@ from labelguard_trainer.gradient.loop import (
     train,
 )
 from scipy.stats import binom
+from support.deaths import Killed
 
 from labelguard.errors import ProjectError
 
@@ -22,10 +23,6 @@ COURSE = NoisyRun(COIN_RANGE // 4, 23, 1.0, 0.5, 40)
 
 def seal(data):
     return hashlib.sha256(data).digest()
-
-
-class Killed(Exception):
-    """In place of SIGKILL."""
 
 
 class Noting:

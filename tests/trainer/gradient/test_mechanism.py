@@ -10,6 +10,8 @@ from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.loop import Checkpoints
 from labelguard_trainer.gradient.options import ElsOptions
 from support import world
+from support.deaths import killed_in
+from support.lives import put_into_force
 from support.preferences import spent
 from support.surveys import label_error, survey
 
@@ -108,10 +110,8 @@ def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(projec
 
 @pytest.mark.slow
 def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(project):
-    allow = ["uls:runs=2,q=0.25,steps=30"]
-    named = {"allow": allow, "public_columns": SHORT["public_columns"], "project": project}
-    policies.new("two", epsilon=3, delta=1e-5, **named)
-    policies.activate("two", project)
+    declared = {"public_columns": SHORT["public_columns"]}
+    put_into_force(project, "two", "uls:runs=2,q=0.25,steps=30", **declared)
     plain = {
         name: value for name, value in ULS.items() if name not in ("sampling_probability", "steps")
     }
@@ -154,10 +154,6 @@ def test_what_does_not_go_with_a_run_is_said(options, words, project):
     assert spent(project) == 0
 
 
-class Killed(BaseException):
-    """In place of SIGKILL."""
-
-
 @pytest.fixture
 def noise_drawn(monkeypatch):
     """The secrets by which sums were noised, in order."""
@@ -165,17 +161,8 @@ def noise_drawn(monkeypatch):
 
 
 def test_a_killed_run_goes_on_and_is_charged_once(project, monkeypatch, noise_drawn):
-    keep = Checkpoints.save
-
-    def dying(self, step, *arguments, **options):
-        keep(self, step, *arguments, **options)
-        if step == 23:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", dying)
-        with pytest.raises(Killed):
-            run_mechanism(project)
+    with killed_in(Checkpoints, "save", late=True, here=lambda _, step, *__, **___: step == 23):
+        run_mechanism(project)
     assert len(noise_drawn) == 23
     [waiting] = list(project.stages.rglob("*.npz"))
     release = run_mechanism(project)

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.records import align as records_align
-from support import train_runs
+from support import train_runs, world
+from support.commands import run
+from support.deaths import killed_in
 from support.whole_records import PEOPLE, RECIPE, RL, SFT, follow, write_all
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import (
     BudgetExceeded,
     InvalidLabels,
@@ -68,11 +68,10 @@ def test_the_same_recipe_is_answered_once_and_charges_nothing(aligned):
 def test_the_command_says_what_was_made(records):
     Path("recipe.yaml").write_text(yaml.safe_dump(SFT))
     arguments = ["align", "recipe.yaml", "-o", "out", "--project", "project"]
-    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    done = run(*arguments)
     assert "2 steps on 24 records of 12 users" in done.stdout
     assert "ε = 4, δ = 1e-5 for every user, under zero_out" in done.stdout
-    part = CliRunner().invoke(main, ["align", "sft", *arguments[1:]])
-    assert part.exit_code == 2 and "done whole" in part.output
+    assert "done whole" in run("align", "sft", *arguments[1:], code=2).output
 
 
 def test_a_person_in_two_parts_is_refused_where_one_stage_is_paid(records):
@@ -148,44 +147,27 @@ def test_records_and_labels_have_no_policy_together(records):
         lg.policies.new("unit", epsilon=1, delta=1e-6, allow=allow[1:], project="project")
 
 
-class Killed(BaseException):
-    """In place of SIGKILL."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["sft", "reward", "rl", "publish"])
 def test_a_killed_run_goes_on_and_is_charged_once(records, monkeypatch, stage):
-    train, steps = loop.train, {"sft": 1, "reward": 2, "rl": 3}
-    begun: list[int] = []
-
-    def dies(problem, labels, run, checkpoints, watch):
-        begun.append(1)
-        if len(begun) == steps.get(stage):
-            raise Killed
-        train(problem, labels, run, checkpoints, watch)
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(loop, "train", dies)
-        if stage == "publish":
-            patched.setattr(records_align.ReleaseWriter, "__enter__", lambda self: dies_at_once())
+    steps = {"sft": 1, "reward": 2, "rl": 3}
+    if stage == "publish":
+        dying = killed_in(records_align.ReleaseWriter, "__enter__")
+    else:
+        dying = killed_in(loop, "train", call=steps[stage])
+    with dying:
         follow("out")
-    begun.clear()
-    monkeypatch.setattr(loop, "train", lambda *given: (begun.append(1), train(*given))[1])
+    begun = world.note_calls(monkeypatch, loop, "train")
     result = follow("out")
     assert not result.reused
     assert len(begun) == 4 - steps.get(stage, 4), "finished stages are not trained again"
     assert charged() == [(1, 1, 3 * PEOPLE)]
 
 
-def dies_at_once():
-    raise Killed
-
-
 @pytest.mark.slow
-def test_a_run_that_was_killed_pays_for_no_other_recipe(records, monkeypatch):
+def test_a_run_that_was_killed_pays_for_no_other_recipe(records):
     """A seed, a rate or a file that changes is another look at everybody."""
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(loop, "train", lambda *given: dies_at_once())
+    with killed_in(loop, "train"):
         follow(recipe=SFT)
     other = {"demonstrations": "demonstrations.parquet", "config": {"seed": 7}}
     with pytest.raises(BudgetExceeded, match="12 of 12 users have no stage left"):
@@ -193,18 +175,8 @@ def test_a_run_that_was_killed_pays_for_no_other_recipe(records, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_finished_stage_that_somebody_exchanged_is_not_gone_on_from(records, monkeypatch):
-    train = loop.train
-    begun: list[int] = []
-
-    def dies(*given):
-        begun.append(1)
-        if len(begun) > 1:
-            raise Killed
-        train(*given)
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(loop, "train", dies)
+def test_a_finished_stage_that_somebody_exchanged_is_not_gone_on_from(records):
+    with killed_in(loop, "train", call=2):
         follow()
     [sft] = Path("project/.labelguard/props").glob("r*/sft")
     shutil.rmtree(sft)

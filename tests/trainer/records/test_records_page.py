@@ -5,11 +5,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.pages import DOCS
 from support.whole_records import write_all
-
-from labelguard.cli.main import main
 
 SECTION = (DOCS / "alignment.md").read_text(encoding="utf-8").partition("\n## Whole records")[2]
 
@@ -22,9 +20,7 @@ def test_the_recipe_of_the_page_is_followed_as_it_stands(base):
     Path("recipe.yaml").write_text(recipe)
     printed = ""
     for line in re.findall(r"(?m)^\$ labelguard (.*)$", SECTION):
-        result = CliRunner().invoke(main, shlex.split(line))
-        assert result.exit_code == 0, f"{line}\n{result.output}"
-        printed += result.stdout
+        printed += run(*shlex.split(line)).stdout
     shown = re.findall(r"```text\n(.*?)```", SECTION, re.DOTALL)[0]
     for line in shown.splitlines():
         if not line.startswith("release"):
