@@ -23,7 +23,7 @@ from labelguard.simulation import simulate
 from labelguard.text import Progress, no_progress
 
 EPSILON, DELTA = 3.0, 1e-5
-_ONCE = {"once": True, "accept_little_use": True}
+_ONCE: dict[str, Any] = {"once": True, "accept_little_use": True}
 _SIMULATED = {"labelers": 250, "labels": 9_000, "items": 36_000}
 _MECHANISMS: dict[str, dict[str, Any]] = {"rr": {}, "statistic": {"features": "length+style"}}
 _ROWS = 3

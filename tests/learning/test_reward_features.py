@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.releases import make_release
 from support.tiny_models import config, gpt2, tokenizer
 
 import labelguard as lg
@@ -146,7 +147,7 @@ def test_the_card_of_a_release_names_the_releases_that_its_features_learned_from
     (learned / "TRAINING_CARD.md").write_text(
         f"---\ntags: []\n{front_matter((first,), 'base')}---\n"
     )
-    release = lg.privatize(
+    release = make_release(
         lg.simulate(labelers=12, labels=60, items=20),
         epsilon=3,
         delta=1e-5,
@@ -245,7 +246,7 @@ def test_a_card_names_the_judge_and_its_column(tmp_path):
     ).str.len_chars().cast(pl.Int64)
     made.with_columns(judge=longer).write_parquet(tmp_path / "judged.parquet")
     lg.init(tmp_path)
-    release = lg.privatize(
+    release = make_release(
         tmp_path / "judged.parquet",
         project=tmp_path,
         mechanism="statistic",

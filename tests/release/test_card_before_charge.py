@@ -2,9 +2,9 @@
 
 import jinja2
 import pytest
+from support.releases import make_release
 from support.surveys import survey
 
-import labelguard as lg
 from labelguard.project import policies
 from labelguard.release import card
 from labelguard.report import overview
@@ -26,7 +26,7 @@ def test_a_card_names_public_judges_where_nothing_was_forecast(table, project):
     policies.activate("year", project)
     judged = {"mechanism": "statistic", "features": "verdict:judge"}
     for part in (table.head(table.height // 2), table):
-        release = lg.privatize(part, project=project, **judged)
+        release = make_release(part, project=project, **judged)
         assert "taken to be public" in (release.path / "CARD.md").read_text()
 
 
@@ -37,6 +37,6 @@ def test_a_template_that_fails_fails_before_the_charge(table, project, monkeypat
     first = {"project": project, "epsilon": 1.0, "mechanism": "rr", "once": True}
     with monkeypatch.context() as patch, pytest.raises(jinja2.UndefinedError):
         patch.setattr(card, "_load_template", lambda: broken)
-        lg.privatize(table, **first)
+        make_release(table, **first)
     assert overview.list_releases(project) == []
-    assert not lg.privatize(table, **first).reused
+    assert not make_release(table, **first).reused
