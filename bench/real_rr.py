@@ -41,6 +41,8 @@ def run(raw: pl.DataFrame, name: str, epsilon: float) -> list[Any]:
             mechanism="rr",
             epsilon=epsilon,
             delta=DELTA,
+            once=True,
+            accept_little_use=True,
             bad_rows="quarantine",
             project=project,
         )

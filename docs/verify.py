@@ -13,7 +13,7 @@ mp.dps = 30
 EVENTS = {"rr": "rr", "props": "rr", "statistic": "statistic", "evaluation": "statistic"}
 VERDICTS = ("HOLDS", "DOES NOT HOLD", "NO READABLE CARD", "CANNOT BE CHECKED")
 CLOSE = mpf("1e-9")
-BELIEVED = "not checked: unit, two_units, sensitivity, other counts, omitted policies, what ran"
+BELIEVED = "not checked: unit, two_units above one, clip, other counts, omitted policies, what ran"
 
 
 def require(holds, message, code=1):
@@ -74,14 +74,15 @@ def epsilon_of(policy):
 
 
 def flip_of(threshold, labels):
-    """Return (1 − c1)/2 of a block, whose likely answers change the best number t of labels."""
-    low, ways, likely, best = threshold + 1, mpf(1), mpf(0), mpf(0)
+    """Return (1 − c1)/2 and c2 of a block; likely answers change the best number t of labels."""
+    low, ways, likely, best = threshold + 1, mpf(1), mpf(0), (mpf(0), 0)
     gain, base = 2**64 - 2 * low, low * mpf(2) ** labels
     for t in range(labels):
         likely += ways
-        best = max(best, gain * ways * (labels - t) / labels / (base + gain * likely))
+        best = max(best, (gain * ways * (labels - t) / labels / (base + gain * likely), t))
         ways *= mpf(labels - t) / (t + 1)
-    return (1 - best) / 2
+    c1, t = best
+    return (1 - c1) / 2, c1 if labels == 1 else c1 * (labels - 1 - 2 * t) / (labels - 1)
 
 
 def check_noise(card, event, prices):
@@ -95,9 +96,10 @@ def check_noise(card, event, prices):
         fits = all(abs(stated[name] - flip) < CLOSE for name, flip in spread.items())
         require(fits, f"the flips of these blocks are {spread}")
         for law in laws:
-            labels, flip = law["labels"], law["flip_probability"]
-            fits = any(abs(flip - flip_of(int(one), labels)) < CLOSE for one in thresholds)
-            require(fits, f"blocks of {labels} labels flip {flip}, which no policy pays for")
+            labels, stated = law["labels"], (law["flip_probability"], law["second_moment"])
+            paid = (zip(stated, flip_of(int(one), labels), strict=True) for one in thresholds)
+            fits = any(all(abs(a - b) < CLOSE for a, b in pairs) for pairs in paid)
+            require(fits, f"blocks of {labels} labels flip {stated}, which no policy pays for")
     if event == "statistic":
         sums, scale = card["statistic"], mpf(card["statistic"]["noise_scale"])
         is_ball, least = sums["noise_kind"] == "ball", sums["noise_least_components"]
@@ -105,6 +107,7 @@ def check_noise(card, event, prices):
         paid = [one for one in prices if name in one and abs(scale / mpf(one[name]) - 1) < CLOSE]
         fits = any(not is_ball or int(one["components"]) == least for one in paid)
         require(fits, f"{sums['noise_kind']} noise of {scale} is not what a policy pays for")
+        require(sums["sensitivity"] > 2 * sums["clip"] * (1 - CLOSE), "sensitivity is below 2 clip")
         deviation = scale * sums["sensitivity"] * (mp.sqrt(d + 1) if is_ball else 1)
         require(sums["noise"] > deviation * (1 - CLOSE), "noise is less than scale × sensitivity")
 
@@ -132,6 +135,11 @@ def verify(card):
         claimed = f"{name}: claimed ε = {claim['epsilon']}, δ = {claim['delta']}"
         print(f"{claimed}; recomputed ε = {mp.nstr(value, 12)}")
         require(value <= mpf(claim["epsilon"]) * (1 + CLOSE), "this ε is larger than claimed")
+    fits = newly["delta"] >= policies[-1]["delta"] * (1 - CLOSE)
+    require(fits, f"newly charged: δ = {newly['delta']}, below that of the policy in force")
+    two = privacy["two_units"] or privacy
+    fits = all(two[name] >= privacy[name] * (1 - CLOSE) for name in ("epsilon", "delta"))
+    require(fits, "two units together are promised less than one")
     total = mp.fsum(mpf(policy["delta"]) for policy in policies)
     require(total <= mpf(privacy["delta"]) * (1 + CLOSE), f"δ of all policies is {total}")
     passed = [name for name, most in privacy["ceiling"].items() if privacy[name] > most]

@@ -33,6 +33,7 @@ def train(directory: Path, labels: int, steps: int) -> float:
         mechanism="rr",
         epsilon=3,
         delta=1e-5,
+        once=True,
         max_labels_per_labeler=2,
         block=1,
     )

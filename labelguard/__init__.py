@@ -2,7 +2,7 @@
 
     import labelguard as lg
     lg.init("study")
-    release = lg.privatize("labels.parquet", epsilon=3, delta=1e-5, project="study")
+    release = lg.privatize("labels.parquet", epsilon=3, delta=1e-5, once=True, project="study")
     frame = lg.load(release)
 
 Importing it is light; the engine loads at first use.

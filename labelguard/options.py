@@ -175,14 +175,17 @@ class ReadingOptions:
 class RunOptions:
     """For how many releases a first policy is made, and how a release is run.
 
-    A first policy is for this release alone (`once`, which is the default), for so many releases
-    (`uses`), or for those that are `recurring` for the `duration`, each with as many new labels as
-    this one.
+    A first policy is for this release alone (`once`), for so many releases (`uses`), or for those
+    that are `recurring` for the `duration`, each with as many new labels as this one.
     """
 
     once: bool = option(
         "No more labels of the same people will come: a project's first release may spend all "
         "of ε. Without a terminal a first release needs one of --once, --uses and --recurring.",
+        default=False,
+    )
+    accept_little_use: bool = option(
+        "Make a first release that `labelguard plan` does not recommend; --yes is not enough.",
         default=False,
     )
     uses: int | None = option(

@@ -9,6 +9,7 @@ from types import ModuleType
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.extras import MissingExtra
@@ -59,7 +60,7 @@ def release(tmp_path_factory):
     """A release with a head, of which the examples speak."""
     project = lg.init(tmp_path_factory.mktemp("released"))
     table = lg.simulate(labelers=30, labels=900, items=200)
-    return lg.privatize(table, mechanism="statistic", features="length", project=project)
+    return make_release(table, mechanism="statistic", features="length", project=project)
 
 
 def _found(name):

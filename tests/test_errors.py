@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -26,7 +27,7 @@ def test_a_misspelled_option_is_refused_before_a_project_is_looked_for(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PolicyError, match=f"unknown option .*did you mean '{meant}'"):
-        lg.privatize("nowhere.parquet", project=tmp_path / "none", **asked)
+        make_release("nowhere.parquet", project=tmp_path / "none", **asked)
 
 
 def test_the_column_of_labelers_is_named_in_python_as_it_is_typed():
@@ -79,4 +80,4 @@ def test_a_misspelt_choice_is_told_with_the_one_that_is_meant(asked, message, tm
     table = lg.simulate(labelers=20, labels=200, items=50)
     asked = {"mechanism": "statistic"} | asked
     with pytest.raises(LabelguardError, match=re.escape(message)):
-        lg.privatize(table, **asked, epsilon=3, project=lg.init(tmp_path))
+        make_release(table, **asked, epsilon=3, project=lg.init(tmp_path))

@@ -178,6 +178,8 @@ def release(
                 project=lg.init(Path(home), max_epsilon=max(10, epsilon)),
                 epsilon=epsilon,
                 delta=DELTA,
+                once=True,
+                accept_little_use=True,
                 output=path,
                 **options,
             )

@@ -15,7 +15,7 @@ import click
 import labelguard
 from labelguard import extras, processes
 from labelguard.cli.budget import budget
-from labelguard.cli.options import HELP, file_option
+from labelguard.cli.options import HELP, Command, Group, file_option
 from labelguard.cli.people import labeler, people, source
 from labelguard.cli.plan import inspect, plan
 from labelguard.cli.policy import policy
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from labelguard.report.overview import Simulated
 
 
-class Main(click.Group):
+class Main(Group):
     """Turns labelguard's errors into one line and an exit code, and finds commands of extras."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -235,7 +235,7 @@ def _print_checks(values: Sequence[Finding]) -> None:
         echo(f"{mark}  {value.name:<{indent}}  {value.detail}")
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=Command, context_settings=HELP)
 @prints(
     _print_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1, project=True
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Settings of every group and of commands that may be run without one; all others inherit them.
 HELP = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+class Command(click.Command):
+    """A command that refuses an option which is given twice, unless it takes several values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            for option, times in Counter(given).items():
+                if times > 1 and isinstance(option, click.Option) and not option.multiple:
+                    raise click.UsageError(f"{option.opts[-1]} is given {times} times", ctx)
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class, group_class = Command, type
 
 
 def _check_paths(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:

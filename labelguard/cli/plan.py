@@ -12,6 +12,7 @@ import click
 from labelguard.budget.request import PolicyRequest
 from labelguard.cli.options import (
     HELP,
+    Command,
     declared_options,
     directory_option,
     inputs_argument,
@@ -114,7 +115,11 @@ def _shorten_to_line(name: str, text: str) -> str:
     return f"{name:<{len('pair 9')}}  {line if len(line) <= room else line[: room - 1] + '…'}"
 
 
-@click.command(context_settings=HELP, short_help="Show how an input is understood; reads no label.")
+@click.command(
+    cls=Command,
+    context_settings=HELP,
+    short_help="Show how an input is understood; reads no label.",
+)
 @inputs_argument()
 @reading_options("columns", "format", "split", "question", "max_input_bytes")
 @public_columns_option
@@ -173,7 +178,9 @@ def _print_forecast_table(result: PlanResult) -> None:
 
 
 @click.command(
-    context_settings=HELP, short_help="Recommend a release; reads no label, costs nothing."
+    cls=Command,
+    context_settings=HELP,
+    short_help="Recommend a release; reads no label, costs nothing.",
 )
 @inputs_argument(required=False)
 @click.option("--epsilons", default="0.5,1,3,8", metavar="E,...", help="ε to forecast.")

@@ -16,6 +16,7 @@ import click
 from labelguard.budget import events
 from labelguard.budget.request import EVERY, Horizon, PolicyRequest
 from labelguard.cli.options import (
+    Command,
     build_click_settings,
     declared_options,
     directory_option,
@@ -289,7 +290,7 @@ def _print_summary_or_preview(result: ReleaseSummary | Preview) -> None:
     print_release_summary(result) if isinstance(result, ReleaseSummary) else print_preview(result)
 
 
-class _Privatize(click.Command):
+class _Privatize(Command):
     """`privatize`, with the options of all mechanisms that are installed."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -330,11 +331,6 @@ def _build_mechanism_options(own: list[click.Parameter]) -> Iterator[click.Optio
 @click.option(
     "--yes", is_flag=True, help="Do not ask before a project's first release, or --again."
 )
-@click.option(
-    "--accept-little-use",
-    is_flag=True,
-    help="Make a first release that `labelguard plan` does not recommend; --yes is not enough.",
-)
 @directory_option("release", help=option_declarations(RunOptions)["output"].text)
 @project_option
 @wait_option
@@ -344,7 +340,6 @@ def privatize(
     project: Path | None,
     dry_run: bool,
     yes: bool,
-    accept_little_use: bool,
     **options: Any,
 ) -> ReleaseSummary | Preview:
     """Release the labels in INPUT (Parquet, CSV, JSON; files or globs) privately.
@@ -379,8 +374,8 @@ def privatize(
         options |= {} if is_release_count_given(options) else ask_for_later_labels()
         options |= {} if yes else ask_labeler_agreement(options)
     with show_progress() as report:
-        consent = {"yes": yes, "accepted": accept_little_use, "again": options["again"]}
-        review = make_release_review(report, **consent)
+        consent = {"accepted": options["accept_little_use"], "again": options["again"]}
+        review = make_release_review(report, yes=yes, **consent)
         release = release_labels(source, project=home, progress=report, review=review, **options)
     return ReleaseSummary.from_release(release, tuple(_suggest_next_commands(release, project)))
 

@@ -12,6 +12,8 @@ import click
 from labelguard.cli.budget import print_verification
 from labelguard.cli.options import (
     HELP,
+    Command,
+    Group,
     complete_releases,
     complete_releases_else_files,
     declared_options,
@@ -62,7 +64,7 @@ def list_card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from cards.list_facts(value)
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=Group, context_settings=HELP)
 def release() -> None:
     """The releases of a project."""
 
@@ -213,7 +215,7 @@ def _print_scored(value: Scored) -> None:
     echo(f"{pluralize(value.pairs, 'pair')} labeled and written to {value.path}")
 
 
-@click.command(short_help="Label new pairs by a release's head.")
+@click.command(cls=Command, short_help="Label new pairs by a release's head.")
 @click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @inputs_argument()
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
@@ -258,7 +260,7 @@ def _print_agreement(value: Agreement) -> None:
         echo(f"\nFor a plan: labelguard plan FILE {value.plan}")
 
 
-@click.command(short_help="How labelers agree, from released labels.")
+@click.command(cls=Command, short_help="How labelers agree, from released labels.")
 @click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @click.option(
     "--gold",
@@ -288,7 +290,9 @@ def _print_report(value: Reported) -> None:
         echo(f"It reports a fault: {value.fault}")
 
 
-@click.command(context_settings=HELP, short_help="Write a report: guarantee, use, verification.")
+@click.command(
+    cls=Command, context_settings=HELP, short_help="Write a report: guarantee, use, verification."
+)
 @click.argument("release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases)
 @file_option("report.html", default=Path("report.html"), help="File to write, or to replace.")
 @click.option(
@@ -346,7 +350,9 @@ def _print_demonstration(demo: Demonstration) -> None:
 
 
 @click.command(
-    context_settings=HELP, short_help="What privacy costs, on simulated labels; nothing to prepare."
+    cls=Command,
+    context_settings=HELP,
+    short_help="What privacy costs, on simulated labels; nothing to prepare.",
 )
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 @prints(_print_demonstration)

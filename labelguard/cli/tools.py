@@ -10,6 +10,8 @@ import click
 
 from labelguard.cli.options import (
     HELP,
+    Command,
+    Group,
     complete_releases_else_files,
     directory_option,
 )
@@ -51,7 +53,7 @@ def _print_ingested(value: IngestionResult) -> None:
     print_facts(facts)
 
 
-@click.command(short_help="Ingest the answers in the hook's inbox.")
+@click.command(cls=Command, short_help="Ingest the answers in the hook's inbox.")
 @prints(_print_ingested, wait=True)
 def ingest(project: Path | None) -> IngestionResult:
     """Ingest the answers in the hook's inbox, and forget what need not be kept.
@@ -70,7 +72,7 @@ def ingest(project: Path | None) -> IngestionResult:
         return ingestion.ingest(project, report)
 
 
-@click.command(short_help="Read new answers from an annotation tool.")
+@click.command(cls=Command, short_help="Read new answers from an annotation tool.")
 @click.argument("name")
 @prints(_print_ingested, wait=True)
 def pull(name: str, project: Path | None) -> IngestionResult:
@@ -89,7 +91,7 @@ def pull(name: str, project: Path | None) -> IngestionResult:
         return ingestion.pull(name, project, report)
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=Group, context_settings=HELP)
 def connect() -> None:
     """Connectors to annotation tools, as labelguard.toml names them."""
 
@@ -228,7 +230,7 @@ def _find_strict_exit_code(result: object) -> int:
     return 3 if strict and getattr(result, "budget", "left") == "exhausted" else 0
 
 
-@click.command(short_help="Release, train, judge and promote: one run of a job.")
+@click.command(cls=Command, short_help="Release, train, judge and promote: one run of a job.")
 @click.argument("job", type=click.Path(path_type=Path), metavar="[JOB]", default="job.yaml")
 @click.option("--dry-run", is_flag=True, help="Show what a run would do and cost, and stop.")
 @click.option("--init", "start", is_flag=True, help="Write JOB for the policy in force, and stop.")
@@ -284,7 +286,7 @@ def _print_exported(value: ExportResult) -> None:
     print_notes(value.notes)
 
 
-@click.command("export", short_help="Write a release for another trainer.")
+@click.command("export", cls=Command, short_help="Write a release for another trainer.")
 @click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @click.option(
     "--to",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,6 +173,22 @@ def format_markdown(card: Mapping[str, Any]) -> str:
     """Return the card for people, with the front matter of a Hugging Face dataset card."""
     rows, values = (*list_facts(card), *list_forecast_facts(card)), _collect_template_values(card)
     return fill_block("page", facts=rows, metadata=_format_guarantee_yaml(card), **values) + "\n"
+
+
+def check_page(common: Mapping[str, Any], features: str) -> None:
+    """Render the page of a card with `common` parts for releases of every kind.
+
+    Called before anything is charged: a template that fails, fails here. What mechanisms and the
+    ledger add later is made up.
+    """
+    later = {
+        "privacy": {"policy": "", "ceiling": {"epsilon": 1.0, "delta": 0.0}, "two_units": None},
+        "head": {"features": features},
+    }
+    card = merge_cards(common, later)
+    for kind, loss in product(("labels", "teacher", "evaluation"), ("forward", "soft", "plain")):
+        values = _collect_template_values(card | {"kind": kind, "train_with": loss})
+        fill_block("page", facts=(), metadata="", **values)
 
 
 def _format_guarantee_yaml(card: Mapping[str, Any]) -> str:

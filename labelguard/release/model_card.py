@@ -4,7 +4,8 @@ The front matter of a trained model's card names its releases:
 
     labelguard:
       learned_from:
-      - {release: r0001-…, sums: SHA-256 of SHA256SUMS, epsilon: 8.0, delta: 1.0e-05, unit: labeler}
+      - {release: r0001-…, sums: SHA-256 of SHA256SUMS, epsilon: 8.0, delta: 1.0e-05, unit: labeler,
+         adjacency: replace_labels}
 
 Of a model that was trained on raw labels `learned_from` is `raw labels`.
 """
@@ -28,19 +29,23 @@ _CARDS = ("TRAINING_CARD.md", "README.md")
 
 @dataclass(frozen=True)
 class LearnedRelease:
-    """A release that a model is a function of; `sums` is the SHA-256 of its `SHA256SUMS`."""
+    """A release that a model is a function of; `sums` is the SHA-256 of its `SHA256SUMS`.
+
+    Its price adds to others under the same `adjacency`, and to no other.
+    """
 
     release: str
     sums: str
     epsilon: float
     delta: float
     unit: str
+    adjacency: str
 
 
 def list_learned_releases(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
     """Return a release by its card, and then others that it, or its models, are functions of."""
     privacy = card["privacy"]
-    price = privacy["epsilon"], privacy["delta"], str(privacy["unit"])
+    price = (privacy[name] for name in ("epsilon", "delta", "unit", "adjacency"))
     others = (LearnedRelease(**entry) for entry in card.get("learned_from", ()))
     return (LearnedRelease(card["release"], sums, *price), *others)
 

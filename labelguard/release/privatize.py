@@ -31,9 +31,10 @@ from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
+from labelguard import clock
 from labelguard.budget import events, pricing
 from labelguard.budget.policy import Bound
-from labelguard.errors import LedgerError, NoProject, ProjectError
+from labelguard.errors import LedgerError, NoProject, PolicyError, ProjectError
 from labelguard.inputs.columns import merge_labeler_column
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staging import check_public_columns
@@ -49,7 +50,7 @@ from labelguard.project.opening import (
 )
 from labelguard.project.private_map import count_rows
 from labelguard.project.project import Project
-from labelguard.release import selection
+from labelguard.release import card, selection
 from labelguard.release.drawn import DrawnRelease, capture_card_facts, copy_and_return_release
 from labelguard.release.model_card import find_releases_of_settings
 from labelguard.release.plan import (
@@ -100,9 +101,11 @@ def privatize(
     `source` is a path, a glob, a table (pyarrow, polars, pandas, datasets), splits by name, a list
     of these, or a list of rows (dictionaries); without one, what was ingested is released
     (`project.ingestion`). The first call fixes the project's policy, unless one was made before
-    (`project.policies`); later calls release new labels under it, and labels released before keep
-    their value at no cost. `namespace` names the source of these labelers' ids (default: that of
-    `labelguard.toml`, or the only one ingested; see `project.linking`). `review` is called with a
+    (`project.policies`): it says for how many releases (`once`, `uses` or `recurring`), and accepts
+    a release of little use by `accept_little_use`. Later calls release new labels under it, and
+    labels released before keep their value at no cost. `namespace` names the source of these
+    labelers' ids (default: that of `labelguard.toml`, or the only one ingested; see
+    `project.linking`). `review` is called with a
     `Preview` before anything is charged, unless a run is taken up that was begun before; what it
     raises stops the run.
 
@@ -119,10 +122,10 @@ def privatize(
 
     Example:
         >>> study = lg.init("study")
-        >>> made = lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study)
+        >>> made = lg.privatize("labels.parquet", epsilon=3, once=True, project=study)
         >>> made.card["counts"]["rows"], made.card["privacy"]["epsilon"]
         (900, 3.0)
-        >>> lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study).reused
+        >>> lg.privatize("labels.parquet", epsilon=3, once=True, project=study).reused
         True
     """
     named = merge_labeler_column(options)
@@ -208,6 +211,14 @@ class Run:
 
     def draw_or_return(self, source: Input) -> DrawnRelease | Release:
         """Read, plan, check, charge and draw; or return what this very request made before."""
+        request, resolved = self.request, self.resolved
+        recurs = resolved.policy.unit != "item"
+        if resolved.makes_first_policy and recurs and not request.specifies_release_count:
+            raise PolicyError(
+                "a project's first release fixes how many releases share ε: give once=True if no "
+                "more labels of the same people will come (it may spend all of ε), or uses=K, or "
+                'recurring="weekly" and duration="1y"'
+            )
         self.read_and_identify(source)
         record, output = self.record, self.request.output
         if record and record.state == "committed":
@@ -221,8 +232,11 @@ class Run:
         plan = self.plan()
         if record is None:
             self.notes = list(plan.preview.notes)
+            poor = plan.preview.discouraged
             if self.review:
                 self.review(plan.preview)
+            elif poor and not request.accept_little_use:
+                raise PolicyError(f"{poor}; to release it anyway: accept_little_use=True")
         parameters = record.settings["parameters"] if record else None
         prepared = self.mechanism.prepare(self.context, plan.rows, parameters)
         learned = find_releases_of_settings(self.mechanism.settings())
@@ -265,7 +279,7 @@ class Run:
         )
         if resolved.makes_first_policy or resolved.mechanism is None:
             intake.check_usable(staged)  # forecasts may take long
-        wanted = forecast or self.review is not None
+        wanted = forecast or self.review is not None or not self.request.accept_little_use
         workers = Workers(self.executor, self.project.work)
         resolved = resolve_from_input(
             resolved, self.ledger, staged, self.progress, workers, forecast=wanted
@@ -363,6 +377,12 @@ class Run:
             settings["forecast"] = {name: asdict(value) for name, value in expected.items()}
         if judges := self.resolved.judges:
             settings["judges"] = asdict(judges)
+        event, staged = self.resolved.event, self.context.staged
+        made_up = ReleaseRecord(
+            "", 0, self.key, 0, event, "computing", clock.now(), settings, 0, None, {}
+        )
+        common = card.build_common_card(staged, self.resolved.policy, plan.rows, made_up, 0, 0)
+        card.check_page(common, str(self.mechanism.settings().get("features", "")))
         charge = Charge(
             mechanism=self.mechanism.name,
             event=self.resolved.event,

@@ -287,6 +287,7 @@ class Keywords(TypedDict, total=False):
     max_input_bytes: int | None
     # for how many releases, and how it is run
     once: bool | None
+    accept_little_use: bool | None
     uses: int | None
     recurring: Recurrence | None
     duration: str | None

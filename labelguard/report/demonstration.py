@@ -23,6 +23,7 @@ from labelguard.simulation import simulate
 from labelguard.text import Progress, no_progress
 
 EPSILON, DELTA = 3.0, 1e-5
+_ONCE: dict[str, Any] = {"once": True, "accept_little_use": True}
 _SIMULATED = {"labelers": 250, "labels": 9_000, "items": 36_000}
 _MECHANISMS: dict[str, dict[str, Any]] = {"rr": {}, "statistic": {"features": "length+style"}}
 _ROWS = 3
@@ -92,7 +93,7 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
         progress(f"releasing: {mechanism}", None)
         budget: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "mechanism": mechanism}
         home = init(directory / mechanism)
-        made = privatize(directory / "labels.parquet", project=home, **budget, **options)
+        made = privatize(directory / "labels.parquet", project=home, **budget, **_ONCE, **options)
         frame = load(made)
         pairs = frame.rename({"chosen": "first", "rejected": "second"})
         outcomes.append(measure(mechanism, pairs, features(pairs.to_arrow())))

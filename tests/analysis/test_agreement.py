@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from scipy.stats import binom
 from support.preferences import STATISTIC
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as rr
@@ -237,7 +238,7 @@ def gold_file(table, path):
 
 def test_a_release_tells_what_its_labels_would(table, project, tmp_path):
     budget: dict[str, Any] = {"epsilon": 5, "delta": 1e-5, "max_labels_per_labeler": 4}
-    release = lg.privatize(table.to_arrow(), project=project, mechanism="rr", **budget)
+    release = make_release(table.to_arrow(), project=project, mechanism="rr", **budget)
     gold = gold_file(table, tmp_path / "gold.parquet")
     estimate = agreement(release.path, gold)
     pairs = ["prompt", "response_a", "response_b"]
@@ -263,11 +264,11 @@ def test_a_release_tells_what_its_labels_would(table, project, tmp_path):
 def test_an_interval_that_is_too_wide_is_said_to_be_and_a_statistic_tells_nothing(
     project, table, tmp_path
 ):
-    release = lg.privatize(table[:200].to_arrow(), project=project, epsilon=1, mechanism="rr")
+    release = make_release(table[:200].to_arrow(), project=project, epsilon=1, mechanism="rr")
     estimate = agreement(release.path)
     assert estimate.plan is None
     assert any("too wide to use" in note for note in estimate.notes)
-    other = lg.privatize(table[:200].to_arrow(), project=lg.init(tmp_path / "other"), **STATISTIC)
+    other = make_release(table[:200].to_arrow(), project=lg.init(tmp_path / "other"), **STATISTIC)
     nothing = agreement(other.path)
     assert (nothing.between, nothing.gold, len(nothing.notes)) == (None, None, 1)
 
@@ -285,7 +286,7 @@ def test_one_pair_under_two_questions_is_two_items(project, tmp_path):
         }
     )
     options: dict[str, Any] = {"epsilon": 8, "columns": {"question": "question"}}
-    release = lg.privatize(table.to_arrow(), project=project, mechanism="rr", **options)
+    release = make_release(table.to_arrow(), project=project, mechanism="rr", **options)
     estimate = require(agreement(release.path).between)
     assert (estimate.items, estimate.comparisons) == (2, 2 * 40 * 39 // 2)
     gold = tmp_path / "gold.jsonl"
@@ -320,7 +321,7 @@ def twice(first, again):
 
 def link_workers(project, pairs):
     """Link v0 to u0, and so on: the same people under two ids."""
-    lg.privatize(twice(2, 0).to_arrow(), project=project, **FEW_LABELS)
+    make_release(twice(2, 0).to_arrow(), project=project, **FEW_LABELS)
     numbers = range(5, 5 + pairs)
     ids = {"labeler_id": [f"u{n}" for n in numbers], "same_as": [f"v{n}" for n in numbers]}
     link_table(pl.DataFrame(ids).to_arrow(), project)
@@ -331,7 +332,7 @@ def link_workers(project, pairs):
 )
 def test_agreement_with_oneself_is_counted_and_suggests_nothing(project, pairs, share, suggested):
     link_workers(project, pairs)
-    release = lg.privatize(twice(200, 5 + pairs).to_arrow(), project=project, mechanism="rr")
+    release = make_release(twice(200, 5 + pairs).to_arrow(), project=project, mechanism="rr")
     assert release.card["counts"]["unit_pairs"] == pairs
     assert f"| {pairs} pairs of labels of one item are" in (release.path / "CARD.md").read_text()
     estimate = agreement(release.path)
@@ -340,7 +341,7 @@ def test_agreement_with_oneself_is_counted_and_suggests_nothing(project, pairs, 
 
 
 def test_labelers_who_are_not_linked_are_compared(project):
-    release = lg.privatize(twice(200, 100).to_arrow(), project=project, **FEW_LABELS)
+    release = make_release(twice(200, 100).to_arrow(), project=project, **FEW_LABELS)
     assert release.card["counts"]["unit_pairs"] == 0
     assert "with oneself" not in (release.path / "CARD.md").read_text()
     estimate = agreement(release.path)

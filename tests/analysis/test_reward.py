@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.preferred_words import head, table
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -81,7 +82,7 @@ def test_distance_is_about_1_for_labeled_responses_and_more_for_others(release):
 
 
 def test_a_release_of_labels_gives_no_reward_but_is_a_reference(tmp_path, release):
-    labels = lg.privatize(table(), epsilon=3, delta=1e-5, mechanism="rr", project=lg.init(tmp_path))
+    labels = make_release(table(), epsilon=3, delta=1e-5, mechanism="rr", project=lg.init(tmp_path))
     with pytest.raises(LabelguardError, match="train reward"):
         lg.reward(labels)
     reward = lg.reward(release, reference=labels)
@@ -91,7 +92,7 @@ def test_a_release_of_labels_gives_no_reward_but_is_a_reference(tmp_path, releas
 def test_a_head_on_columns_of_pairs_gives_no_reward(tmp_path):
     numbers = np.random.default_rng(0).normal(size=(2, 120))
     labels = table(fluency_chosen=numbers[0], fluency_rejected=numbers[1])
-    release = lg.privatize(
+    release = make_release(
         labels,
         epsilon=3,
         delta=1e-5,

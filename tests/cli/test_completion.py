@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import run, run_without
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -121,4 +122,4 @@ def test_a_file_for_a_directory_is_refused_and_the_reverse(typed, expected, tmp_
     assert expected in run(*typed, code=1).stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["d", "f"]
     with pytest.raises(LabelguardError, match="expected a directory"):
-        lg.privatize([], output="release.parquet", project=lg.init(tmp_path))
+        make_release([], output="release.parquet", project=lg.init(tmp_path))

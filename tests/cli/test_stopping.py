@@ -12,6 +12,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 from support.commands import PRIVATIZE, run
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.cli import terminal
@@ -104,7 +105,7 @@ def test_what_a_killed_release_kept_goes_with_the_next_job(labels, temporary, pr
         process.communicate(timeout=PATIENCE)
     assert find_copies(project.state) and not list(temporary.iterdir())
     with pytest.raises(lg.errors.InvalidLabels):
-        lg.privatize("none.jsonl", mechanism="rr", epsilon=3, delta=1e-5, project=project)
+        make_release("none.jsonl", mechanism="rr", epsilon=3, delta=1e-5, project=project)
     assert not find_copies(project.state)
 
 

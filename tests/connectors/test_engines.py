@@ -23,6 +23,7 @@ from labelguard_connectors.clusters.sealing import (
 from support import world
 from support.deaths import killed_in
 from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
+from support.releases import make_release
 from support.twice import Twice
 
 import labelguard as lg
@@ -56,7 +57,7 @@ def release(where: Path, source: Any, patch: pytest.MonkeyPatch, **options: Any)
     """Release under fixed randomness; the files of the release and of its private map."""
     world.fix(patch, world.repeatable_bytes())
     project = lg.init(where)
-    made = lg.privatize(source, project=project, **BUDGET | options)
+    made = make_release(source, project=project, **BUDGET | options)
     return files(made.path), files(project.private_maps)
 
 
@@ -231,14 +232,14 @@ def test_the_number_of_buckets_changes_no_label_and_may_change(
         world.fix(monkeypatch, world.repeatable_bytes())
         project = lg.init(tmp_path / str(count))
         uses = BUDGET | options | {"once": None, "uses": 3}
-        first = lg.privatize(TABLE.slice(0, 20), project=project, buckets=count, **uses)
-        later = lg.privatize(shards, project=project, buckets=64, **uses)
-        last = lg.privatize(shards, project=project, buckets=16, **uses)
+        first = make_release(TABLE.slice(0, 20), project=project, buckets=count, **uses)
+        later = make_release(shards, project=project, buckets=64, **uses)
+        last = make_release(shards, project=project, buckets=16, **uses)
         seen.append([lg.load(made).rows() for made in (first, later, last)])
         assert last.reused
     assert seen[0] == seen[1]
     with pytest.raises(LabelguardError, match="power of 2 from 16 to 4096, found 48"):
-        lg.privatize(shards, project=project, buckets=48, **uses)
+        make_release(shards, project=project, buckets=48, **uses)
 
 
 def test_stages_go_on_in_another_number_of_buckets(shards, tmp_path, monkeypatch):
@@ -249,8 +250,8 @@ def test_stages_go_on_in_another_number_of_buckets(shards, tmp_path, monkeypatch
         project = lg.init(tmp_path / name)
         if name == "interrupted":
             with killed_in(props, "write_atomically", late=True):
-                lg.privatize(shards, project=project, buckets=16, **stages)
-        seen.append(lg.load(lg.privatize(shards, project=project, buckets=128, **stages)).rows())
+                make_release(shards, project=project, buckets=16, **stages)
+        seen.append(lg.load(make_release(shards, project=project, buckets=128, **stages)).rows())
     assert seen[0] == seen[1]
 
 
@@ -289,8 +290,8 @@ def test_a_worker_that_does_not_see_the_files_is_no_empty_bucket(
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
         with pytest.raises(LabelguardError, match=r"does not find .* that every worker"):
-            lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
-    made = lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
+            make_release(shards, project=project, mechanism="rr", **BUDGET)
+    made = make_release(shards, project=project, mechanism="rr", **BUDGET)
     assert made.card["counts"]["rows"] == len(TABLE)
 
 
@@ -300,7 +301,7 @@ def test_rows_or_maps_that_a_worker_does_not_see_are_missed(hidden, shards, tmp_
     project = lg.init(tmp_path / "project")
     budget = BUDGET | {"once": None, "uses": 2, "mechanism": "rr"}
     if hidden == "released":
-        lg.privatize(TABLE.slice(0, 20), project=project, **budget)
+        make_release(TABLE.slice(0, 20), project=project, **budget)
     place = (
         (lambda task: task.sources[0][1])
         if hidden == "outcomes"
@@ -309,7 +310,7 @@ def test_rows_or_maps_that_a_worker_does_not_see_are_missed(hidden, shards, tmp_
     engine = Blind(step, place)
     monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
     with pytest.raises(LabelguardError, match="every worker"):
-        lg.privatize(shards, project=project, **budget)
+        make_release(shards, project=project, **budget)
 
 
 # One file of several that an old listing of a directory lacks.
@@ -325,11 +326,11 @@ def test_a_file_that_a_listing_lacks_is_missed(what, shards, tmp_path, monkeypat
     step, place = UNLISTED[what]
     project = lg.init(tmp_path / "project")
     budget = BUDGET | {"once": None, "uses": 20, "mechanism": "rr"}
-    lg.privatize(TABLE.slice(0, 20), project=project, **budget)
+    make_release(TABLE.slice(0, 20), project=project, **budget)
     engine = Blind(step, lambda task: min(place(task).iterdir()))
     monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
     with pytest.raises(LabelguardError, match="every worker"):
-        lg.privatize(shards, project=project, **budget)
+        make_release(shards, project=project, **budget)
 
 
 class Unseen(Twice):
@@ -348,8 +349,8 @@ def test_a_map_that_lacks_a_file_is_never_taken_for_whole(options, shards, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: Unseen())
         with pytest.raises(LabelguardError, match="every worker"):
-            lg.privatize(shards, project=project, **BUDGET | options)
-    made = lg.privatize(shards, project=project, **BUDGET | options)
+            make_release(shards, project=project, **BUDGET | options)
+    made = make_release(shards, project=project, **BUDGET | options)
     assert made.card["counts"]["rows"] == len(TABLE)
     assert overview.verify(project.state).ok
 

@@ -15,9 +15,9 @@ from support import hooks, tools
 from support.clients import client
 from support.commands import run
 from support.lives import put_into_force
+from support.releases import make_release
 from support.times import simulate_time
 
-import labelguard as lg
 from labelguard.answers.inbox import FILE
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
@@ -304,7 +304,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     assert "Releases fail" in (tmp_path / "report.json").read_text()
 
     tools.deliver(project, desk.answer("bob", 3, "left"))
-    lg.privatize(project=project, mechanism="rr", exhausted="drop")
+    make_release(project=project, mechanism="rr", exhausted="drop")
     after, status = read_pages(project)
     assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}
     assert status["releases"] == "ok"
@@ -348,10 +348,10 @@ def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypa
 def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
     row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "ann"}
     with pytest.raises(InvalidLabels):
-        lg.privatize([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)
+        make_release([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)
     assert attempts.read_attempts(project) == attempts.Attempts()
     with pytest.raises(InvalidLabels):
-        lg.privatize([row], project=project, mechanism="rr", epsilon=1)
+        make_release([row], project=project, mechanism="rr", epsilon=1)
     kept = json.loads((project.state / attempts.FILE).read_bytes())
     assert kept["failed"] == {"input": 1}
 
@@ -406,7 +406,7 @@ def test_a_source_that_was_not_added_is_said_and_released_once_it_is(
     policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
     policies.activate("clinic", project)
     row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "z", "label": 1}
-    lg.privatize([row], project=project, mechanism="rr")
+    make_release([row], project=project, mechanism="rr")
     table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
     connected, desk = tools.connected(project, tmp_path, monkeypatch, table)
     shown = check(connected, "ingested answers")

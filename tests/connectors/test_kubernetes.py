@@ -16,6 +16,7 @@ from support import databases
 from support.commands import run
 from support.lives import PRICE, TABLE
 from support.pages import DOCS, ROOT, blocks, check_command
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard import __version__
@@ -158,7 +159,7 @@ def test_a_project_moves_to_another_database_with_its_key_in_a_secret(tmp_path, 
         secret.mkdir(mode=0o755)
         shutil.move(keys / "project.key", secret / "project.key")
         monkeypatch.setenv("LABELGUARD_KEY_FILE", str(secret / "project.key"))
-        lg.privatize(TABLE.slice(0, 50), **PRICE, project=tmp_path / "first")
+        make_release(TABLE.slice(0, 50), **PRICE, project=tmp_path / "first")
         run("project", "backup", tmp_path / "backup.tar.zst", project=find(tmp_path / "first"))
         rows = databases.dump(_url())["charges"]
     shutil.rmtree(tmp_path / "first")
@@ -169,7 +170,7 @@ def test_a_project_moves_to_another_database_with_its_key_in_a_secret(tmp_path, 
         assert not (target / ".labelguard/ledger.sqlite3").exists()
         assert not (keys / "project.key").exists()
         run("budget", "verify", project=find(target))
-        assert lg.privatize(TABLE, **PRICE, project=target).reused is False
+        assert make_release(TABLE, **PRICE, project=target).reused is False
 
 
 def _url():

@@ -17,6 +17,7 @@ from labelguard_connectors.label_studio import LabelStudio
 from labelguard_connectors.label_studio import rest as label_studio_rest
 from support import hooks
 from support.clients import client, post
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import ConnectorError
@@ -75,7 +76,7 @@ def test_a_swollen_answer_that_is_delivered_is_released_like_all_others(made):
     with client(made) as (tool, _):
         found = [post(tool, event(one), "label-studio")[0] for one in tasks()]
     ingestion.ingest(made)
-    release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+    release = make_release(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
     assert len(lg.load(release)) == HONEST + SWOLLEN
     assert found == [200] * (HONEST + SWOLLEN)
     assert dead_letters(made) == []
@@ -114,7 +115,7 @@ def test_a_swollen_task_that_is_pulled_is_a_letter_once_and_all_others_are_relea
         assert found[0].why == (
             f"answer {HONEST + 1}: Label Studio task: expected a task of at most 2,097,152 bytes"
         )
-    release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+    release = make_release(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
     assert len(lg.load(release)) == HONEST + SWOLLEN
     there[HONEST:] = []
     ingestion.reconcile("label-studio", made, accept_deletions=True)

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from support import exports
 from support.exports import NAME, Export, Writer, answers, read, write
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.budget.label_values import LabelValues
@@ -255,7 +256,7 @@ def test_what_is_left_out_is_counted_by_public_reasons_whatever_was_answered(nam
     if name == "label-studio":
         alone = write(tmp_path / "imported.json", writer(rows)[:1])
         with pytest.raises(InvalidLabels, match=r'\(ground truth\).*"ground_truth": false'):
-            lg.privatize(alone, project=lg.init(tmp_path / "p"))
+            make_release(alone, project=lg.init(tmp_path / "p"))
 
 
 SHARED = Path(

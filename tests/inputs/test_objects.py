@@ -8,6 +8,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support import world
 from support.preferences import TABLE, files
+from support.releases import make_release
 from support.twice import Twice
 
 import labelguard as lg
@@ -41,7 +42,7 @@ def put(key, frame, suffix="parquet", within="memory://labels"):
 def release(where, source, patch, **options):
     world.fix(patch, world.repeatable_bytes())
     project = lg.init(where)
-    made = lg.privatize(source, project=project, **BUDGET | options)
+    made = make_release(source, project=project, **BUDGET | options)
     return files(made.path), files(project.private_maps)
 
 
@@ -87,7 +88,7 @@ def test_bad_rows_of_objects_are_set_aside_as_they_were_read(tmp_path, monkeypat
 
     monkeypatch.setattr(privatize, "quarantine_bad_rows", change)
     project = lg.init(tmp_path)
-    made = lg.privatize("memory://labels/a", project=project, bad_rows="quarantine", **BUDGET)
+    made = make_release("memory://labels/a", project=project, bad_rows="quarantine", **BUDGET)
     [path] = (project.quarantine / made.id).iterdir()
     assert pl.read_parquet(path)["prompt"].to_list() == bad[:2]["prompt"].to_list()
 
@@ -122,7 +123,7 @@ def test_names_that_lead_elsewhere_are_refused(store, keys, address, message, tm
         put("0", FRAME)
         store.store[f"/labels/{key}.parquet"] = store.store["/labels/0.parquet"]
     with pytest.raises(InvalidLabels, match=message):
-        lg.privatize(f"memory://labels/{address}", project=lg.init(tmp_path), **BUDGET)
+        make_release(f"memory://labels/{address}", project=lg.init(tmp_path), **BUDGET)
 
 
 def test_copies_are_in_order_and_private(tmp_path):
@@ -143,16 +144,16 @@ def test_what_a_store_refuses_is_said_in_one_line(monkeypatch, tmp_path):
 
     monkeypatch.setattr(MemoryFileSystem, "find", fail)
     with pytest.raises(InvalidLabels, match=r"^memory://labels/a: no route to host at line 3$"):
-        lg.privatize("memory://labels/a", project=lg.init(tmp_path), **BUDGET)
+        make_release("memory://labels/a", project=lg.init(tmp_path), **BUDGET)
 
 
 @pytest.mark.parametrize("package", ["s3fs", "fsspec"])
 def test_a_package_that_is_missing_is_named(package, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"{package}.* pip install '.*\[cloud\]'"):
-        lg.privatize("s3://bucket/a", project=lg.init(tmp_path), **BUDGET)
+        make_release("s3://bucket/a", project=lg.init(tmp_path), **BUDGET)
 
 
 def test_a_store_that_nobody_knows_is_refused(tmp_path):
     with pytest.raises(InvalidLabels, match="carrier://pigeon: Protocol not known: carrier"):
-        lg.privatize("carrier://pigeon", project=lg.init(tmp_path), **BUDGET)
+        make_release("carrier://pigeon", project=lg.init(tmp_path), **BUDGET)

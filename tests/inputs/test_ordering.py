@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
@@ -192,7 +193,7 @@ def table(*rows, **more):
 
 
 def released(rows, project, **options):
-    found = lg.load(lg.privatize(rows, project=project, **OPEN | options))
+    found = lg.load(make_release(rows, project=project, **OPEN | options))
     return sorted(found.select("prompt", "chosen").iter_rows())
 
 
@@ -244,17 +245,17 @@ def test_single_labels_are_not_taken_back_by_others(tmp_path):
 def test_where_all_was_taken_back_there_is_nothing_to_release(project):
     rows = table(("maria", "p", "1", EARLY), ("maria", "p", None, LATE))
     with pytest.raises(InvalidLabels, match="no usable row"):
-        lg.privatize(rows, project=project, **OPEN)
+        make_release(rows, project=project, **OPEN)
 
 
 def test_more_skips_that_take_nothing_back_are_the_same_request(project):
     rows = [("maria", "p", "1", EARLY), ("otto", "p", "0", EARLY)]
-    first = lg.privatize(table(*rows), project=project, **OPEN)
+    first = make_release(table(*rows), project=project, **OPEN)
     more = [*rows, ("zoe", "p", None, LATE), ("maria", "q", None, LATE)]
-    assert lg.privatize(table(*more), project=project, **OPEN).id == first.id
+    assert make_release(table(*more), project=project, **OPEN).id == first.id
     # One that takes something back is another; what was released stays in the first.
     less = [*rows, ("otto", "p", None, LATE)]
-    second = lg.privatize(table(*less), project=project, **OPEN)
+    second = make_release(table(*less), project=project, **OPEN)
     assert second.id != first.id
     assert (lg.load(first).height, lg.load(second).height) == (2, 1)
 
@@ -269,14 +270,14 @@ def test_of_rankings_a_skip_takes_the_whole_list_back(project):
             "submitted_at": [EARLY, LATE, EARLY],
         }
     )
-    found = lg.load(lg.privatize(rows, project=project, **OPEN))
+    found = lg.load(make_release(rows, project=project, **OPEN))
     chosen = sorted(found.select("chosen", "rejected").iter_rows())
     assert chosen == [("b", "a"), ("c", "a"), ("c", "b")]
 
 
 def test_who_only_skipped_was_not_met(project):
     rows = table(("maria", "p", "1", EARLY), ("Otto", "p", None, EARLY))
-    lg.privatize(rows, project=project, **OPEN)
+    make_release(rows, project=project, **OPEN)
     # Spelled otherwise Otto is nobody the project knows: there is no double to refuse.
     rows = table(("maria", "p", "1", EARLY), ("otto", "q", "1", EARLY))
     assert released(rows, project) == [("p", "a"), ("q", "a")]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.exports import read
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
@@ -39,9 +40,9 @@ def row(**changed):
 def test_rows_and_their_table_are_the_same_release(tmp_path):
     project = lg.init(str(tmp_path))
     asked: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
-    made = lg.privatize(TABLE, **asked)
-    assert lg.privatize(ROWS, **asked).id == made.id
-    assert lg.privatize([ROWS[:30], tuple(ROWS[30:])], **asked).id == made.id
+    made = make_release(TABLE, **asked)
+    assert make_release(ROWS, **asked).id == made.id
+    assert make_release([ROWS[:30], tuple(ROWS[30:])], **asked).id == made.id
 
 
 NAN = {
@@ -217,7 +218,7 @@ def test_the_page_makes_rankings_of_thumbs_that_exist_whatever_the_thumbs_say(
         seen.add(str(found["ranks"].to_list()))
     assert public == {str([("u", "p", ["a", "b"]), ("v", "q", ["c", "d"])])}
     assert len(seen) == 3**4  # a single rating of v compares nothing
-    release = lg.privatize(
+    release = make_release(
         found, mechanism="rr", epsilon=3, delta=1e-5, project=lg.init(tmp_path / "p")
     )
     assert release.card["counts"]["rows"] == 2

@@ -19,6 +19,7 @@ import pytest
 from support import world
 from support.cluster_work import die_once, miss, refuse
 from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -56,7 +57,7 @@ def release(where: Path, source: Any, patch: pytest.MonkeyPatch, **options: Any)
     """Release under fixed randomness; the files of the release and of its private map."""
     world.fix(patch, world.repeatable_bytes())
     project = lg.init(where)
-    made = lg.privatize(source, project=project, **BUDGET | options)
+    made = make_release(source, project=project, **BUDGET | options)
     return files(made.path), files(project.private_maps)
 
 
@@ -123,7 +124,7 @@ def test_a_coordinator_that_is_killed_is_taken_up_and_charges_once(delay, shards
         time.sleep(delay)
         with contextlib.suppress(ProcessLookupError):  # it may have come to its end
             os.killpg(process.pid, signal.SIGKILL)
-    made = lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
+    made = make_release(shards, project=project, mechanism="rr", **BUDGET)
     assert made.card["counts"]["rows"] == len(TABLE)
     assert overview.verify(project.state).ok
     [one] = [line for line in overview.list_releases(project.state) if line.state == "committed"]

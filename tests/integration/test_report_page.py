@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.lives import put_into_force
 from support.preferences import STATISTIC
+from support.releases import make_release
 from support.times import simulate_time
 
 import labelguard as lg
@@ -45,13 +46,13 @@ def pages(tmp_path_factory):
     for week in range(4):
         with simulate_time(MONDAY + timedelta(weeks=week)):
             part = table.slice(300 * week, 300)
-            made = lg.privatize(part, project=project, mechanism="rr", exhausted="drop")
+            made = make_release(part, project=project, mechanism="rr", exhausted="drop")
             runs.append(run(week, made.id))
     runs += [run(week, made.id) for week in range(4, 20)]
     length = {"features": "length", "components": 1}
     with simulate_time(MONDAY + timedelta(weeks=4)):
-        lg.privatize(table, project=project, exhausted="drop", **STATISTIC | length)
-        lg.privatize(table, project=project, exhausted="drop", mechanism="props", features="length")
+        make_release(table, project=project, exhausted="drop", **STATISTIC | length)
+        make_release(table, project=project, exhausted="drop", mechanism="props", features="length")
         directory = project.jobs / "nightly"
         directory.mkdir(parents=True)
         (directory / HISTORY).write_text("".join(json.dumps(asdict(r)) + "\n" for r in runs))

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from support.deaths import killed_in
 from support.preferences import STATISTIC
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -33,7 +34,7 @@ def labels():
 def flipped(labels, tmp_path_factory):
     """Labels by randomized response."""
     project = lg.init(tmp_path_factory.mktemp("flipped"), max_epsilon=100)
-    yield lg.privatize(
+    yield make_release(
         labels, project=project, mechanism="rr", epsilon=60, max_labels_per_labeler=64, block=1
     )
 
@@ -44,7 +45,7 @@ def weekly(labels, tmp_path_factory):
     project = lg.init(tmp_path_factory.mktemp("weekly"))
     options = STATISTIC | {"epsilon": 8, "delta": 1e-5, "uses": WEEKS, "ridge": 3.0}
     ends = [labels.num_rows * (week + 1) // WEEKS for week in range(WEEKS)]
-    return project, [lg.privatize(labels.slice(0, end), project=project, **options) for end in ends]
+    return project, [make_release(labels.slice(0, end), project=project, **options) for end in ends]
 
 
 def _task(release, output):

@@ -18,6 +18,7 @@ from support import world
 from support.commands import run
 from support.job_projects import Desk, desk, labels
 from support.preferences import files
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError, ProjectBusy
@@ -176,7 +177,7 @@ def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_pat
 @pytest.mark.slow
 def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path):
     small = desk(tmp_path / "desk", ("rr:uses=6,block=1",))
-    lg.privatize(str(small.path / "labels/1.parquet"), mechanism="rr", project=small.path)
+    make_release(str(small.path / "labels/1.parquet"), mechanism="rr", project=small.path)
     small.label(2)
     done = retrain(small.job)
     assert (done.outcome, done.budget, done.charged) == ("promoted", "exhausted", 0)
@@ -365,7 +366,7 @@ def test_the_job_that_is_written_runs_under_the_policy_in_force(allow, mechanism
 def of_the_release(here, source, **options):
     """The job of a project whose first release was this one; a dry run of it passes."""
     lg.init(here)
-    lg.privatize(source, epsilon=3.0, project=here, **options)
+    make_release(source, epsilon=3.0, project=here, **options)
     start.write_job(here / "job.yaml", here)
     said = dry_run(here / "job.yaml", project=here)
     assert not said.releases and "0 new labels" in said.why
@@ -409,10 +410,10 @@ def test_a_job_takes_a_gate_that_can_judge_its_heads(here, monkeypatch):
     small = desk(here / "desk", ("rr:uses=64,block=1", "statistic:releases=3"), 0.5)
     retrain(small.job)  # a head of length alone
     one, head = str(small.path / "labels/1.parquet"), str(small.models / "0001")
-    lg.privatize(one, project=small.path, mechanism="evaluation", head=head)
+    make_release(one, project=small.path, mechanism="evaluation", head=head)
     for mechanism, gate in (("rr", "held-out"), ("statistic", "none")):
         if mechanism == "statistic":
-            lg.privatize(one, project=small.path, mechanism=mechanism, features="length+style")
+            make_release(one, project=small.path, mechanism=mechanism, features="length+style")
         small.job.unlink()
         start.write_job(small.job, small.path)
         found = yaml.safe_load(small.job.read_text())

@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from support.lives import PRICE, TABLE
 from support.preferences import dump
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import KeyProblem
@@ -31,7 +32,7 @@ def refuses(project, match):
     charged = dump(project.state)["counters"]
     for _ in range(2):
         with pytest.raises(KeyProblem, match=match):
-            lg.privatize(TABLE, **PRICE, project=project)
+            make_release(TABLE, **PRICE, project=project)
     assert dump(project.state)["counters"] == charged
     assert not all(check.ok for check in check_installation(project.state))
 
@@ -77,7 +78,7 @@ def test_keys_may_live_elsewhere(tmp_path, monkeypatch):
     vault = tmp_path / "vault"
     monkeypatch.setenv("LABELGUARD_KEYS", str(vault))
     project = lg.init(tmp_path / "project")
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     assert sorted(path.name for path in vault.iterdir()) == ["project.key"]
     assert not (project.state / "keys").exists()
     monkeypatch.delenv("LABELGUARD_KEYS")

@@ -15,6 +15,7 @@ from labelguard_trainer.features.encoder import EncodingTask, FrozenEncoder, enc
 from support import world
 from support.commands import run
 from support.preferences import STATISTIC, TABLE, files
+from support.releases import make_release
 from support.tiny_models import OTHERS, PREFERRED, TOPICS, saved
 from support.twice import Twice
 
@@ -116,7 +117,7 @@ def release_and_score(where: Path, spec: str, patch: Any, **place: Any) -> Any:
     world.fix(patch, world.repeatable_bytes())
     use_cache(where / "cache", patch)
     project = lg.init(where / "project")
-    made = lg.privatize(TABLE, project=project, **STATISTIC | {"features": spec} | BUDGET | place)
+    made = make_release(TABLE, project=project, **STATISTIC | {"features": spec} | BUDGET | place)
     use_cache(where / "cache of scores", patch)
     for number in range(2):
         pq.write_table(TABLE.slice(20 * number, 40), where / f"{number}.parquet")

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.releases import make_release
 from support.tiny_models import config, gpt2, tokenizer
 
 import labelguard as lg
@@ -141,12 +142,12 @@ def test_a_model_that_was_trained_on_raw_labels_is_no_feature(judge, tmp_path, s
 
 
 def test_the_card_of_a_release_names_the_releases_that_its_features_learned_from(judge, tmp_path):
-    first = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")
+    first = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler", "replace_labels")
     learned = shutil.copytree(judge, tmp_path / "learned")
     (learned / "TRAINING_CARD.md").write_text(
         f"---\ntags: []\n{front_matter((first,), 'base')}---\n"
     )
-    release = lg.privatize(
+    release = make_release(
         lg.simulate(labelers=12, labels=60, items=20),
         epsilon=3,
         delta=1e-5,
@@ -245,7 +246,7 @@ def test_a_card_names_the_judge_and_its_column(tmp_path):
     ).str.len_chars().cast(pl.Int64)
     made.with_columns(judge=longer).write_parquet(tmp_path / "judged.parquet")
     lg.init(tmp_path)
-    release = lg.privatize(
+    release = make_release(
         tmp_path / "judged.parquet",
         project=tmp_path,
         mechanism="statistic",

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.commands import run
 from support.preferences import TABLE
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.budget import pricing
@@ -70,10 +71,10 @@ def test_it_is_raised_after_asking_and_never_lowered(project):
 
 
 def test_what_is_shown_afterwards_promises_the_raised_one_only(project):
-    first = lg.privatize(TABLE, **PRICE, project=project)
+    first = make_release(TABLE, **PRICE, project=project)
     assert first.card["privacy"]["ceiling"] == {"epsilon": 10.0, "delta": 1e-4}
     policy_facts.raise_ceiling(Ceiling(20, 1e-3), project)
-    again = lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
+    again = make_release(TABLE, **PRICE, again=True, exhausted="drop", project=project)
     assert again.card["privacy"]["ceiling"] == {"epsilon": 20.0, "delta": 1e-3}
     assert overview.read_budget(project.state).ceiling == Ceiling(20, 1e-3)
     text = (again.path / "CARD.md").read_text()
@@ -84,14 +85,14 @@ def test_what_is_shown_afterwards_promises_the_raised_one_only(project):
 
 def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project):
     """The newest entry is genuine, so the ledger opens; the one that tells the ceiling is not."""
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     ledger = OpenProject.open(project.state).ledger
     with ledger._engine.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE journal SET body = replace(body, '10.0', '99.0') WHERE number = 1"
         )
     with pytest.raises(LedgerError, match="ceiling is not known: journal entry 1 was altered"):
-        lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
+        make_release(TABLE, **PRICE, again=True, exhausted="drop", project=project)
 
 
 # ---------------------------------------------------------------- sums
@@ -175,11 +176,11 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_p
 
 
 def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project):
-    first = lg.privatize(TABLE, **PRICE, project=project)
+    first = make_release(TABLE, **PRICE, project=project)
     before = overview.read_journal(project.state)[-1]
     more = ({"epsilon": 8}, {"epsilon": 8, "delta": 1e-3})
     for options in ({}, PRICE, *more, {"mechanism": "rr", "uses": 3}):
-        again = lg.privatize(TABLE, **options, project=project)
+        again = make_release(TABLE, **options, project=project)
         assert again.reused and again.id == first.id
         noted = [n for n in again.notes if "the project gives ε = 3, δ = 1e-5 in all" in n]
         assert [n.startswith("asked: ε = 8") for n in noted] == [True] * (options in more)

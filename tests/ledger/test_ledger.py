@@ -8,6 +8,7 @@ from support.charges import charge_of
 from support.commands import PRIVATIZE, run
 from support.databases import EACH, copy_of, dump, on
 from support.preferences import TABLE, opinions, pairs, public, write
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.budget.policy import Policy
@@ -21,8 +22,8 @@ PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 def make_releases(home):
     """The project with two committed releases."""
-    lg.privatize(TABLE.slice(0, 50), **PRICE, uses=2, project=home)
-    lg.privatize(TABLE, **PRICE, project=home)
+    make_release(TABLE.slice(0, 50), **PRICE, uses=2, project=home)
+    make_release(TABLE, **PRICE, project=home)
     return home
 
 
@@ -253,7 +254,7 @@ def test_the_first_release_fixes_the_policy(project):
         PRICE | {"unit": "item"},
     ):
         with pytest.raises(PolicyError):
-            lg.privatize(new, project=project, exhausted="drop", **options)
+            make_release(new, project=project, exhausted="drop", **options)
     after = dump(project.ledger_url)
     assert {**after, "meta": []} == {**before, "meta": []}  # but for the epoch
 
@@ -262,7 +263,7 @@ def test_a_shortage_counts_labelers_and_charges_nothing(project):
     asked = public(per_labeler=25, seed=4)
     before = dump(project.ledger_url)
     with pytest.raises(BudgetExceeded, match="have no blocks left") as caught:
-        lg.privatize(pairs(asked, opinions(len(asked), 4)), project=project, **PRICE)
+        make_release(pairs(asked, opinions(len(asked), 4)), project=project, **PRICE)
     assert caught.value.requested > caught.value.left and caught.value.exit_code == 3
     assert "worker" not in str(caught.value)
     after = dump(project.ledger_url)
@@ -290,7 +291,7 @@ def test_a_journal_continues_from_the_entry_before():
 def test_a_ledger_with_the_tables_of_another_version_is_refused(number, project):
     change(project, f"UPDATE meta SET value = '{number}' WHERE name = 'schema'")
     before = dump(project.ledger_url)
-    for act in (open_ledger, lambda home: lg.privatize(TABLE, **PRICE, project=home)):
+    for act in (open_ledger, lambda home: make_release(TABLE, **PRICE, project=home)):
         with pytest.raises(LedgerError, match="was made by labelguard"):
             act(project)
     assert dump(project.ledger_url) == before
@@ -300,7 +301,7 @@ def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite):
     (on_sqlite.state / "ledger.sqlite3").unlink()
     for _ in range(2):
         with pytest.raises(LedgerError, match="has lost it"):
-            lg.privatize(TABLE, **PRICE, project=on_sqlite)
+            make_release(TABLE, **PRICE, project=on_sqlite)
 
 
 def test_something_that_is_no_database_is_refused(on_sqlite):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from support import world
 from support.flips import scale_thresholds
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import blocks as accounting_blocks
@@ -314,7 +315,7 @@ def survey(rows=20_000, labelers=5_000):
 
 def flips_of(table, project):
     """The rows of a table with what was released of them; ties do not count."""
-    release = lg.privatize(table, mechanism="rr", epsilon=4, delta=1e-6, project=lg.init(project))
+    release = make_release(table, mechanism="rr", epsilon=4, delta=1e-6, project=lg.init(project))
     rows = pl.from_arrow(table)
     joined = rows.with_row_index().join(lg.load(release), on="prompt")
     assert len(joined) == len(rows)
@@ -361,7 +362,7 @@ def test_a_release_whose_threshold_is_half_as_much_again_is_rejected(tmp_path, m
 def test_released_ties_show_each_side_alike(tmp_path):
     table = survey()
     ties = table.set_column(3, "label", pa.array(np.full(len(table), 0.5)))
-    release = lg.privatize(ties, mechanism="rr", epsilon=4, delta=1e-6, project=lg.init(tmp_path))
+    release = make_release(ties, mechanism="rr", epsilon=4, delta=1e-6, project=lg.init(tmp_path))
     frame = lg.load(release)
     assert len(frame) == len(ties)
     assert fits(int((frame["chosen"] == "first").sum()), len(frame), 0.5)

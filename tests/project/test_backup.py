@@ -17,6 +17,7 @@ from support.crashing import perform
 from support.databases import EACH, on
 from support.lives import PRICE, TABLE
 from support.preferences import files
+from support.releases import make_release
 from support.rounds import MORE_ROUNDS
 
 import labelguard as lg
@@ -114,7 +115,7 @@ def sign(listed, project):
 def test_a_restored_ledger_has_every_row(kind, to, tmp_path, monkeypatch):
     with on(kind, tmp_path, monkeypatch) as url:
         home = lg.init(tmp_path / "project")
-        lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+        make_release(TABLE.slice(0, 50), **PRICE, project=home)
         before = databases.dump(url or home.ledger_url)
         made = backup(tmp_path / "backup.tar.zst", project=home)
     with on(to, tmp_path, monkeypatch) as url:
@@ -126,7 +127,7 @@ def test_a_restored_ledger_has_every_row(kind, to, tmp_path, monkeypatch):
         for table in before.keys() - {"journal", "meta"}:
             assert after[table] == before[table], table
         assert overview.verify(again.state).ok
-        second = lg.privatize(TABLE, **PRICE, project=again)
+        second = make_release(TABLE, **PRICE, project=again)
         assert second.reused is False and overview.verify(again.state).ok
 
 
@@ -142,16 +143,16 @@ def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone
 
 
 def test_a_release_that_drew_nothing_new_is_restored_too(project, tmp_path):
-    again = lg.privatize(TABLE.slice(0, 20), **PRICE, project=project)
+    again = make_release(TABLE.slice(0, 20), **PRICE, project=project)
     assert again.card["counts"]["charged"] == 0
     made = backup(tmp_path / "backup.tar.zst", project=project)
     restored = restore_beside(made, project, nothing_since=True)
     assert overview.verify(restored.state).ok
-    lg.privatize(TABLE, **PRICE, project=restored)
+    make_release(TABLE, **PRICE, project=restored)
 
 
 def test_an_anchor_that_a_restore_made_void_is_told_from_a_cut_journal(made, project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     after = OpenProject.open(project).ledger.read_head()
     restored = restore_beside(made, project)
     for name in "abc":
@@ -172,25 +173,25 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path):
     options: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:uses=64,block=1"], "project": home}
     policies.new("old", epsilon=4, **options)
     policies.activate("old", project=home)
-    lg.privatize(TABLE.slice(0, 20), mechanism="rr", project=home)
+    make_release(TABLE.slice(0, 20), mechanism="rr", project=home)
     policies.new("new", epsilon=2, **options)
     made = backup(tmp_path / "backup.tar.zst", project=home)
     again = restore_beside(made, home)
     assert overview.read_budget(again.state).policy is None
     with pytest.raises(PolicyError, match="no policy is in force"):
-        lg.privatize(TABLE, mechanism="rr", project=again)
+        make_release(TABLE, mechanism="rr", project=again)
     policies.activate("new", project=again)
-    lg.privatize(TABLE, mechanism="rr", project=again)
+    make_release(TABLE, mechanism="rr", project=again)
     assert lifetime(again) == (6.0, 2e-5)
     assert overview.verify(again.state).ok
 
 
 def test_an_older_anchor_refutes_no_word_that_nothing_followed(project, tmp_path):
     old = Anchor(*OpenProject.open(project).ledger.read_head())
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
     again = restore_beside(made, project, anchor=str(old), nothing_since=True)
-    lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=again)
+    make_release(TABLE, **PRICE, again=True, exhausted="drop", project=again)
     assert lifetime(again) == (3.0, 1e-5)
     second = backup(tmp_path / "second.tar.zst", project=again)
     restore(second.path, tmp_path / "third", keys=again.keys, nothing_since=True)
@@ -199,7 +200,7 @@ def test_an_older_anchor_refutes_no_word_that_nothing_followed(project, tmp_path
 
 def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(made, project):
     """With the backup's own anchor, only the word of whoever restores tells."""
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     newest = str(Anchor(*OpenProject.open(project).ledger.read_head()))
     with pytest.raises(PolicyError, match="something followed"):
         restore_beside(made, project, nothing_since=True, anchor=newest)
@@ -245,9 +246,9 @@ def test_a_project_is_restored_with_keys_in_place(tmp_path, monkeypatch):
     keys = tmp_path / "apart" / "keys"
     monkeypatch.setenv("LABELGUARD_KEYS", str(keys))
     home = lg.init(tmp_path / "a project")
-    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    make_release(TABLE.slice(0, 50), **PRICE, project=home)
     made = backup(tmp_path / "backup.tar.zst", project=home)
-    lg.privatize(TABLE, **PRICE, project=home)
+    make_release(TABLE, **PRICE, project=home)
     before = files(keys)
     again = restore_beside(made, home, keys=None)
     assert again.keys == home.keys and not (again.state / "keys").exists()
@@ -259,7 +260,7 @@ def test_an_unfinished_release_is_given_up_and_stays_charged(project, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.Run.draw", _fails)
         with pytest.raises(ProjectError):
-            lg.privatize(TABLE, **PRICE, project=project)
+            make_release(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
     [unfinished] = made.unfinished
     found = restore(made.path, tmp_path / "restored", keys=project.keys, nothing_since=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.deaths import killed_in
 from support.lives import put_into_force
+from support.releases import make_release
 from support.tools import DeskConnector, connected, deliver, take_in
 
 import labelguard as lg
@@ -42,7 +43,7 @@ def tool(tmp_path, monkeypatch):
 
 def release_counts(project, **options):
     """How often each response was chosen, by prompt, in a release of what was ingested."""
-    rows = lg.load(lg.privatize(project=project, **OPEN | options))
+    rows = lg.load(make_release(project=project, **OPEN | options))
     return Counter(rows.select("prompt", "chosen").iter_rows())
 
 
@@ -160,7 +161,7 @@ def test_an_answer_that_a_pull_finds_again_is_there_again(tool):
     late = desk.change("1", "right")
     take_in(project, desk.delete("1"), late)
     with pytest.raises(InvalidLabels, match="no answer of source 'desk' is left"):
-        lg.privatize(project=project, **OPEN)
+        make_release(project=project, **OPEN)
 
 
 def test_a_tool_that_lists_little_of_what_it_had_deletes_nothing(tool):
@@ -253,7 +254,7 @@ def test_two_questions_about_one_pair_are_two_labels(tool):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left", harmless="right"))
     with pytest.raises(InvalidLabels, match=r"several control tags .harmless, helpful.; "):
-        lg.privatize(project=project, **OPEN)
+        make_release(project=project, **OPEN)
     assert release_counts(project, question="helpful") == {("prompt 1", "left 1"): 1}
     assert release_counts(project, question="harmless") == {("prompt 1", "right 1"): 1}
 
@@ -262,7 +263,7 @@ def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wa
     project, desk = tool
     for options in ({}, {"namespace": "other"}):
         with pytest.raises(NothingIngested):
-            lg.privatize(project=project, **OPEN | options)
+            make_release(project=project, **OPEN | options)
     with pytest.raises(ConnectorError, match=r"no \[connectors.other\]; found: desk"):
         ingestion.pull("other", project)
     deliver(project, desk.answer("maria", 1, "left"))
@@ -286,7 +287,7 @@ def test_a_segment_that_was_altered_or_is_missing_stops_the_project(tool):
         path.unlink() if data is None else path.write_bytes(data)
         assert "segment" in (overview.verify(project).fault or "")
         with pytest.raises(ProjectError, match=r"segment .* missing, or not the one"):
-            lg.privatize(project=project, **OPEN)
+            make_release(project=project, **OPEN)
 
 
 # ---------------------------------------------------------------- retention

@@ -28,11 +28,11 @@ from support.leaving import (
     values,
 )
 from support.preferences import ASKED, LAYOUTS, files, notes, opinions, public
+from support.releases import make_release
 from support.scenarios import ALL, STATISTIC
 from support.traces import where
 from support.worlds import Run, Scenario, differences
 
-import labelguard as lg
 from labelguard.errors import InvalidLabels, LedgerError
 from labelguard.inputs import quarantine
 from labelguard.inputs.columns import Reading
@@ -51,7 +51,7 @@ from labelguard.report.overview import read_labeler
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_stay(kind, project):
     table = labels_table()
-    first = lg.privatize(table, project=project, **PRICE)
+    first = make_release(table, project=project, **PRICE)
     before, bytes_before = values(first), files(first.path)
     spent = overview.read_budget(project.state).allowances
     erasure.remove_labeler(WHO, kind, project)
@@ -59,7 +59,7 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     shown = run("budget", "journal", project=project).stdout
     assert first.id in shown.split("rewritten")[1] and "{" not in shown
 
-    second = lg.privatize(table, project=project, **PRICE)
+    second = make_release(table, project=project, **PRICE)
     left_out, around = notes(second)
     assert left_out == f"{len(THEIRS)} rows of 1 retired or erased labeler left out"
     assert around.startswith("1 labeler left since release r0001")
@@ -69,9 +69,9 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     assert len(after) == len(OTHERS) and all(row in before for row in after)
     assert files(first.path) == bytes_before
     # The same as if they had never been in the file; and more of others can still come.
-    assert lg.privatize(table.take(pa.array(OTHERS)), project=project, **PRICE).reused
+    assert make_release(table.take(pa.array(OTHERS)), project=project, **PRICE).reused
     more = labels_table(public(per_labeler=14, seed=4), 3)
-    third = lg.privatize(more, project=project, exhausted="drop", **PRICE)
+    third = make_release(more, project=project, exhausted="drop", **PRICE)
     assert third.card["counts"]["labelers"] == 6 and third.card["counts"]["charged"] > 0
     assert_sound(project)
 
@@ -79,7 +79,7 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
 def test_a_bad_row_of_an_erased_labeler_is_not_set_aside_again(project):
     table = labels_table(bad=BAD)
     erasure.remove_labeler(WHO, "erased", project, never_seen=True)
-    release = lg.privatize(table, project=project, **SET_ASIDE)
+    release = make_release(table, project=project, **SET_ASIDE)
     assert release.card["counts"]["set_aside"] == 2
     [kept] = project.quarantine.rglob("*.parquet")
     assert pq.read_table(kept)["input_row"].to_pylist() == sorted(i + 1 for i in BAD[2:])
@@ -90,8 +90,8 @@ def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(pr
     table = labels_table(bad=BAD[:2])
     erasure.remove_labeler(WHO, "retired", project, never_seen=True)
     with pytest.raises(InvalidLabels, match="retired or erased"):
-        lg.privatize(table.take(pa.array(THEIRS)), project=project, **PRICE)
-    assert lg.privatize(table, project=project, **PRICE).card["counts"]["labelers"] == 6
+        make_release(table.take(pa.array(THEIRS)), project=project, **PRICE)
+    assert make_release(table, project=project, **PRICE).card["counts"]["labelers"] == 6
     found = plan(table, project=project, **PRICE).preview
     assert found.reused and found.units == 6 and found.new_labels == 0
 
@@ -148,7 +148,7 @@ def test_a_number_written_with_a_fraction_is_another_id(project):
 
 
 def test_an_id_a_pseudonym_and_an_unknown_id(project):
-    lg.privatize(labels_table(), project=project, **PRICE)
+    make_release(labels_table(), project=project, **PRICE)
     for name in (WHO, pseudonym(project)):
         found = erasure.preview_removal(name, "erased", project)
         assert found.labeler == pseudonym(project) and found.known
@@ -163,7 +163,7 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project):
     others = pa.array(["somebody new"] * len(ASKED))
     newcomer = labels_table().drop(["labeler_id"]).append_column("labeler_id", others)
     with pytest.raises(InvalidLabels, match="retired or erased"):
-        lg.privatize(newcomer, project=project, **PRICE)
+        make_release(newcomer, project=project, **PRICE)
     with pytest.raises(InvalidLabels, match="empty"):
         erasure.remove_labeler(" ", "erased", project)
 
@@ -172,13 +172,13 @@ def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project):
     table, own = labels_table(), pseudonym(project)
     at = table.column_names.index("labeler_id")
     ids = pc.if_else(pc.equal(table["labeler_id"], "worker 0"), own, table["labeler_id"])
-    lg.privatize(table.set_column(at, "labeler_id", ids), project=project, **PRICE)
+    make_release(table.set_column(at, "labeler_id", ids), project=project, **PRICE)
     assert erasure.preview_removal(own, "erased", project).labeler == pseudonym(project, own) != own
     assert erasure.preview_removal(WHO, "erased", project).labeler == own
 
 
 def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project):
-    lg.privatize(labels_table(), project=project, **PRICE)
+    make_release(labels_table(), project=project, **PRICE)
     assert read_labeler(WHO, project).departure is None
     erasure.remove_labeler(WHO, "erased", project)
     erasure.remove_labeler("worker of the past", "retired", project, never_seen=True)
@@ -202,7 +202,7 @@ def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project
 
 
 def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(project):
-    lg.privatize(labels_table(), project=project, **PRICE)
+    make_release(labels_table(), project=project, **PRICE)
     before = files(project.state)
     for slip in (WHO.lower(), f" {WHO}"):
         refused = invoke(project, "labeler", "erase", slip, "--yes", code=1)
@@ -220,7 +220,7 @@ def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
 
 
 def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back(project):
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    make_release(labels_table(bad=BAD), project=project, **SET_ASIDE)
     steps = [("retired", None), ("retired", "retired"), ("erased", "retired")]
     steps += [("erased", "erased"), ("retired", "erased")]
     kinds, entries = [], []
@@ -238,7 +238,7 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
 
 def test_one_leaves_and_whoever_is_linked_keeps_what_they_spent(project):
     linking.link_two_ids(WHO, "worker 1", project)
-    first = lg.privatize(labels_table(), project=project, **PRICE)
+    first = make_release(labels_table(), project=project, **PRICE)
     spent = read_labeler("worker 1", project.state)
     found = erasure.remove_labeler(WHO, "erased", project)
     assert found.shared and found.randomized_blocks == 1
@@ -247,7 +247,7 @@ def test_one_leaves_and_whoever_is_linked_keeps_what_they_spent(project):
     assert any("linked ids" in line for line in found.remains)
     left = replace(spent, linked=[])
     assert read_labeler("worker 1", project.state) == left
-    second = lg.privatize(labels_table(), project=project, **PRICE | {"exhausted": "drop"})
+    second = make_release(labels_table(), project=project, **PRICE | {"exhausted": "drop"})
     assert second.card["counts"]["charged"] == 0
     assert read_labeler("worker 1", project.state) == left
     assert all(row in values(first) for row in values(second))
@@ -259,11 +259,11 @@ def test_one_leaves_and_whoever_is_linked_keeps_what_they_spent(project):
 def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(project):
     price = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
     price |= {"max_labels_per_labeler": 9}  # of a content: all of them
-    first = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
+    first = make_release(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
     found = erasure.remove_labeler(WHO, "erased", project)
     assert found.rows_set_aside == 2 and found.rows_remembered > 0
     assert any("contents are the unit" in line for line in found.remains)
-    again = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
+    again = make_release(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
     assert again.card["counts"]["charged"] == 0  # the contents keep what they spent
     assert len(values(again)) == len(values(first)) - found.rows_remembered
     assert not where(project.state, WHO)
@@ -277,7 +277,7 @@ def invoke(project, *arguments, code=0, said=None):
 
 
 def test_the_command_shows_what_will_happen_and_asks(project):
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    make_release(labels_table(bad=BAD), project=project, **SET_ASIDE)
     before = files(project.state)
     refused = invoke(project, "labeler", "erase", WHO, said="n\n", code=1)
     assert files(project.state) == before

@@ -33,6 +33,7 @@ from support.leaving import (
     values,
 )
 from support.preferences import dump, files, write
+from support.releases import make_release
 from support.rounds import MORE_ROUNDS
 from support.tools import connected, deliver, take_in
 from support.traces import where
@@ -66,7 +67,7 @@ def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywh
         source.write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
     else:
         write(table, source)
-    lg.privatize(source, project=project, **SET_ASIDE)
+    make_release(source, project=project, **SET_ASIDE)
     key = blocks.to_bytes(key_of(project))
     base = project.state.parent
     for secret in (WHO, MARK):  # a control: the search finds what is there
@@ -91,7 +92,7 @@ def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
 ):
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
     project = lg.init(tmp_path)
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    make_release(labels_table(bad=BAD), project=project, **SET_ASIDE)
     erasure.remove_labeler(WHO, "erased", project)
     tables = databases.dump(postgres)
     text = repr([row for table in tables.values() for row in table])
@@ -99,7 +100,7 @@ def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
     assert WHO not in text and MARK not in text
     assert not where(tmp_path, WHO) and not where(tmp_path, MARK)
     assert [gone.pseudonym for gone in erasure.list_departures(project)] == [pseudonym(project)]
-    assert "left out" in lg.privatize(labels_table(), project=project, **SET_ASIDE).notes[0]
+    assert "left out" in make_release(labels_table(), project=project, **SET_ASIDE).notes[0]
     assert_sound(project)
 
 
@@ -118,7 +119,7 @@ def test_the_search_sees_into_compressed_files(tmp_path):
 
 
 def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(project):
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    make_release(labels_table(bad=BAD), project=project, **SET_ASIDE)
     [whole] = project.quarantine.rglob("*.parquet")
     torn = whole.with_name("part-0007.parquet")
     torn.write_bytes(whole.read_bytes()[:-30])
@@ -136,7 +137,7 @@ def test_rows_are_told_by_the_column_of_labelers_alone(project):
     who = [str(10 + u) for u in ASKED.labeler]  # 11 to 14 are numbers of rows as well
     table = table.drop_columns("labeler_id").append_column("worker", pa.array(who))
     table = table.append_column("seat", pa.array(["12"] * len(who)))
-    lg.privatize(table, project=project, columns={"labeler_id": "worker"}, **SET_ASIDE)
+    make_release(table, project=project, columns={"labeler_id": "worker"}, **SET_ASIDE)
     theirs = who[:14].count("12")
     found = erasure.remove_labeler("12", "erased", project)
     [kept] = project.quarantine.rglob("*.parquet")
@@ -148,7 +149,7 @@ def test_rows_are_told_by_the_column_of_labelers_alone(project):
 
 
 def test_a_file_without_any_row_left_goes_with_its_directory(project):
-    lg.privatize(labels_table(bad=BAD[:2]), project=project, **SET_ASIDE)
+    make_release(labels_table(bad=BAD[:2]), project=project, **SET_ASIDE)
     assert erasure.preview_removal(WHO, "erased", project).rows_set_aside == 2
     erasure.remove_labeler(WHO, "erased", project)
     assert list(project.quarantine.rglob("*")) == [] and project.quarantine.is_dir()
@@ -175,7 +176,7 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(kind, proje
     assert states == {without: ("drawn", 6), begun: ("abandoned", 1)}
     assert erasure.remove_labeler(WHO, kind, project).given_up == []
     # The other one, begun without them, can still be finished, even from the whole file.
-    assert lg.privatize(source, project=project, **STATISTIC).id == without
+    assert make_release(source, project=project, **STATISTIC).id == without
     assert_sound(project)
 
 
@@ -187,11 +188,11 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(project, tmp_pat
     [begun] = (r.id for r in overview.list_releases(project.state))
     home = tmp_path / "finished"
     copy_project(project.state.parent, home)
-    finished = lg.privatize(source, project=home, **PRICE)
+    finished = make_release(source, project=home, **PRICE)
     assert finished.id == begun
     found = erasure.remove_labeler(WHO, "erased", project)
     assert found.given_up == [begun] and found.randomized_blocks == 1
-    release = lg.privatize(source, project=project, **PRICE)
+    release = make_release(source, project=project, **PRICE)
     assert release.card["counts"]["charged"] == 0
     assert len(values(release)) == len(OTHERS)
     assert all(row in values(finished) for row in values(release))
@@ -206,8 +207,8 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     world.fix(monkeypatch)
     base = tmp_path / "base"
     project = lg.init(base)
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
-    lg.privatize(labels_table(ASKED[:60], bad=BAD[:1]), project=project, **SET_ASIDE)
+    make_release(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    make_release(labels_table(ASKED[:60], bad=BAD[:1]), project=project, **SET_ASIDE)
     source = write(labels_table(ASKED[10:]), tmp_path / "in.parquet")
     job = {"do": "privatize", "project": str(base), "source": str(source)}
     options = PRICE | {"again": True, "exhausted": "drop"}
@@ -299,7 +300,7 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(filled):
     assert (done.answers, done.refused) == (1, 1)
     assert ingestion.reconcile("desk", project).refused == 4
     assert rows_of(project, ZUZANNA) == 0
-    release = lg.privatize(project=project, **OPEN)
+    release = make_release(project=project, **OPEN)
     assert lg.load(release).height == 4
 
 
@@ -307,12 +308,12 @@ def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(filled):
     project, _ = filled
     found = erasure.remove_labeler(f"desk:{ZUZANNA}", "retired", project)
     assert found.rows_set_aside == rows_of(project, ZUZANNA) == 3
-    assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
+    assert lg.load(make_release(project=project, **OPEN)).height == 3
 
 
 def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_that_is_gone(filled):
     project, desk = filled
-    lg.privatize(project=project, **OPEN)
+    make_release(project=project, **OPEN)
     path = project.state / CONFIG
     text = path.read_text()
     path.write_text(f'{text}\n[ingest]\nkeep = "0d"\n')
@@ -366,7 +367,7 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
         assert rows_of(again, "otto") == 3 and overview.verify(again).ok
         # What the inbox had, the tool has still.
         assert ingestion.reconcile("desk", again).answers == 1
-        assert lg.load(lg.privatize(project=again, **OPEN)).height == 7
+        assert lg.load(make_release(project=again, **OPEN)).height == 7
 
 
 def test_rows_that_others_put_into_the_book_of_segments_are_found(tool):

@@ -13,6 +13,7 @@ from support import world, worlds
 from support.label_changes import parts
 from support.lives import put_into_force
 from support.preferences import LAYOUTS, STATISTIC, Public, opinions, pairs, public, rankings
+from support.releases import make_release
 from support.scenarios import ALL, SCENARIOS
 
 import labelguard as lg
@@ -45,7 +46,7 @@ def home_of(here, linked=LINKED):
 
 def release(home, table, **options):
     """What a release counts."""
-    return lg.privatize(table, project=home, **PRICE | options).card["counts"]
+    return make_release(table, project=home, **PRICE | options).card["counts"]
 
 
 def places(home, worker):

@@ -16,6 +16,7 @@ from support import preferences, world
 from support.commands import PRIVATIZE, run
 from support.deaths import killed_in
 from support.preferences import ASKED, TABLE
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
@@ -86,22 +87,22 @@ def test_what_is_plain_is_in_normal_form(names):
 def test_two_spellings_in_one_file_share_a_budget_once_they_are_linked(project):
     table = rename_workers(TABLE, {"worker 0": "José", "worker 1": "Jose\u0301"})
     with pytest.raises(InvalidLabels, match="labelguard people link ID ID"):
-        lg.privatize(table, **PRICE, project=project)
+        make_release(table, **PRICE, project=project)
     linking.link_two_ids("José", "Jose\u0301", project)
-    made = lg.privatize(table, **PRICE, project=project)
+    made = make_release(table, **PRICE, project=project)
     assert made.card["counts"]["charged"] == 6  # seven ids
     assert count(project, "José") == count(project, "Jose\u0301") == 1
 
 
 def test_a_pseudonym_in_the_message_serves_as_an_id(project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     table = rename_workers(OTHERS, {"worker 0": "Worker 0"})
     with pytest.raises(InvalidLabels) as caught:
-        lg.privatize(table, mechanism="rr", project=project)
+        make_release(table, mechanism="rr", project=project)
     [pseudonym] = [w for w in str(caught.value).replace(",", " ").split() if len(w) == 32]
     linking.link_two_ids("Worker 0", pseudonym, project)
     assert linking.link_two_ids(pseudonym, "Worker 0", project).linked == 0  # nothing is said twice
-    lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
+    make_release(table, mechanism="rr", exhausted="drop", project=project)
     assert count(project, "Worker 0") == count(project, "worker 0") == 2
 
 
@@ -109,7 +110,7 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project):
 
 
 def test_linked_ids_have_one_budget_whoever_comes_first(project):
-    lg.privatize(TABLE, **PRICE | {"uses": 1}, project=project)
+    make_release(TABLE, **PRICE | {"uses": 1}, project=project)
     linking.add_source("tool", "known", project)
     done = linking.link_two_ids("tool:7", "worker 0", project)
     assert [who.known for who in done.ids] == [False, True]
@@ -117,15 +118,15 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project):
     mine = OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0"))
     mine = rename_workers(mine, {"worker 0": "7"})
     with pytest.raises(BudgetExceeded):
-        lg.privatize(mine, mechanism="rr", namespace="tool", project=project)
+        make_release(mine, mechanism="rr", namespace="tool", project=project)
     assert count(project, "tool:7") == count(project, "worker 0") == 1
     assert overview.verify(project.state).ok
 
 
 def test_linking_moves_no_released_label(project, tmp_path):
-    first = lg.privatize(TABLE, **PRICE, project=project)
+    first = make_release(TABLE, **PRICE, project=project)
     linking.link_two_ids("worker 0", "somebody", project)
-    again = lg.privatize(TABLE.slice(0, len(TABLE) - 1), mechanism="rr", project=project)
+    again = make_release(TABLE.slice(0, len(TABLE) - 1), mechanism="rr", project=project)
     assert again.card["counts"]["charged"] == 0
     before = lg.load(first)
     after = lg.load(again)
@@ -133,7 +134,7 @@ def test_linking_moves_no_released_label(project, tmp_path):
 
 
 def test_who_was_charged_apart_stays_apart(project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     with pytest.raises(PolicyError, match="before the first charge of either"):
         linking.link_two_ids("worker 0", "worker 1", project)
     linking.link_two_ids("worker 0", "a", project)
@@ -145,7 +146,7 @@ def test_who_was_charged_apart_stays_apart(project):
 
 
 def test_a_table_links_whole_chains(project, tmp_path):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     for name in ("one", "two"):
         linking.add_source(name, "known", project)
     path = tmp_path / "people.csv"
@@ -166,7 +167,7 @@ def test_a_table_links_whole_chains(project, tmp_path):
 
 def test_linked_people_are_one_unit_of_a_statistic(project):
     linking.link_two_ids("worker 0", "worker 1", project)
-    made = lg.privatize(TABLE, epsilon=1.0, delta=1e-5, project=project, **preferences.STATISTIC)
+    made = make_release(TABLE, epsilon=1.0, delta=1e-5, project=project, **preferences.STATISTIC)
     assert made.card["counts"]["charged"] == 6  # seven ids
 
 
@@ -180,7 +181,7 @@ def test_units_of_which_one_was_charged_come_together(project):
     for pair in (("a", "b"), ("c", "d"), ("worker 0", "e")):
         linking.link_two_ids(*pair, project)
     assert linking.link_two_ids("b", "c", project).linked == 0
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     linking.link_two_ids("e", "d", project)
     [unit] = {pair.unit for pair in linking.list_people(project).linked}
     assert {count(project, name) for name in ("a", "b", "c", "d", "e", "worker 0")} == {1}
@@ -195,15 +196,15 @@ def test_units_of_which_one_was_charged_come_together(project):
 
 def test_a_source_is_added_before_it_is_read(project):
     assert list_sources(project) == []
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     [first] = list_sources(project)
     assert (first.name, first.people) == ("files", "first")
     assert first.columns["labeler_id"] == "labeler_id"
-    for act in (lg.privatize, plan):
+    for act in (make_release, plan):
         with pytest.raises(PolicyError, match="labelguard source add tool"):
             act(TABLE, mechanism="rr", namespace="tool", project=project)
     linking.add_source("tool", "new", project)
-    made = lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
+    made = make_release(TABLE, mechanism="rr", namespace="tool", project=project)
     assert made.card["counts"]["charged"] == 7
     with pytest.raises(PolicyError, match="already"):
         linking.add_source("tool", "new", project)
@@ -213,58 +214,58 @@ def test_a_source_is_added_before_it_is_read(project):
 
 
 def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project):
-    lg.privatize(TABLE.slice(0, 40), **PRICE, project=project)
+    make_release(TABLE.slice(0, 40), **PRICE, project=project)
     timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
-    lg.privatize(timed, mechanism="rr", columns={"submitted_at": "when"}, project=project)
+    make_release(timed, mechanism="rr", columns={"submitted_at": "when"}, project=project)
     assert list_sources(project)[0].columns["submitted_at"] == "when"
     told = [entry.body.get("columns", {}) for entry in overview.read_journal(project.state)]
     assert ["submitted_at" in columns for columns in told if columns] == [False, True]
-    lg.privatize(TABLE, mechanism="rr", project=project)  # it may be left out again
+    make_release(TABLE, mechanism="rr", project=project)  # it may be left out again
     again = timed.append_column("then", timed["when"])
     with pytest.raises(PolicyError, match="differs in submitted_at: was 'when', found 'then'"):
-        lg.privatize(again, mechanism="rr", columns={"submitted_at": "then"}, project=project)
+        make_release(again, mechanism="rr", columns={"submitted_at": "then"}, project=project)
 
 
 def test_other_names_of_columns_are_refused_with_what_helps(project):
     before = {"labeler_id": "judge", "label": "vote"}
     earlier, half = TABLE.rename_columns(before), 40
-    lg.privatize(earlier.slice(0, half), **PRICE, columns=before, project=project)
+    make_release(earlier.slice(0, half), **PRICE, columns=before, project=project)
     now = {"labeler_id": "annotator", "prompt": "task"}
     table = TABLE.rename_columns(now).slice(half)
     with pytest.raises(PolicyError) as refused:
-        lg.privatize(table, mechanism="rr", columns=now, project=project)
+        make_release(table, mechanism="rr", columns=now, project=project)
     assert "labeler_id: was 'judge', found 'annotator'" in str(refused.value)
     assert "(--columns labeler_id=judge,label=vote" in str(refused.value)
     linking.add_source("tool", "new", project)
-    lg.privatize(table, mechanism="rr", columns=now, namespace="tool", project=project)
+    make_release(table, mechanism="rr", columns=now, namespace="tool", project=project)
     assert count(project, "tool:worker 0") > 0
     own = count(project, "worker 0")
     again = table.rename_columns({"annotator": "judge", "task": "prompt", "label": "vote"})
     as_before = {**before, "prompt": "prompt"}
-    lg.privatize(again, mechanism="rr", columns=as_before, project=project)
+    make_release(again, mechanism="rr", columns=as_before, project=project)
     assert count(project, "worker 0") == 2 > own
 
 
 def test_every_question_has_columns_of_its_own(project):
     table = TABLE.append_column("safer", TABLE["label"])
-    lg.privatize(table, **PRICE, question="better", project=project)
+    make_release(table, **PRICE, question="better", project=project)
     safer = {"columns": {"label": "safer"}, "question": "safer", "exhausted": "drop"}
-    lg.privatize(table, **safer, project=project)
+    make_release(table, **safer, project=project)
     with pytest.raises(PolicyError, match="differs in label of safer"):
-        lg.privatize(table, mechanism="rr", question="safer", project=project)
+        make_release(table, mechanism="rr", question="safer", project=project)
     with pytest.raises(PolicyError, match="its column 'response_b' was response_b"):
         columns = {"chosen": "response_b", "rejected": "response_a"}
         table = table.drop_columns(["label"])
-        lg.privatize(table, mechanism="rr", columns=columns, question="nicer", project=project)
+        make_release(table, mechanism="rr", columns=columns, question="nicer", project=project)
 
 
 def test_what_was_never_read_binds_nobody(project):
     """A job that crashes after its charge, before it may look at a label, fixes no column."""
     table = TABLE.append_column("who", TABLE["labeler_id"])
     with killed_in(Ledger, "mark_reading"):
-        lg.privatize(table, **PRICE, project=project)
+        make_release(table, **PRICE, project=project)
     assert list_sources(project) == []
-    lg.privatize(table, **PRICE, columns={"labeler_id": "who"}, project=project)
+    make_release(table, **PRICE, columns={"labeler_id": "who"}, project=project)
     assert list_sources(project)[0].columns["labeler_id"] == "who"
 
 
@@ -273,7 +274,7 @@ def test_what_was_never_read_binds_nobody(project):
 
 def prepare_people(project):
     """A project with sources and links, of two who look alike too."""
-    lg.privatize(rename_workers(TABLE, {"worker 0": "José"}), **PRICE, project=project)
+    make_release(rename_workers(TABLE, {"worker 0": "José"}), **PRICE, project=project)
     linking.add_source("tool", "known", project)
     linking.link_two_ids("tool:7", "worker 1", project)
     linking.link_two_ids("worker 2", "Worker 2", project)
@@ -284,10 +285,10 @@ def test_it_holds_on_each_database(project_on_each):
     prepare_people(project)
     assert overview.verify(project.state).ok
     with pytest.raises(InvalidLabels, match=r"'JOS\\xc9'"):
-        lg.privatize(rename_workers(OTHERS, {"worker 0": "JOSÉ"}), mechanism="rr", project=project)
+        make_release(rename_workers(OTHERS, {"worker 0": "JOSÉ"}), mechanism="rr", project=project)
     assert count(project, "tool:7") == count(project, "worker 1")
     table = rename_workers(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"})
-    done = lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
+    done = make_release(table, mechanism="rr", exhausted="drop", project=project)
     assert done.card["counts"]["charged"] == 7 and count(project, "Worker 2") == 2
 
 
@@ -318,15 +319,15 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project):
     linking.add_source("tool", "new", project)
     bad = TABLE.set_column(0, "prompt", pa.array([None] * 3 + TABLE["prompt"].to_pylist()[3:]))
     for source in ("files", "tool"):
-        lg.privatize(bad, **PRICE, bad_rows="quarantine", namespace=source, project=project)
+        make_release(bad, **PRICE, bad_rows="quarantine", namespace=source, project=project)
     who = TABLE["labeler_id"][0].as_py()
     rows = TABLE["labeler_id"].to_pylist()[:3].count(who)
     gone = erasure.remove_labeler(f"tool:{who}", "erased", project)
     assert gone.known and gone.rows_set_aside == rows
     assert count(project, who) == count(project, f"tool:{who}")
-    made = lg.privatize(TABLE, mechanism="rr", namespace="tool", exhausted="drop", project=project)
+    made = make_release(TABLE, mechanism="rr", namespace="tool", exhausted="drop", project=project)
     assert any("1 retired or erased labeler" in note for note in made.notes)
-    made = lg.privatize(TABLE, mechanism="rr", exhausted="drop", project=project)
+    made = make_release(TABLE, mechanism="rr", exhausted="drop", project=project)
     assert not any("retired or erased" in note for note in made.notes)
     assert erasure.remove_labeler(who, "erased", project).rows_set_aside == rows
 
@@ -357,7 +358,7 @@ def test_which_ids_a_refusal_names_does_not_follow_from_labels(tmp_path, monkeyp
         table = both.drop_columns(["label", "tie"]).append_column("label", labels)
         table = table.sort_by([("label", "ascending"), ("labeler_id", "descending")])
         with pytest.raises(InvalidLabels) as caught:
-            lg.privatize(table, **PRICE, project=lg.init(tmp_path / str(number)))
+            make_release(table, **PRICE, project=lg.init(tmp_path / str(number)))
         said.add(str(caught.value))
     assert len(said) == 1
 
@@ -366,7 +367,7 @@ def test_which_ids_a_refusal_names_does_not_follow_from_labels(tmp_path, monkeyp
 
 
 def test_the_commands_ask_and_answer(project, tmp_path):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     preferences.write(OTHERS, tmp_path / "tool.parquet")
 
     own = {"project": project}

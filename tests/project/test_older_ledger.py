@@ -14,6 +14,7 @@ from support.commands import run
 from support.databases import EACH, copy_of, on
 from support.lives import PRICE, TABLE, first_release
 from support.preferences import dump, files
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import KeyProblem, LedgerError, ProjectBusy
@@ -39,7 +40,7 @@ def original(tmp_path_factory):
     home = first_release(here / "project")
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=20,block=1"], project=home)
     shutil.copy(home.state / "ledger.sqlite3", here / "older")
-    lg.privatize(TABLE, **PRICE, project=home)
+    make_release(TABLE, **PRICE, project=home)
     shutil.copy(home.state / "ledger.sqlite3", here / "newest")
     shutil.copy(here / "older", home.state / "ledger.sqlite3")
     return here
@@ -53,8 +54,8 @@ def project(original, tmp_path):
 
 
 WRITERS: dict[str, Callable[[Project], object]] = {
-    "privatize": lambda home: lg.privatize(TABLE, **PRICE, project=home),
-    "privatize again": lambda home: lg.privatize(TABLE, **PRICE, again=True, project=home),
+    "privatize": lambda home: make_release(TABLE, **PRICE, project=home),
+    "privatize again": lambda home: make_release(TABLE, **PRICE, again=True, project=home),
     "policy activate": lambda home: policies.activate("next", home),
     "people link": lambda home: linking.link_two_ids("somebody", "worker 1", home),
     "release abandon": lambda home: abandon("r0001", home),
@@ -79,7 +80,7 @@ def test_either_directory_of_newer_releases_tells(kept, project):
     other = project.private_maps if kept == "releases" else project.releases
     shutil.rmtree(next(other.glob("r0002*")))
     with pytest.raises(LedgerError, match="r0002-"):
-        lg.privatize(TABLE, **PRICE, project=project)
+        make_release(TABLE, **PRICE, project=project)
 
 
 def test_an_older_ledger_without_a_release_since_is_noticed_by_an_anchor_alone(project, tmp_path):
@@ -97,7 +98,7 @@ def test_an_older_ledger_without_a_release_since_is_noticed_by_an_anchor_alone(p
 def test_the_newest_ledger_is_taken_again(project, tmp_path):
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
     assert overview.verify(project.state).ok
-    assert lg.privatize(TABLE, **PRICE, project=project).reused
+    assert make_release(TABLE, **PRICE, project=project).reused
 
 
 @pytest.mark.slow  # on PostgreSQL
@@ -105,7 +106,7 @@ def test_a_server_that_was_restored_to_an_older_state_is_refused(tmp_path, monke
     with databases.on("postgresql", tmp_path, monkeypatch) as url:
         home = first_release(tmp_path / "project")
         with databases.copied(url) as older:
-            lg.privatize(TABLE, **PRICE, project=home)
+            make_release(TABLE, **PRICE, project=home)
             monkeypatch.setenv("LABELGUARD_LEDGER_URL", older)
             before = databases.dump(older)
             with pytest.raises(LedgerError, match=REFUSED):
@@ -212,9 +213,9 @@ def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
     with after(event, home, tmp_path / "event", monkeypatch) as later:
         assert overview.verify(later.state).ok
         assert overview.read_budget(later.state).allowances == spent
-        again = lg.privatize(TABLE.slice(0, 50), **PRICE, project=later)
+        again = make_release(TABLE.slice(0, 50), **PRICE, project=later)
         assert again.reused and files(again.path) == published
-        more = lg.privatize(TABLE, **PRICE, project=later)
+        more = make_release(TABLE, **PRICE, project=later)
         assert more.card["counts"]["charged"] == 7
         assert rows(again) <= rows(more)
         total = overview.read_budget(later.state).lifetime

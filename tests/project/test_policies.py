@@ -12,6 +12,7 @@ from support.commands import run
 from support.deaths import killed_in
 from support.lives import put_into_force
 from support.preferences import STATISTIC, dump, spent
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import ball, gaussian, joint
@@ -171,7 +172,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
     )  # fmt: skip
     assert shown.state == "draft" and shown.quote.adjacency == "replace_labels"
     with pytest.raises(PolicyError, match="labelguard policy activate NAME"):
-        lg.privatize(table, mechanism="rr", project=project)
+        make_release(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="a policy 'one' already"):
         policies.new("one", epsilon=1, delta=1e-5, allow=["rr:uses=1,block=1"], project=project)
     policies.activate("one", project)
@@ -187,12 +188,12 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
     put_into_force(project, "both", "rr:uses=50", "statistic:releases=12")
-    coins = lg.privatize(table, mechanism="rr", project=project)
-    sums = lg.privatize(table, project=project, **STATISTIC)
+    coins = make_release(table, mechanism="rr", project=project)
+    sums = make_release(table, project=project, **STATISTIC)
     assert coins.card["counts"]["rows"] == len(table)
     assert sums.card["statistic"]["labels_in_window"] == len(table)
     assert sums.card["counts"]["charged"] == 25
-    again = lg.privatize(table.slice(0, 100), mechanism="rr", project=project, exhausted="drop")
+    again = make_release(table.slice(0, 100), mechanism="rr", project=project, exhausted="drop")
     assert again.card["counts"]["charged"] == 0
     assert set(lg.load(again).rows()) <= set(lg.load(coins).rows())
     one, other = overview.read_budget(project.state).allowances
@@ -213,7 +214,7 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
         put_into_force(home, name, "rr:uses=50,block=1", "statistic:releases=12")
         runs = ({"mechanism": "rr"}, STATISTIC)
         found = {
-            i: lg.privatize(table.slice(0, 100), project=home, workers=1, **runs[i]) for i in order
+            i: make_release(table.slice(0, 100), project=home, workers=1, **runs[i]) for i in order
         }
         released.append([(found[i].path / "data.parquet").read_bytes() for i in (0, 1)])
     assert released[0] == released[1]
@@ -222,14 +223,14 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
 def test_a_card_counts_labelers_whom_the_policy_in_force_never_charged(table, project):
     for name, rows in (("first", table.slice(0, 400)), ("second", table)):
         put_into_force(project, name, "rr:uses=9")
-        card = lg.privatize(rows, mechanism="rr", project=project).card
+        card = make_release(rows, mechanism="rr", project=project).card
     assert 0 < card["counts"]["charged"] < card["counts"]["labelers"]
     assert (card["budget"]["used"]["min"], card["budget"]["left"]["max"]) == (0, 9)
 
 
 def test_a_request_without_a_budget_takes_the_policys(table, project):
     put_into_force(project, "p", "rr:uses=30,block=1")
-    made_now = lg.privatize(table, mechanism="rr", project=project, exhausted="drop")
+    made_now = make_release(table, mechanism="rr", project=project, exhausted="drop")
     assert made_now.card["privacy"]["epsilon"] == 3
     for options, said in (
         ({"mechanism": "rr", "epsilon": 1, "again": True, "exhausted": "drop"}, "stricter ε = 1"),
@@ -237,8 +238,8 @@ def test_a_request_without_a_budget_takes_the_policys(table, project):
         (STATISTIC, "pays for rr, not for statistic"),
     ):
         with pytest.raises(PolicyError, match=said):
-            lg.privatize(table.slice(0, 3), project=project, **options)
-    few = lg.privatize(table.slice(0, 9), project=project, mechanism="auto", exhausted="drop")
+            make_release(table.slice(0, 3), project=project, **options)
+    few = make_release(table.slice(0, 9), project=project, mechanism="auto", exhausted="drop")
     assert few.card["mechanism"] == "rr"
 
 
@@ -248,7 +249,7 @@ def test_a_request_without_a_budget_takes_the_policys(table, project):
 def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table, project):
     put_into_force(project, "old", "rr:uses=50,block=1", "statistic:releases=12")
     few = table.slice(0, 10)  # nearly nothing is used
-    first = lg.privatize(few, mechanism="rr", project=project)
+    first = make_release(few, mechanism="rr", project=project)
     policies.new("new", epsilon=2, delta=5e-6, allow=["rr:uses=20,block=1"], project=project)
     told = policies.preview("new", project)
     assert asdict(told.closes) == {"name": "old", "epsilon": 3.0, "delta": 1e-5}
@@ -258,13 +259,13 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table,
         "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
     }  # fmt: skip
     assert spent(project) == 0  # places of the new one are unused
-    card = lg.privatize(table, mechanism="rr", project=project).card
+    card = make_release(table, mechanism="rr", project=project).card
     # Labels that the old policy released are in it: both pay for this release.
     assert (card["privacy"]["epsilon"], card["privacy"]["delta"]) == (5.0, pytest.approx(1.5e-5))
     assert card["privacy"]["newly_charged"] == {"epsilon": 2.0, "delta": 5e-6}
     # What the old policy released keeps its value, its price, and costs nothing.
     assert card["counts"]["released_before"] == 10
-    frame = lg.load(lg.privatize(few, mechanism="rr", project=project))
+    frame = lg.load(make_release(few, mechanism="rr", project=project))
     assert set(frame.rows()) == set(lg.load(first).rows())
     assert overview.verify(project.state).ok
 
@@ -285,13 +286,13 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
 
 def test_a_policy_can_end_without_another(table, project):
     put_into_force(project, "p", "rr:uses=40,block=1")
-    lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
+    make_release(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project=project).epsilon == 3
     assert overview.read_budget(project.state).lifetime.epsilon == 3
     [own] = read_labeler(str(table["labeler_id"][0]), project.state).allowances
     assert 0 < own.used < own.allowed and own.left == 0
     with pytest.raises(PolicyError, match="no policy is in force"):
-        lg.privatize(table, mechanism="rr", project=project)
+        make_release(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="no policy is in force"):
         policies.close(project=project)
     with pytest.raises(PolicyError, match="'p' is closed already"):
@@ -325,7 +326,7 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, pro
     put_into_force(project, "p", "rr:uses=30,block=1")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=30,block=1"], project=project)
     with killed_in(Ledger, "commit"):
-        lg.privatize(table, mechanism="rr", project=project)
+        make_release(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="is unfinished"):
         policies.activate("q", project)
     with pytest.raises(LedgerError, match="names 0 unfinished"):
@@ -335,7 +336,7 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, pro
     assert given_up.charged == charged == spent(project)
     assert overview.list_releases(project.state)[0].state == "abandoned"
     policies.activate("q", project)
-    release = lg.privatize(table, mechanism="rr", project=project)  # what was charged is free
+    release = make_release(table, mechanism="rr", project=project)  # what was charged is free
     assert release.card["counts"]["released_before"] == charged
     assert overview.verify(project.state).ok
 
@@ -354,7 +355,7 @@ def test_activating_asks_after_showing_the_total(project):
 
 def test_an_export_holds_every_table_and_no_secret(table, project):
     put_into_force(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
-    lg.privatize(table, mechanism="rr", project=project)
+    make_release(table, mechanism="rr", project=project)
     file = project.state.parent / "e.json"
     run("budget", "export", "-o", file, project=project)
     found = json.loads(file.read_text())
@@ -371,7 +372,7 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
 def test_an_anchor_proves_what_the_journal_held(table, project):
     put_into_force(project, "p", "rr:uses=15,block=1")
     kept = overview.verify(project.state).anchor
-    lg.privatize(table, mechanism="rr", project=project)
+    make_release(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok
     newest = overview.verify(project.state).anchor
     # Somebody cuts the journal off, and puts everything that would tell away.

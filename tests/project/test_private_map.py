@@ -10,8 +10,8 @@ import pytest
 from support.commands import run
 from support.deaths import Killed, killed_in
 from support.preferences import STATISTIC, TABLE, files
+from support.releases import make_release
 
-import labelguard as lg
 from labelguard.errors import ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
@@ -83,11 +83,11 @@ def of_another(drawn):
 @pytest.mark.parametrize("change", [added_file, added_directory, removed, of_another])
 def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(change, project):
     for rows in (50, 60):
-        lg.privatize(TABLE.slice(0, rows), project=project, **RR)
+        make_release(TABLE.slice(0, rows), project=project, **RR)
     change(maps(project)[0])
     before = files(project.state)
     with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
-        lg.privatize(TABLE, project=project, **RR)
+        make_release(TABLE, project=project, **RR)
     with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
         erasure.remove_labeler("worker 1", "erased", project)
     assert "private map" in overview.verify(project.state).fault
@@ -106,7 +106,7 @@ def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
 ):
     """Not for its own command, not for others, and whoever put it there."""
     with killed_in(Ledger, "mark_drawn"):
-        lg.privatize(TABLE, project=project, **options)
+        make_release(TABLE, project=project, **options)
     [begun] = maps(project)
     if options is RR:
         for path in begun.glob("*.parquet"):
@@ -114,10 +114,10 @@ def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
             planted = pa.array(np.ones(len(table), np.uint8))
             pq.write_table(table.set_column(3, "value", planted), path)
     planted_files = files(begun)
-    other = lg.privatize(TABLE.slice(0, 50), project=project, **options)
+    other = make_release(TABLE.slice(0, 50), project=project, **options)
     assert "stays charged" in other.notes[0] and other.card["counts"]["released_before"] == 0
     assert not begun.exists()
-    assert lg.privatize(TABLE, project=project, **options).id == begun.name
+    assert make_release(TABLE, project=project, **options).id == begun.name
     assert files(begun) != planted_files
     assert overview.verify(project.state).ok
 
@@ -232,9 +232,9 @@ def by_labeler(project):
 
 
 def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(project):
-    lg.privatize(TABLE.slice(0, 50), project=project, **RR)
-    lg.privatize(TABLE, project=project, **RR)
-    lg.privatize(TABLE, project=project, again=True, **RR)
+    make_release(TABLE.slice(0, 50), project=project, **RR)
+    make_release(TABLE, project=project, **RR)
+    make_release(TABLE, project=project, again=True, **RR)
     assert len(maps(project)) == 3
     before, windows = by_labeler(project), [len(list(path.iterdir())) for path in maps(project)]
     keys = KeyRing(project.keys)
@@ -247,5 +247,5 @@ def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(projec
     assert [len(list(path.iterdir())) for path in maps(project)] == windows  # none is left over
     assert overview.verify(project.state).ok
     assert overview.read_journal(project.state)[-1].kind == "rewritten"
-    again = lg.privatize(TABLE, project=project, **RR)
+    again = make_release(TABLE, project=project, **RR)
     assert again.card["counts"]["charged"] == 0 and by_labeler(project) == before

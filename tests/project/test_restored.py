@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from support.deaths import killed_in
 from support.lives import put_into_force
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import PolicyError
@@ -35,7 +36,7 @@ def place(tmp_path, monkeypatch):
     """A project whose keys are apart, with a backup beside it."""
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     place = lg.init(tmp_path / "place")
-    lg.privatize(labels(("x", 1, 1)), project=place, **PRICE)
+    make_release(labels(("x", 1, 1)), project=place, **PRICE)
     backup(tmp_path / "backup.tar.zst", project=place)
     return place
 
@@ -53,7 +54,7 @@ def test_nobody_is_linked_after_charges_may_have_been_forgotten(tmp_path):
     place = lg.init(tmp_path / "place")
     put_into_force(place, "p", "rr:uses=5,block=1")
     backup(tmp_path / "backup.tar.zst", project=place)
-    lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=place)
+    make_release(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=place)
     with pytest.raises(PolicyError, match="before the first charge of either"):
         linking.link_two_ids("x", "y", place)
     restore.restore(tmp_path / "backup.tar.zst", tmp_path / "back", keys=place.keys)

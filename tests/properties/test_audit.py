@@ -29,6 +29,7 @@ from scipy.special import gammainc, gammainccinv, gammaincinv, gammaln, xlogy
 from support import bounds, world
 from support.bounds import FALSE_ALARM, epsilon_of_distance
 from support.lives import put_into_force
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import gaussian
@@ -455,7 +456,7 @@ def publish(tmp_path, monkeypatch):
                 columns = options["public_columns"]
                 put_into_force(project, "a", allow, **fixed, public_columns=columns)
             asked = options | fixed | {"accept_delta": True}
-            made.append(lg.privatize(table, project=project, **asked))
+            made.append(make_release(table, project=project, **asked))
         return made
 
     return make

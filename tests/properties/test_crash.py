@@ -18,6 +18,7 @@ from support.preferences import (
     spent,
     write,
 )
+from support.releases import make_release
 from support.rounds import some
 
 import labelguard as lg
@@ -55,7 +56,7 @@ def test_killed_while_a_project_is_made_it_can_be_made_again(small, tmp_path):
     for project in projects:
         if not (project / ".labelguard" / "labelguard.toml").exists():
             lg.init(project)
-        assert lg.privatize(small, project=project, **PRICE).card["counts"]["charged"] == 5
+        assert make_release(small, project=project, **PRICE).card["counts"]["charged"] == 5
         assert_sound(project)
 
 
@@ -75,14 +76,14 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
     killed(job | {"kill_after": "charge"})
     [(first, state)] = charges(project).items()
     assert state == ("reserved", 5) and places(project) == 5
-    release = lg.privatize(large, project=project, **PRICE)
+    release = make_release(large, project=project, **PRICE)
     [note] = notes(release)
     assert first in note and "given back" in note
     assert charges(project) == {first: ("refunded", 0), release.id: ("committed", 5)}
     assert places(project) == 5
     assert_sound(project)
     # The refunded command is a new one now.
-    assert lg.privatize(small, project=project, **PRICE).id not in (first, release.id)
+    assert make_release(small, project=project, **PRICE).id not in (first, release.id)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     roomy = {"uses": 3}
     before = 0
     if "again" in options:
-        lg.privatize(small, project=project, **PRICE | roomy)
+        make_release(small, project=project, **PRICE | roomy)
         before = 5
     job = {"do": "privatize", "source": str(small), "options": options | roomy}
     killed(job | {"project": str(project), "kill_after": moment})
@@ -107,15 +108,15 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     assert charges(project)[first] == (state, 5)
     assert places(project) == before + 5
 
-    other = lg.privatize(large, project=project, **PRICE | roomy)
+    other = make_release(large, project=project, **PRICE | roomy)
     [note] = notes(other)
     assert first in note and "stays charged" in note
-    finished = lg.privatize(small, project=project, **options | roomy)
+    finished = make_release(small, project=project, **options | roomy)
     assert finished.id == first and not finished.reused
     assert charges(project)[first] == ("committed", 5)
     assert finished.card["counts"]["charged"] == 5
     assert_sound(project)
-    assert not notes(lg.privatize(large, project=project, **PRICE | roomy))
+    assert not notes(make_release(large, project=project, **PRICE | roomy))
 
 
 @pytest.mark.quick("first time-complete")
@@ -129,7 +130,7 @@ def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_
     """Processes that draw fresh bytes: all labels come out alike with a probability below 1e-5."""
     project = lg.init(tmp_path / "p").state.parent
     if "again" in options:
-        lg.privatize(small, project=project, **options | {"again": False})
+        make_release(small, project=project, **options | {"again": False})
     job = {"do": "privatize", "source": str(small), "options": options, "fresh_randomness": True}
     killed(job | {"project": str(project), "kill_after": moment})
     begun = overview.list_releases(project)[-1]
@@ -160,7 +161,7 @@ def test_a_release_that_was_committed_before_the_crash_is_answered_without_readi
     project = lg.init(tmp_path / "p").state.parent
     job = {"do": "privatize", "source": str(small), "project": str(project), "options": PRICE}
     killed(job | {"kill_after": "commit"})
-    assert lg.privatize(small, project=project, output=tmp_path / "out", **PRICE).reused
+    assert make_release(small, project=project, output=tmp_path / "out", **PRICE).reused
     assert (tmp_path / "out" / "SHA256SUMS").exists()
     assert places(project) == 5
 
@@ -178,8 +179,8 @@ def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhaus
     job = {"do": "privatize", "source": source, "project": str(project), "options": options}
     killed(job | {"kill_after": "start"})
     single = Public(np.zeros(1, np.int64), np.array([9]))
-    other = lg.privatize(pairs(single, opinions(1, 1)), project=project, **options)
+    other = make_release(pairs(single, opinions(1, 1)), project=project, **options)
     assert other.card["counts"]["charged"] == 1 and places(project) == 10
-    finished = lg.privatize(job["source"], project=project, **options)
+    finished = make_release(job["source"], project=project, **options)
     assert finished.card["counts"]["rows"] == 9
     assert_sound(project)

@@ -21,6 +21,7 @@ from support.charges import charge_of
 from support.commands import PRIVATIZE, run
 from support.copies import copy_project
 from support.preferences import LAYOUTS, dump, files, opinions, pairs, public, write
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.budget.policy import Allowance, Policy
@@ -287,13 +288,13 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     stopped.send_signal(signal.SIGCONT)
     _, errors = stopped.communicate(timeout=PATIENCE)
     assert stopped.returncode == 0, errors
-    assert lg.privatize(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project).reused
+    assert make_release(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project).reused
 
 
 def test_one_of_two_commands_at_once_works_and_the_other_is_told(project, labels):
     def run(_):
         try:
-            release = lg.privatize(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project)
+            release = make_release(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project)
         except ProjectBusy:
             return "busy"
         return "reused" if release.reused else "made"
@@ -420,6 +421,6 @@ def test_workers_change_no_byte(workers, layout, tmp_path, monkeypatch):
         world.fix_randomness(monkeypatch, world.repeatable_bytes())
         for part in (table.slice(0, 150), table):
             options = {"uses": 2, "exhausted": "drop"}
-            lg.privatize(part, epsilon=3, delta=1e-5, project=here, workers=count, **options)
+            make_release(part, epsilon=3, delta=1e-5, project=here, workers=count, **options)
         worlds.append(files(here) | dump(here / ".labelguard"))  # type: ignore[arg-type]
     assert worlds[0] == worlds[1]

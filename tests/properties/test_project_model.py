@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.stateful import run_state_machine_as_test as run
 from support.databases import dump
 from support.preferences import STATISTIC, Public, opinions, pairs, spent
+from support.releases import make_release
 from support.rounds import MORE_ROUNDS
 
 import labelguard
@@ -135,7 +136,7 @@ class ProjectMachine(RuleBasedStateMachine):
         command = self.command(rows, "rr", drop)
         was = self.settle()
         try:
-            release = lg.privatize(**command)
+            release = make_release(**command)
         except BudgetExceeded:
             assert not drop and not (known and fits)
             assert self.settle() == was
@@ -168,7 +169,7 @@ class ProjectMachine(RuleBasedStateMachine):
         was = self.settle()
         command = self.command(rows, "statistic", drop)
         try:
-            release = lg.privatize(**command)
+            release = make_release(**command)
         except (BudgetExceeded, PolicyError):
             assert self.settle() == was
             return
@@ -184,7 +185,7 @@ class ProjectMachine(RuleBasedStateMachine):
     def same_command_again(self, data):
         command, release_id = data.draw(st.sampled_from(self.done), label="command")
         was = self.settle()
-        again: Release = lg.privatize(**command)
+        again: Release = make_release(**command)
         assert (again.id, again.reused) == (release_id, True)
         assert self.settle() == was
 
@@ -206,7 +207,7 @@ class ProjectMachine(RuleBasedStateMachine):
         command = self.command(rows, kind, True)
         with patch.object(owner, name, fatal):
             try:
-                lg.privatize(**command)
+                make_release(**command)
             except Died:
                 pass
             except (BudgetExceeded, PolicyError):
@@ -214,7 +215,7 @@ class ProjectMachine(RuleBasedStateMachine):
             else:
                 return  # it had been made before
         taken = self.places(kind)
-        release = lg.privatize(**command)
+        release = make_release(**command)
         assert self.places(kind) == taken and not release.reused
         self.done.append((command, release.id))
         if kind == "rr":

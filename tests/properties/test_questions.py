@@ -18,6 +18,7 @@ from support.preferences import (
     rankings,
     spent,
 )
+from support.releases import make_release
 from support.scenarios import ALL, SCENARIOS
 from support.worlds import differences
 
@@ -62,7 +63,7 @@ def items(here, table, question=None, **columns):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(layout, project):
     table = LAYOUTS[layout](ASKED, RANKS)
-    release = lg.privatize(ask_both(table), columns=NAMED, project=project, **PRICE)
+    release = make_release(ask_both(table), columns=NAMED, project=project, **PRICE)
     labels = 2 * len(ASKED) * (3 if layout == "rankings" else 1)
     assert release.card["counts"]["duplicates"] == 0
     assert spent(project) == labels
@@ -74,7 +75,7 @@ def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(layout, proj
 
 def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project):
     def release_counts(table, **options):
-        release = lg.privatize(table, project=project, **PRICE, **options)
+        release = make_release(table, project=project, **PRICE, **options)
         return lg.load(release), release.card["counts"]["charged"]
 
     table = pairs(ASKED, RANKS)
@@ -127,7 +128,7 @@ def test_questions_of_every_type_are_told_by_their_text(tmp_path):
 def test_which_text_was_chosen_is_no_name_of_anything(role, side, project):
     """It would be published with the pair, and tell the label."""
     with pytest.raises(InvalidLabels, match=f"column {side} is {side}, which is private"):
-        lg.privatize(chosen(ASKED, RANKS), columns={role: side}, project=project, **PRICE)
+        make_release(chosen(ASKED, RANKS), columns={role: side}, project=project, **PRICE)
 
 
 def test_a_column_of_another_role_is_no_question(tmp_path):
@@ -145,8 +146,8 @@ def test_a_row_without_its_question_or_its_id_is_a_bad_row(missing, project, tmp
     rows[3]["question"] = missing
     table = pa.Table.from_pylist(rows)
     with pytest.raises(InvalidLabels, match="row 4: column question: expected an id, found null"):
-        lg.privatize(table, columns=NAMED, project=project, **PRICE)
-    release = lg.privatize(table, columns=NAMED, project=project, bad_rows="quarantine", **PRICE)
+        make_release(table, columns=NAMED, project=project, **PRICE)
+    release = make_release(table, columns=NAMED, project=project, bad_rows="quarantine", **PRICE)
     assert release.card["counts"]["set_aside"] == 1
     assert release.card["counts"]["charged"] == len(ASKED) - 1
     ids = pa.array([missing, *("x" * n for n in range(1, len(ASKED)))])
@@ -200,7 +201,7 @@ def test_pairs_are_told_apart_by_question_and_look_alike():
 
 def test_further_pairs_say_their_question_too(project):
     further = pairs(Public(np.zeros(4, np.int64), np.arange(50, 54)), opinions(4, 1))
-    release = lg.privatize(
+    release = make_release(
         ask_both(pairs(ASKED, RANKS)),
         columns=NAMED,
         project=project,

@@ -15,6 +15,7 @@ from support.commands import run
 from support.deaths import killed_in
 from support.held_out import EVALUATION, SHAPE, TEACHER, copy_release, hold_out, of_part
 from support.preferences import spent
+from support.releases import make_release
 from support.surveys import survey
 
 import labelguard as lg
@@ -54,7 +55,7 @@ def project(tmp_path):
 def _taught(tmp_path_factory):
     made = lg.init(tmp_path_factory.mktemp("taught"), max_epsilon=1e6)
     hold_out(made, "statistic:releases=3")
-    return made, lg.privatize(RAW, project=made, **TEACHER)
+    return made, make_release(RAW, project=made, **TEACHER)
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def sum_of(raw, evaluation):
 
 
 def test_a_labeler_either_trains_or_evaluates(project, teacher):
-    evaluation = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    evaluation = make_release(RAW, project=project, head=teacher.path, **EVALUATION)
     training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
     assert len(training) and len(held_out) and len(training) + len(held_out) == len(RAW)
     counts = teacher.card["counts"]
@@ -104,8 +105,8 @@ def test_a_labeler_either_trains_or_evaluates(project, teacher):
 
 
 def test_it_holds_the_sum_of_held_out_labels_alone(project, no_noise):
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
-    made = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    teacher = make_release(RAW, project=project, **TEACHER)
+    made = make_release(RAW, project=project, head=teacher.path, **EVALUATION)
     found, head = Evaluation.load(made.path), Head.load(teacher.path)
     expected, labels = sum_of(of_part(project, RAW, "held-out"), found)
     np.testing.assert_allclose(found.statistic, expected, rtol=1e-4)
@@ -124,10 +125,10 @@ def test_it_holds_the_sum_of_held_out_labels_alone(project, no_noise):
 
 
 def test_a_later_evaluation_adds_what_is_new(project, no_noise):
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
-    first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    teacher = make_release(RAW, project=project, **TEACHER)
+    first = make_release(RAW, project=project, head=teacher.path, **EVALUATION)
     later = survey(labelers=80, seed=7)
-    second = lg.privatize(pl.concat([RAW, later]), project=project, **EVALUATION)
+    second = make_release(pl.concat([RAW, later]), project=project, **EVALUATION)
     one, both = (Evaluation.load(release.path) for release in (first, second))
     own = of_part(project, later, "held-out")
     # What somebody had labeled before stays what it was.
@@ -138,16 +139,16 @@ def test_a_later_evaluation_adds_what_is_new(project, no_noise):
     assert both.noise > one.noise and both.sampling.shape == (2, 2, 2)
     assert second.card["statistic"]["windows"] == 2
     assert second.card["counts"]["charged"] == new["labeler_id"].n_unique()
-    again = lg.privatize(pl.concat([later, RAW]), project=project, **EVALUATION)
+    again = make_release(pl.concat([later, RAW]), project=project, **EVALUATION)
     assert again.reused and again.id == second.id
 
 
 @pytest.mark.slow
 def test_training_goes_on_as_if_evaluations_were_not_there(project, teacher):
-    lg.privatize(RAW, project=project, head=teacher.id, **EVALUATION)
-    assert lg.privatize(RAW, project=project, **SHAPE).id == teacher.id  # auto never evaluates
+    make_release(RAW, project=project, head=teacher.id, **EVALUATION)
+    assert make_release(RAW, project=project, **SHAPE).id == teacher.id  # auto never evaluates
     more = survey(labelers=80, seed=7)
-    second = lg.privatize(more, project=project, **TEACHER)
+    second = make_release(more, project=project, **TEACHER)
     assert second.card["statistic"]["windows"] == 2
     np.testing.assert_array_equal(
         Head.load(second.path).basis.projection, Head.load(teacher.path).basis.projection
@@ -159,33 +160,33 @@ def test_a_head_is_a_release_or_any_directory_that_holds_one(project, teacher, t
     model = tmp_path / "models" / "0001"
     model.mkdir(parents=True)
     shutil.copy(teacher.path / "head.npz", model)
-    first = lg.privatize(RAW, project=project, head=str(model), **EVALUATION)
+    first = make_release(RAW, project=project, head=str(model), **EVALUATION)
     shutil.rmtree(model)  # the evaluation knows its coordinates by itself
     for head in (teacher.id, teacher.id[:5], teacher.path, first.path, first.id, None):
-        assert lg.privatize(RAW, project=project, head=head, **EVALUATION).id == first.id
+        assert make_release(RAW, project=project, head=head, **EVALUATION).id == first.id
     with pytest.raises(LabelguardError, match="no committed release"):
-        lg.privatize(RAW, project=project, head="r9", **EVALUATION)
+        make_release(RAW, project=project, head="r9", **EVALUATION)
     with pytest.raises(ProjectError, match="holds no head"):
-        lg.privatize(RAW, project=project, head=tmp_path, **EVALUATION)
+        make_release(RAW, project=project, head=tmp_path, **EVALUATION)
 
 
 def test_the_first_one_needs_a_head(project):
     with pytest.raises(PolicyError, match=r"first evaluation needs a head.*--head RELEASE"):
-        lg.privatize(RAW, project=project, **EVALUATION)
+        make_release(RAW, project=project, **EVALUATION)
 
 
 @pytest.mark.slow
 def test_other_coordinates_begin_anew(project, teacher, tmp_path):
-    first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    first = make_release(RAW, project=project, head=teacher.path, **EVALUATION)
     head = Head.load(teacher.path)
     turned = Basis(head.basis.projection[:, :1], head.basis.metric[:1])
     flat = np.asarray(turned.projection @ np.ones(1))
     other = replace(head, basis=turned, coefficients=flat, statistic=None)
     (tmp_path / "head.npz").write_bytes(other.to_bytes())
     with pytest.raises(PolicyError, match=f"than evaluation {first.id}.*leave --head out.*--again"):
-        lg.privatize(survey(labelers=60, seed=2), project=project, head=tmp_path, **EVALUATION)
+        make_release(survey(labelers=60, seed=2), project=project, head=tmp_path, **EVALUATION)
     before = spent(project)
-    anew = lg.privatize(RAW, project=project, head=tmp_path, again=True, **EVALUATION)
+    anew = make_release(RAW, project=project, head=tmp_path, again=True, **EVALUATION)
     assert spent(project) == before + anew.card["counts"]["labelers"]
     found = Evaluation.load(anew.path)
     assert found.statistic.shape == (1,) and len(found.sampling) == 1
@@ -197,12 +198,12 @@ def test_other_coordinates_begin_anew(project, teacher, tmp_path):
 
 
 def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(project, teacher):
-    lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    make_release(RAW, project=project, head=teacher.path, **EVALUATION)
     for seed in (1, 2):
-        lg.privatize(survey(labelers=60, seed=seed), project=project, **EVALUATION)
+        make_release(survey(labelers=60, seed=seed), project=project, **EVALUATION)
     with pytest.raises(BudgetExceeded, match="labelers have no statistic releases left"):
-        lg.privatize(survey(labelers=60, seed=3), project=project, **EVALUATION)
-    dropped = lg.privatize(
+        make_release(survey(labelers=60, seed=3), project=project, **EVALUATION)
+    dropped = make_release(
         survey(labelers=60, seed=3), project=project, exhausted="drop", **EVALUATION
     )
     assert dropped.card["counts"]["charged"] == 0
@@ -212,32 +213,32 @@ def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(project,
 def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path):
     home = lg.init(tmp_path / "p", max_epsilon=1e6)
     with pytest.raises(PolicyError, match="before the first release: labelguard policy new"):
-        lg.privatize(RAW, project=home, **EVALUATION)
-    teacher = lg.privatize(RAW, project=home, epsilon=1.0, delta=1e-5, **TEACHER)
+        make_release(RAW, project=home, **EVALUATION)
+    teacher = make_release(RAW, project=home, epsilon=1.0, delta=1e-5, **TEACHER)
     assert teacher.card["privacy"]["held_out"] == 0
     assert teacher.card["counts"]["of_other_part"] == {"units": 0, "labels": 0}
     with pytest.raises(PolicyError, match=r"policy holds nobody out.*use another project"):
-        lg.privatize(RAW, project=home, head=teacher.path, **EVALUATION)
+        make_release(RAW, project=home, head=teacher.path, **EVALUATION)
     coins = lg.init(tmp_path / "coins")
     hold_out(coins, "rr:uses=24,block=1")
     with pytest.raises(PolicyError, match=r"pays for rr, not for statistic.*policy new"):
-        lg.privatize(RAW, project=coins, head=teacher.path, **EVALUATION)
+        make_release(RAW, project=coins, head=teacher.path, **EVALUATION)
 
 
 @pytest.mark.slow
 def test_an_input_with_nobody_of_the_part_is_refused(project):
     training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
     with pytest.raises(NobodyOfPart, match=r"all of the \d+ labelers in this input are held out"):
-        lg.privatize(held_out, project=project, **TEACHER)
-    teacher = lg.privatize(training, project=project, **TEACHER)
+        make_release(held_out, project=project, **TEACHER)
+    teacher = make_release(training, project=project, **TEACHER)
     with pytest.raises(NobodyOfPart, match=r"none of the \d+ labelers in this input is held out"):
-        lg.privatize(training, project=project, head=teacher.path, **EVALUATION)
+        make_release(training, project=project, head=teacher.path, **EVALUATION)
     assert spent(project) == training["labeler_id"].n_unique()
 
 
 def test_there_is_nothing_to_load_train_on_or_score_by(project, teacher, tmp_path):
     output = tmp_path / "out"
-    made = lg.privatize(RAW, project=project, head=teacher.path, output=output, **EVALUATION)
+    made = make_release(RAW, project=project, head=teacher.path, output=output, **EVALUATION)
     assert {path.name for path in output.iterdir()} == {"CARD.md", "SHA256SUMS", "card.json", FILE}
     assert made.card["train_with"] == "nothing"
     text = (output / "CARD.md").read_text()
@@ -279,7 +280,7 @@ def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
     (tmp_path / "head.npz").write_bytes(made.to_bytes())
     before = spent(project)
     with pytest.raises(ProjectError, match="is damaged"):
-        lg.privatize(RAW, project=project, head=tmp_path, **EVALUATION)
+        make_release(RAW, project=project, head=tmp_path, **EVALUATION)
     assert spent(project) == before
 
 
@@ -287,7 +288,7 @@ def test_a_release_that_was_killed_is_finished(project, teacher):
     before = spent(project)
 
     def evaluate(raw=RAW):
-        return lg.privatize(raw, project=project, head=teacher.path, **EVALUATION)
+        return make_release(raw, project=project, head=teacher.path, **EVALUATION)
 
     for owner, step, state in (
         (Ledger, "mark_drawn", "computing"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.copies import assistant, release_copy, rows_of, user
 from support.lives import TABLE, first_release
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
@@ -181,7 +182,7 @@ def test_a_posterior_is_the_heads_probability_in_the_mean_over_flips():
 def test_a_teacher_of_another_release_gives_probabilities_to_flipped_labels(tmp_path):
     first = first_release(tmp_path / "flips")
     home = lg.init(tmp_path / "teacher")
-    teacher = lg.privatize(
+    teacher = make_release(
         TABLE, mechanism="statistic", features="length", epsilon=3, delta=1e-5, project=home
     )
     out = tmp_path / "out"

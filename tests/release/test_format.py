@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import world
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting.blocks import Block
@@ -509,7 +510,7 @@ def draw(tmp_path, monkeypatch):
 
     def release_rows(rows, **options):
         options = {"mechanism": "rr", "epsilon": 9, "delta": 1e-5} | options
-        release = lg.privatize(pa.Table.from_pylist(rows), project=project, **options)
+        release = make_release(pa.Table.from_pylist(rows), project=project, **options)
         return release, Stored(project.state, nonces[-1])
 
     return release_rows

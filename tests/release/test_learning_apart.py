@@ -13,6 +13,7 @@ from support.commands import FIRST
 from support.doors import install
 from support.gated import BUDGET, PATIENCE, labels
 from support.preferences import TABLE, spent, write
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, PolicyError, ProjectBusy
@@ -36,7 +37,7 @@ def test_another_release_is_made_while_one_learns(project_on_each, gates, tmp_pa
     with gates.learning(raw, project, **budget) as learning:
         assert states(project) == ["drawn"]
         used = spent(project)
-        other = lg.privatize(raw, project=project, mechanism="rr", **BUDGET | budget)
+        other = make_release(raw, project=project, mechanism="rr", **BUDGET | budget)
         assert spent(project) == used and other.card["counts"]["charged"] == 0
         assert [note for note in other.notes if "is being computed by another process" in note]
         assert overview.verify(project.state).ok
@@ -48,7 +49,7 @@ def test_another_release_is_made_while_one_learns(project_on_each, gates, tmp_pa
     assert learned.card["counts"]["charged"] == used == spent(project)
     assert lg.load(learned).height == lg.load(other).height
     assert not list(project.stages.iterdir())
-    assert lg.privatize(raw, project=project, **gates.options | budget).reused
+    assert make_release(raw, project=project, **gates.options | budget).reused
 
 
 def test_it_is_computed_once_and_given_up_by_nobody(project, gates):
@@ -56,7 +57,7 @@ def test_it_is_computed_once_and_given_up_by_nobody(project, gates):
     with gates.learning(raw, project) as learning:
         [line] = overview.list_releases(project.state)
         for act in (
-            lambda: lg.privatize(raw, project=project, **gates.options),
+            lambda: make_release(raw, project=project, **gates.options),
             lambda: abandon(line.id, project),
         ):
             with pytest.raises(ProjectBusy, match=f"{line.id} is being computed by another"):
@@ -79,14 +80,14 @@ def test_its_terms_do_not_change_meanwhile(project, gates):
 def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(project, gates):
     more = labels().with_columns(prompt=pl.col("prompt") + "?").group_by("labeler_id").head(2)
     with gates.learning(labels(), project, uses=24, block=1) as learning:
-        other = lg.privatize(more, project=project, mechanism="rr")
+        other = make_release(more, project=project, mechanism="rr")
         assert other.card["budget"]["used"]["max"] == 22
     assert learning.result(PATIENCE).card["budget"]["used"]["max"] == 20
 
 
 def test_a_learner_that_refuses_costs_nothing(project, gates):
     with pytest.raises(PolicyError, match="gated takes a --model"):
-        lg.privatize(labels(), project=project, **gates.options | {"model": None})
+        make_release(labels(), project=project, **gates.options | {"model": None})
     assert states(project) == []
 
 
@@ -109,10 +110,10 @@ def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
     module.write_text(own.replace('"base": "bytes"', '"base": "whole words"'))
     only = 'begun with the gated base "bytes"; found base "whole words"; restore'
     with pytest.raises(LedgerError, match=only):
-        lg.privatize(source, project=project, **gates.options)
+        make_release(source, project=project, **gates.options)
     monkeypatch.delitem(sys.modules, "gated_part")
     module.write_text(own)
-    assert lg.privatize(source, project=project, **gates.options).card["kind"] == "model"
+    assert make_release(source, project=project, **gates.options).card["kind"] == "model"
 
 
 def test_of_settings_with_which_a_release_was_begun_those_that_differ_are_named():
@@ -151,10 +152,10 @@ def test_a_mechanism_of_another_package_releases_with_its_options(tmp_path, monk
     assert "--stamp does not go with --mechanism rr" in run(*asked, "--mechanism", "rr")
     run(*asked, "--mechanism", "stamped", "-o", "out")
     assert (tmp_path / "out" / "stamp.txt").read_text() == "3"
-    again = lg.privatize(TABLE, project=project, mechanism="stamped", stamp=3)
+    again = make_release(TABLE, project=project, mechanism="stamped", stamp=3)
     assert again.reused and again.card["mechanism"] == "stamped"
     assert again.card["mechanism_version"] == 7 and "forward" in again.card["train_with"]
-    assert not lg.privatize(TABLE, project=project, mechanism="stamped", stamp=4).reused
+    assert not make_release(TABLE, project=project, mechanism="stamped", stamp=4).reused
 
 
 def test_an_engine_is_found_by_its_name():

@@ -23,6 +23,7 @@ from support.preferences import (
     rankings,
     spent,
 )
+from support.releases import make_release
 from support.surveys import survey
 
 import labelguard as lg
@@ -47,7 +48,7 @@ def values(release):
 
 
 def privatize(project, table, **options):
-    return lg.privatize(table, project=project, **PRICE | options)
+    return make_release(table, project=project, **PRICE | options)
 
 
 def count_uses(project):
@@ -111,8 +112,8 @@ def test_planning_and_answering_never_read_the_label_column(project, monkeypatch
 
 def test_a_request_is_the_same_however_it_is_written(project):
     table = pairs(ASKED, RANKS)
-    first = lg.privatize(table, mechanism="rr", epsilon=3, delta=0, project=project)
-    second = lg.privatize(
+    first = make_release(table, mechanism="rr", epsilon=3, delta=0, project=project)
+    second = make_release(
         table, mechanism="rr", epsilon=np.float64(3.0), delta=0.0, workers=1, project=project
     )
     assert second.reused and second.id == first.id
@@ -199,8 +200,8 @@ def test_again_tosses_new_coins(tmp_path):
     ranks = np.tile([1, 2, 3], (len(asked), 1))
     home = lg.init(tmp_path / "p")
     options = {"epsilon": 0.01, "delta": 0, "mechanism": "rr", "uses": 3, "project": home}
-    first = lg.privatize(pairs(asked, ranks), **options)
-    again = lg.privatize(pairs(asked, ranks), again=True, **options)
+    first = make_release(pairs(asked, ranks), **options)
+    again = make_release(pairs(asked, ranks), again=True, **options)
     assert values(first) != values(again)
     pairs_of_values = np.array([[v for _, v in row] for row in private_map(home).values()])
     assert pairs_of_values.shape == (1000, 2)
@@ -252,7 +253,7 @@ def preview_release(project, source=SMALL, **options):
         raise NotAgreed("no")
 
     with pytest.raises(NotAgreed):
-        lg.privatize(source, project=project, review=decline, **options)
+        make_release(source, project=project, review=decline, **options)
     [found] = shown
     return found
 
@@ -267,7 +268,7 @@ def test_who_declines_is_charged_nothing_and_fixes_nothing(options, project):
         name: rows for name, rows in before.items() if name != "meta"
     }
     assert not list(project.releases.iterdir()) and not list(project.private_maps.iterdir())
-    release = lg.privatize(SMALL, project=project, epsilon=0.5, **options)
+    release = make_release(SMALL, project=project, epsilon=0.5, **options)
     assert release.card["privacy"]["epsilon"] == 0.5
 
 
@@ -279,7 +280,7 @@ def test_what_was_shown_is_what_is_released(options, project):
     assert repr(planned) == f"Plan(preview={shown!r})", "neither rows nor prices"
     assert shown == preview_release(project, **options)
     assert shown.first and shown.usual == ["epsilon", "delta"]
-    release = lg.privatize(SMALL, project=project, **options)
+    release = make_release(SMALL, project=project, **options)
     card = release.card
     assert card["mechanism"] == shown.mechanism
     assert card["privacy"]["epsilon"] == shown.epsilon == 3
@@ -298,7 +299,7 @@ def test_a_preview_writes_nothing_into_a_project(project):
         plan(SMALL, project=project, **RR)
         after = files(project.state)
         assert {**after, "lock": b""} == {**before, "lock": b""}
-        lg.privatize(SMALL, project=project, **RR)
+        make_release(SMALL, project=project, **RR)
 
 
 def test_a_preview_needs_no_project_and_leaves_none(tmp_path, monkeypatch):
@@ -332,7 +333,7 @@ def test_a_preview_does_not_depend_on_labels(options, project):
 
 
 def test_what_was_released_is_said_to_be_free(project):
-    made = lg.privatize(SMALL, project=project, uses=2, **RR)
+    made = make_release(SMALL, project=project, uses=2, **RR)
     again = plan(SMALL, project=project, **RR).preview
     assert again.reused == made.id and not again.first
     other = plan(SMALL.head(100), project=project, **RR).preview
@@ -346,10 +347,10 @@ def test_a_project_keeps_the_features_of_its_first_release(project, monkeypatch)
     shape = {"mechanism": "statistic", "components": 2, "ridge": 1.0, "uses": 3}
     with monkeypatch.context() as light:
         without(light, "torch")
-        first = lg.privatize(SMALL, project=project, epsilon=8, **shape)
+        first = make_release(SMALL, project=project, epsilon=8, **shape)
     assert first.card["statistic"]["features"] == "length+style+text"
     fresh = SMALL.with_columns(prompt=pl.lit("later: ") + pl.col("prompt"))
-    later = lg.privatize(fresh, project=project, mechanism="auto", components=2, ridge=1.0)
+    later = make_release(fresh, project=project, mechanism="auto", components=2, ridge=1.0)
     assert later.card["statistic"]["features"] == "length+style+text"
 
 
@@ -358,7 +359,7 @@ def test_features_that_cannot_be_computed_here_are_refused_before_anything_is_re
 ):
     without(monkeypatch, "transformers")
     with pytest.raises(MissingExtra, match=r"transformers.*pip install '.*\[encoders\]'"):
-        lg.privatize(
+        make_release(
             "nowhere.parquet", project=project, mechanism="statistic", features="minilm+length"
         )
 
@@ -369,7 +370,7 @@ def test_a_first_release_is_public_in_all_it_fixes(tmp_path, monkeypatch):
     def policy(table, name):
         world.fix(monkeypatch)
         project = lg.init(tmp_path / name)
-        lg.privatize(table, project=project, recurring="weekly", duration="8w", **COLUMNS)
+        make_release(table, project=project, recurring="weekly", duration="8w", **COLUMNS)
         return asdict(policies.show(project=project))
 
     assert policy(SMALL, "one") == policy(flip(SMALL), "other")

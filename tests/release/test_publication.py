@@ -20,6 +20,7 @@ from support.doors import install
 from support.gated import CODE, Gates, labels
 from support.lives import PRICE
 from support.preferences import TABLE, files
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
@@ -105,7 +106,7 @@ def test_a_publication_that_failed_is_completed_by_the_same_command(
 def test_a_newer_release_takes_the_place_of_the_one_before(used_project, hub):
     lg.publish("r0001", f"hf:{NAME}", project=used_project)
     hub.dataset(NAME).files["data-00000-of-00002.parquet"] = b"of a larger one"
-    second = lg.privatize(TABLE.slice(0, 80), **PRICE, project=used_project)
+    second = make_release(TABLE.slice(0, 80), **PRICE, project=used_project)
     lg.publish(second, f"hf:{NAME}", project=used_project)
     assert hub.published(NAME) == public(second.path)
     assert len(hub.dataset(NAME).titles) == 2
@@ -189,7 +190,7 @@ def test_places_of_another_kind_are_refused(to, used_project, tmp_path, monkeypa
 @pytest.mark.parametrize("name", ["r0002", "", "../project", "r0001/../../keys", "/etc", "r0001\n"])
 def test_only_a_committed_release_of_the_ledger_is_published(name, used_project, hub):
     if not name:  # which would mean the only one
-        lg.privatize(TABLE.slice(0, 80), **PRICE, project=used_project)
+        make_release(TABLE.slice(0, 80), **PRICE, project=used_project)
     with pytest.raises(LedgerError, match="committed release"):
         lg.publish(name, f"hf:{NAME}", project=used_project)
     assert not hub.repositories
@@ -292,7 +293,7 @@ WEIGHTS = "model/weights/theta.bin"
 def made(project, tmp_path, monkeypatch):
     gates = Gates.install(tmp_path, monkeypatch)
     output = tmp_path / "out"
-    return lg.privatize(labels(), project=project, output=output, **gates.options)
+    return make_release(labels(), project=project, output=output, **gates.options)
 
 
 def test_sums_name_every_file_by_its_path(made):
@@ -351,7 +352,7 @@ def test_every_file_of_a_release_is_as_readable_as_its_rows(project, tmp_path, m
     private = '(model / "config.json").chmod(0o600)\n        return (model,)'
     gates = Gates.install(tmp_path, monkeypatch, CODE.replace("return (model,)", private))
     output = tmp_path / "out"
-    made = lg.privatize(labels(), project=project, output=output, **gates.options)
+    made = make_release(labels(), project=project, output=output, **gates.options)
     for directory in (project.releases / made.id, output):
         found = {(path.is_dir(), path.stat().st_mode & 0o777) for path in directory.rglob("*")}
         assert found == {(False, 0o644), (True, 0o755)}
@@ -394,7 +395,7 @@ def test_what_is_no_file_is_refused(tmp_path):
         hash_files(tmp_path)
 
 
-ONE = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")
+ONE = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler", "replace_labels")
 
 
 def write_card(directory, learned, tags="[]"):
@@ -443,7 +444,7 @@ MECHANISM = Path(doors.__file__).with_name("sealed_mechanism.py").read_text(enco
 def sealed(tmp_path, monkeypatch):
     """A release by a mechanism of another package."""
     install(tmp_path / "site", "labelguard.mechanisms", "sealed", MECHANISM, monkeypatch)
-    return lg.privatize(TABLE, project=lg.init(tmp_path), mechanism="sealed", **BUDGET)
+    return make_release(TABLE, project=lg.init(tmp_path), mechanism="sealed", **BUDGET)
 
 
 def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_path):

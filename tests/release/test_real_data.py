@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 from support import world
 from support.preferences import STATISTIC
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
@@ -106,7 +107,7 @@ def assert_released_as_charged(release, raw):
 
 def privatize(source, project, epsilon, **options):
     home = lg.init(project, max_epsilon=300)
-    release = lg.privatize(source, epsilon=epsilon, delta=DELTA, project=home, **options)
+    release = make_release(source, epsilon=epsilon, delta=DELTA, project=home, **options)
     verdict = overview.verify(home.state)
     assert verdict.ok, verdict
     return release
@@ -123,7 +124,7 @@ def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(tm
     """ε = 1 on all labelers; the bound is that of the project's benchmark, half a percent above."""
     raw = read("ukpconvarg1.parquet").drop("item_id")
     options = STATISTIC | {"features": "minilm", "components": 64, "ridge": 3.0, "delta": DELTA}
-    release = lg.privatize(raw, epsilon=1, project=lg.init(tmp_path / "p"), **options)
+    release = make_release(raw, epsilon=1, project=lg.init(tmp_path / "p"), **options)
     released = lg.load(release).unique(["prompt", "chosen", "rejected"])
     chosen = order_sides(released, "chosen", "rejected").select(*CONTENT, teacher="a_first")
     strict = order_sides(raw, *SIDES).filter(~pl.col("tie"))

@@ -17,6 +17,7 @@ from support import world
 from support.exports import write
 from support.preferences import STATISTIC, compared
 from support.published import SHAPES, as_table
+from support.releases import make_release
 
 import labelguard
 import labelguard as lg
@@ -179,20 +180,20 @@ def test_a_bound_that_is_a_third_too_small_is_caught(neighbours):
 
 def test_choices_and_rankings_add_up_in_one_sum(project):
     rows = table(random_choices(1))
-    lg.privatize(rows, project=project, uses=4, **PRICE, **STATISTIC)
+    make_release(rows, project=project, uses=4, **PRICE, **STATISTIC)
     ranked = [
         {k: v for k, v in row.items() if k != "choice"}
         | {"prompt": "other", "ranks": [*range(len(row["responses"]))]}
         for row in rows.to_pylist()
     ]
-    made = lg.privatize(pa.Table.from_pylist(ranked), project=project, **PRICE, **STATISTIC)
+    made = make_release(pa.Table.from_pylist(ranked), project=project, **PRICE, **STATISTIC)
     assert made.card["statistic"]["windows"] == 2
 
 
 def released_pairs(tmp_path, **options):
     """The pairs that are released of two files whose choices differ."""
     for seed in (1, 2):
-        made = lg.privatize(
+        made = make_release(
             table(random_choices(seed)),
             mechanism="rr",
             project=lg.init(tmp_path / f"world {seed}"),
@@ -268,7 +269,7 @@ def test_labels_decide_nothing_but_the_sum(tmp_path, monkeypatch):
         rows = table(random_choices(seed))
         shuffled = rows.take(pa.array(np.random.default_rng(seed).permutation(len(rows))))
         project = lg.init(tmp_path / f"world {seed}")
-        made = lg.privatize(shuffled, project=project, **PRICE, **STATISTIC)
+        made = make_release(shuffled, project=project, **PRICE, **STATISTIC)
         files = {path.name: path.read_bytes() for path in sorted(made.path.iterdir())}
         seen.append((made.id, files, dict(made.card)))
     assert seen[0] == seen[1]
@@ -321,7 +322,7 @@ def test_a_head_on_sources_labels_what_it_has_not_seen(project):
     also = pl.concat(
         [pair("best", "worst"), pair("worst", "best").with_columns(prompt=pl.lit("q"))]
     )
-    release = lg.privatize(battles(0), project=project, also=also, **OPTIONS)
+    release = make_release(battles(0), project=project, also=also, **OPTIONS)
     head = Head.load(release.path)
     provider = open_provider(head.features, head.state)
     assert provider.groups()[0].names == MODELS
@@ -348,7 +349,7 @@ def test_a_head_on_sources_labels_what_it_has_not_seen(project):
 @pytest.mark.slow
 def test_a_system_that_the_sum_does_not_know_moves_no_other(project):
     """The newest loses to the worst: a coordinate for that side alone would be a win of it."""
-    first = Head.load(lg.privatize(battles(0), project=project, **OPTIONS).path)
+    first = Head.load(make_release(battles(0), project=project, **OPTIONS).path)
     met = [pl.col(f"model_{side}") == "worst" for side in "ba"]
     newest = [pl.when(one).then(pl.lit("newest")) for one in met]
     newer = battles(1).with_columns(
@@ -356,7 +357,7 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project):
         model_b=newest[1].otherwise("model_b"),
         label=pl.when(met[0]).then(0).when(met[1]).then(1).otherwise("label"),
     )
-    head = Head.load(lg.privatize(newer, project=project, **OPTIONS).path)
+    head = Head.load(make_release(newer, project=project, **OPTIONS).path)
     before, after = (one.coefficients[0] - one.coefficients[2] for one in (first, head))
     assert after > 0.8 * before
 
@@ -364,8 +365,8 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project):
 @pytest.mark.quick("other0")
 @pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
 def test_a_dry_run_refuses_what_does_not_fit_the_sum(project, other):
-    lg.privatize(battles(0), project=project, **OPTIONS)
-    for release in (plan, lg.privatize):
+    make_release(battles(0), project=project, **OPTIONS)
+    for release in (plan, make_release):
         with pytest.raises(PolicyError, match="the sum that this window joins has"):
             release(battles(1), project=project, **OPTIONS | other)
     assert plan(battles(0), project=project, **OPTIONS).preview.reused
@@ -373,11 +374,11 @@ def test_a_dry_run_refuses_what_does_not_fit_the_sum(project, other):
 
 
 def test_a_window_whose_features_changed_joins_no_sum_and_may_begin_one(project, monkeypatch):
-    lg.privatize(battles(0), project=project, **OPTIONS)
+    make_release(battles(0), project=project, **OPTIONS)
     monkeypatch.setattr(PairFeatures, "identity", lambda self: "another version")
     with pytest.raises(PolicyError, match=r"found another version; .* anew with --again$"):
-        lg.privatize(battles(1), project=project, **OPTIONS)
-    assert not lg.privatize(battles(1), project=project, again=True, **OPTIONS).reused
+        make_release(battles(1), project=project, **OPTIONS)
+    assert not make_release(battles(1), project=project, again=True, **OPTIONS).reused
 
 
 CHOSEN = ("chosen", "rejected")

@@ -18,6 +18,7 @@ import pytest
 from support.commands import run
 from support.leaving import labels_table
 from support.lives import PRICE, TABLE, put_into_force
+from support.releases import make_release
 from support.tools import connected, deliver
 
 import labelguard as lg
@@ -52,7 +53,7 @@ options = schema["properties"]["options"]["properties"]
 print("job.yaml", "red" in str(options["colour"]))
 for colour in ("red", "green"):
     try:
-        lg.privatize([], mechanism="rr", colour=colour, project={project!r})
+        make_release([], mechanism="rr", colour=colour, project={project!r})
     except lg.errors.PolicyError as error:
         print("Python refuses", colour, "--colour" in str(error))
     except lg.errors.InvalidLabels:
@@ -134,7 +135,7 @@ def test_a_release_is_charged_and_marked_before_a_label_is_read(project, monkeyp
     for act in ("begin_job", "charge", "mark_reading", "mark_drawn"):
         watch(Ledger, act)
     watch(buckets, "read_column", lambda given: given[1] == "label")
-    lg.privatize(TABLE.slice(0, 20), **PRICE, project=project)
+    make_release(TABLE.slice(0, 20), **PRICE, project=project)
     told = seen[seen.index("begin_job") :]  # it was staged before, in an order of its own
     assert list(dict.fromkeys(told)) == [
         "begin_job",
@@ -153,7 +154,7 @@ def test_a_card_states_the_price_of_two(own, project):
     if not own:
         put_into_force(project, "first", "rr:uses=12,block=1")
     more = PRICE | {"workers": 1} if own else {"workers": 1}
-    made = lg.privatize(labels_table(), project=project, **more)
+    made = make_release(labels_table(), project=project, **more)
     found = json.loads((made.path / "card.json").read_text())["privacy"]["two_units"]
     assert found == made.card["privacy"]["two_units"]
     assert found["delta"] == 1e-5 and 3 < found["epsilon"] < 6

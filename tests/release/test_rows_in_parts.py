@@ -19,6 +19,7 @@ from labelguard_trainer.training import fitting
 from labelguard_trainer.training.request import open_release, read_noise_and_sides
 from support import world
 from support.preferences import STATISTIC, TABLE, files
+from support.releases import make_release
 from support.twice import Twice
 
 import labelguard as lg
@@ -44,7 +45,7 @@ def release(where: Path, patch: pytest.MonkeyPatch, **options: Any) -> Any:
     world.fix(patch, world.repeatable_bytes())
     project = lg.init(where)
     (project.state / "id").unlink()
-    return lg.privatize(TABLE, project=project, **options)
+    return make_release(TABLE, project=project, **options)
 
 
 @pytest.fixture(scope="module")
@@ -226,9 +227,9 @@ def test_a_part_that_the_command_does_not_see_whole_stops_the_release(left, tmp_
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: Unseen(left))
         with pytest.raises(LabelguardError, match=r"bytes of data-00127-of-00128.* every worker"):
-            lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
+            make_release(TABLE, project=project, **RR, buckets=COUNT)
     assert not [path for path in project.releases.iterdir() if path.suffix != ".partial"]
-    made = lg.privatize(TABLE, project=project, **RR, buckets=16)  # in one file this time
+    made = make_release(TABLE, project=project, **RR, buckets=16)  # in one file this time
     assert made.card["counts"]["rows"] == len(TABLE) and (made.path / ROWS).is_file()
     assert [path.name for path in project.releases.iterdir()] == [made.id]
     assert overview.verify(project.state).ok
@@ -245,7 +246,7 @@ def test_a_worker_that_is_late_changes_nothing(tmp_path, monkeypatch):
     tasks: list[Any] = []
     project = lg.init(tmp_path / "project")
     monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: Late())
-    lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
+    make_release(TABLE, project=project, **RR, buckets=COUNT)
     before, (work, task) = files(project.state), tasks[-1]
     assert work is drawn.publish_bucket
     monkeypatch.setattr(
@@ -267,10 +268,10 @@ def test_a_worker_that_stops_in_the_middle_leaves_no_part(tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(drawn, "fsync_path", stop)
         with pytest.raises(ProjectError, match="No space left on device; nothing is lost"):
-            lg.privatize(TABLE, project=project, **RR, buckets=COUNT, workers=1)
+            make_release(TABLE, project=project, **RR, buckets=COUNT, workers=1)
     [begun] = project.releases.iterdir()
     assert sorted(path.name for path in (begun / "whole").iterdir()) == NAMES[:3]
-    made = lg.privatize(TABLE, project=project, **RR, buckets=COUNT)
+    made = make_release(TABLE, project=project, **RR, buckets=COUNT)
     assert made.id == begun.name.partition(".")[0] and not begun.exists()
     assert overview.verify(project.state).ok
 

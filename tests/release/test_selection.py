@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import world
 from support.preferences import Public, opinions, pairs, public, rankings
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import randomized_response
@@ -89,7 +90,7 @@ def test_a_use_is_a_block_of_new_labels(tmp_path):
     asked = Public(np.repeat(np.arange(4), [1, 8, 9, 33]), np.arange(51))
     for block, uses in ((None, [1, 1, 1, 1]), (8, [1, 1, 2, 5]), (1, [1, 8, 9, 33])):
         project = lg.init(tmp_path / str(block))
-        release = lg.privatize(pairs(asked, opinions(51, 1)), project=project, block=block, **PRICE)
+        release = make_release(pairs(asked, opinions(51, 1)), project=project, block=block, **PRICE)
         found = [read_labeler(f"worker {n}", project.state).allowances[0] for n in range(4)]
         assert [place.used for place in found] == uses
         assert {place.allowed for place in found} == {max(uses)}  # nothing is reserved
@@ -103,23 +104,23 @@ def test_a_bound_is_of_a_release_and_old_labels_count_first(tmp_path):
     ranks = opinions(len(asked), 1)
     project = lg.init(tmp_path)
     few = asked.item < 20
-    one = lg.privatize(
+    one = make_release(
         pairs(asked[few], ranks[few]), project=project, max_labels_per_labeler=2, uses=3, **PRICE
     )
-    two = lg.privatize(pairs(asked, ranks), project=project, max_labels_per_labeler=4, **PRICE)
+    two = make_release(pairs(asked, ranks), project=project, max_labels_per_labeler=4, **PRICE)
     assert not Counter(items(one)) - Counter(items(two))
     assert len(items(two)) == 5 * 4
-    fewer = lg.privatize(pairs(asked, ranks), project=project, max_labels_per_labeler=1, **PRICE)
+    fewer = make_release(pairs(asked, ranks), project=project, max_labels_per_labeler=1, **PRICE)
     assert items(fewer) == items(two)  # what was released stays, whatever the bound
     assert fewer.card["counts"]["charged"] == 0
-    more = lg.privatize(pairs(asked, ranks), project=project, **PRICE)
+    more = make_release(pairs(asked, ranks), project=project, **PRICE)
     assert len(items(more)) == 5 * 9 and more.card["counts"]["charged"] == 5
 
 
 def test_a_bound_goes_with_randomized_response(tmp_path):
     table = pairs(public(), opinions(len(public()), 1))
     with pytest.raises(PolicyError, match="goes with randomized response"):
-        lg.privatize(
+        make_release(
             table, project=lg.init(tmp_path), mechanism="statistic", max_labels_per_labeler=3
         )
 
@@ -128,14 +129,14 @@ def test_labelers_keep_labels_of_their_own_choice_of_items(tmp_path):
     """The order is keyed by labeler: those who saw the same items keep different ones."""
     asked = public(labelers=20, per_labeler=30, items=30)
     options = PRICE | {"max_labels_per_labeler": 6, "project": lg.init(tmp_path)}
-    release = lg.privatize(pairs(asked, opinions(len(asked), 1)), **options)
+    release = make_release(pairs(asked, opinions(len(asked), 1)), **options)
     assert len(set(items(release))) > 20
 
 
 def test_a_ranking_is_kept_or_dropped_whole(tmp_path):
     asked = public(labelers=6, per_labeler=7, items=20)
     project, bound = lg.init(tmp_path), PRICE | {"max_labels_per_labeler": 8, "block": 1}
-    release = lg.privatize(rankings(asked, opinions(len(asked), 1)), project=project, **bound)
+    release = make_release(rankings(asked, opinions(len(asked), 1)), project=project, **bound)
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places
     assert overview.read_budget(project.state).allowances[0].left == 6 * 2
@@ -145,7 +146,7 @@ def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path):
     asked = public(labelers=2, per_labeler=2, items=3)
     project, bound = lg.init(tmp_path), PRICE | {"max_labels_per_labeler": 2, "block": 1}
     with pytest.raises(PolicyError, match="no label fits"):
-        lg.privatize(rankings(asked, opinions(4, 1)), project=project, **bound)
+        make_release(rankings(asked, opinions(4, 1)), project=project, **bound)
     assert overview.read_budget(project.state).policy is None
 
 
@@ -154,7 +155,7 @@ def test_a_content_has_one_block_of_all_its_labels_or_of_few(tmp_path):
     table = pairs(asked, opinions(30, 1), labelers=False)
     for most, labels in ((None, 30), (2, 20), (1, 10)):
         project = lg.init(tmp_path / str(most))
-        release = lg.privatize(
+        release = make_release(
             table,
             project=project,
             mechanism="rr",

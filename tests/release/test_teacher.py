@@ -12,6 +12,7 @@ from support.deaths import killed_in
 from support.held_out import SHAPE, copy_release
 from support.lives import put_into_force
 from support.preferences import notes, spent
+from support.releases import make_release
 from support.surveys import label_error, survey
 
 import labelguard as lg
@@ -38,7 +39,7 @@ TEACHER = held_out.TEACHER | {"epsilon": 1.0, "delta": 1e-5}
 @pytest.fixture(scope="module")
 def _taught(tmp_path_factory):
     made = lg.init(tmp_path_factory.mktemp("taught"), max_epsilon=1e6)
-    return made, lg.privatize(survey(), project=made, **TEACHER)
+    return made, make_release(survey(), project=made, **TEACHER)
 
 
 @pytest.fixture
@@ -92,14 +93,14 @@ def test_a_damaged_head_is_refused(release, tmp_path, damage):
 
 
 def test_a_labeler_pays_one_place_however_many_labels_they_gave(project):
-    lg.privatize(survey(), project=project, uses=3, **TEACHER)
+    make_release(survey(), project=project, uses=3, **TEACHER)
     [budget] = overview.read_budget(project.state).allowances
     assert (budget.allowed, budget.used) == (360, 120)
     assert overview.verify(project.state).ok
 
 
 def test_noise_is_for_as_many_components_as_there_are_directions(project):
-    release = lg.privatize(survey(), project=project, **TEACHER | {"components": 64})
+    release = make_release(survey(), project=project, **TEACHER | {"components": 64})
     found = release.card["statistic"]
     assert (found["components"], found["noise_least_components"]) == (2, 2)
 
@@ -108,7 +109,7 @@ def test_noise_is_for_as_many_components_as_there_are_directions(project):
 def test_a_policy_of_ball_noise_is_released_with_it(project):
     declared = {"public_columns": SHAPE["public_columns"], "epsilon": 1}
     put_into_force(project, "few", "statistic:releases=1,ball=4", **declared)
-    release = lg.privatize(survey(), project=project, **TEACHER)
+    release = make_release(survey(), project=project, **TEACHER)
     said = release.card["statistic"]
     assert (said["noise_kind"], said["noise_least_components"]) == ("ball", 4)
     assert said["noise_scale"] == pytest.approx(0.985245, rel=1e-5)
@@ -119,14 +120,14 @@ def test_a_policy_of_ball_noise_is_released_with_it(project):
 
 
 def test_the_same_command_returns_the_same_release(project, release):
-    second = lg.privatize(survey(), project=project, **TEACHER)
+    second = make_release(survey(), project=project, **TEACHER)
     assert second.reused and second.id == release.id
 
 
 def test_labels_released_before_are_no_increment(project, no_noise):
-    lg.privatize(survey(), project=project, uses=2, **TEACHER)
+    make_release(survey(), project=project, uses=2, **TEACHER)
     half = survey().head(1000)
-    release = lg.privatize(half, project=project, uses=2, **TEACHER)
+    release = make_release(half, project=project, uses=2, **TEACHER)
     assert release.card["counts"]["charged"] == 0
     assert release.card["statistic"]["windows"] == 1
 
@@ -136,10 +137,10 @@ def test_windows_add_up_to_one_statistic(project, tmp_path, no_noise):
     # Whoever labels in one window only weighs the same in it as in all of it: the sums must agree.
     raw = survey(labelers=60)
     options = TEACHER | {"clip_quantile": 1.0, "uses": 2}
-    whole = lg.privatize(raw, project=lg.init(tmp_path / "whole"), **options)
+    whole = make_release(raw, project=lg.init(tmp_path / "whole"), **options)
     first, second = raw.filter(pl.col("labeler_id") < 30), raw
-    lg.privatize(first, project=project, **options)
-    windows = lg.privatize(second, project=project, **options)
+    make_release(first, project=project, **options)
+    windows = make_release(second, project=project, **options)
     assert windows.card["statistic"]["windows"] == 2
     one, two = Head.load(whole.path), Head.load(windows.path)
     x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
@@ -151,15 +152,15 @@ def test_windows_add_up_to_one_statistic(project, tmp_path, no_noise):
 def test_again_begins_a_new_sum_of_the_latest_labels(project, no_noise):
     options = TEACHER | {"uses": 3}
     raw = survey()
-    first = Head.load(lg.privatize(raw, project=project, **options).path)
+    first = Head.load(make_release(raw, project=project, **options).path)
     changed = raw.with_columns(label=1 - pl.col("label"))
-    kept = lg.privatize(changed, project=project, **options)
+    kept = make_release(changed, project=project, **options)
     assert kept.reused  # what was released first stays
-    release = lg.privatize(changed, project=project, again=True, **options)
+    release = make_release(changed, project=project, again=True, **options)
     assert release.card["counts"]["charged"] == 120
     assert release.card["statistic"]["windows"] == 1
     assert Head.load(release.path).coefficients == pytest.approx(-first.coefficients)
-    more = lg.privatize(survey(labelers=130, seed=9), project=project, **options)
+    more = make_release(survey(labelers=130, seed=9), project=project, **options)
     assert more.card["statistic"]["windows"] == 2
 
 
@@ -168,11 +169,11 @@ def test_a_release_finished_after_another_keeps_to_its_own_sum(project):
     early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
     options = TEACHER | {"uses": 3}
     with killed_in(*AT_THE_NOISE):
-        lg.privatize(early, project=project, **options)
-    other = lg.privatize(late, project=project, **options)
+        make_release(early, project=project, **options)
+    other = make_release(late, project=project, **options)
     [note] = notes(other)
     assert "stays charged" in note
-    finished = lg.privatize(early, project=project, **options)
+    finished = make_release(early, project=project, **options)
     assert finished.card["statistic"]["windows"] == other.card["statistic"]["windows"] == 1
     assert overview.verify(project.state).ok
 
@@ -181,14 +182,14 @@ def test_a_release_finished_after_another_keeps_to_its_own_sum(project):
 def test_further_pairs_are_labeled_too_each_once(project):
     raw = survey(items=200)
     further = survey(labelers=3, per_labeler=100, items=201).drop("label", "labeler_id")
-    release = lg.privatize(raw, project=project, also=further, **TEACHER)
+    release = make_release(raw, project=project, also=further, **TEACHER)
     released = lg.load(release)
     distinct = further.unique("prompt")
     both = distinct.filter(~pl.col("prompt").is_in(raw["prompt"].implode()))
     assert both.height <= released.height - raw.height <= distinct.height
     assert released["item_id"].is_sorted()
     assert release.card["counts"]["rows"] == released.height
-    fewer = lg.privatize(raw, project=project, **TEACHER)
+    fewer = make_release(raw, project=project, **TEACHER)
     assert not fewer.reused and fewer.card["counts"]["charged"] == 0
 
 
@@ -221,20 +222,20 @@ AFTER_THE_MAP = (releasing, "fit")
 )
 def test_what_cannot_be_asked_is_said(options, message, project):
     with pytest.raises(LabelguardError, match=message):
-        lg.privatize(survey(labelers=20), project=project, **TEACHER | options)
+        make_release(survey(labelers=20), project=project, **TEACHER | options)
     assert spent(project) == 0
 
 
 @pytest.mark.slow
 def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(project):
     options = TEACHER | {"uses": 2}
-    lg.privatize(survey(), project=project, **options)
+    make_release(survey(), project=project, **options)
     before = spent(project)
     more = survey(items=203, seed=4).with_columns(
         score_a="score_b", length_a="length_b", prompt=pl.col("prompt") + "?"
     )
     with pytest.raises(InvalidLabels, match="no labeled pair differs in its features"):
-        lg.privatize(more, project=project, **options)
+        make_release(more, project=project, **options)
     assert spent(project) == before
 
 
@@ -242,10 +243,10 @@ def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(projec
 def test_labels_of_an_unfinished_release_alone_make_no_release(project):
     raw = survey()
     with killed_in(*AFTER_THE_MAP):
-        lg.privatize(raw, project=project, **TEACHER)
+        make_release(raw, project=project, **TEACHER)
     with pytest.raises(PolicyError, match="are in releases that are unfinished"):
-        lg.privatize(raw, project=project, **TEACHER | {"ridge": 2.0})
-    assert not lg.privatize(raw, project=project, **TEACHER).reused
+        make_release(raw, project=project, **TEACHER | {"ridge": 2.0})
+    assert not make_release(raw, project=project, **TEACHER).reused
 
 
 @pytest.mark.slow
@@ -253,11 +254,11 @@ def test_labels_of_an_unfinished_release_alone_make_no_release(project):
 def test_a_release_that_was_begun_with_other_features_is_not_finished(moment, project):
     raw = survey()
     with killed_in(*moment):
-        lg.privatize(raw, project=project, **TEACHER)
+        make_release(raw, project=project, **TEACHER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelguard.learning.columns._Columns.identity", lambda self: "another")
         with pytest.raises(LedgerError, match="was begun with the features columns"):
-            lg.privatize(raw, project=project, **TEACHER)
+            make_release(raw, project=project, **TEACHER)
 
 
 # PROPS from start to end: charged like randomized response, better labels, no further look.
@@ -276,9 +277,9 @@ PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:scor
 @pytest.mark.parametrize("combine", ["hard", "soft"])
 def test_it_betters_randomized_labels_at_their_price(combine, project):
     raw = survey(labelers=300)
-    randomized = lg.privatize(raw, project=project, **PRICE)
+    randomized = make_release(raw, project=project, **PRICE)
     before = spent(project)
-    release = lg.privatize(raw, project=project, combine=combine, **PROPS)
+    release = make_release(raw, project=project, combine=combine, **PROPS)
     assert spent(project) == before  # the same permanent coins, free
     released = lg.load(release)
     assert released.height == raw.height
@@ -301,14 +302,14 @@ def test_an_interrupted_run_takes_finished_stages_from_disk(project, tmp_path, m
     options = PROPS | {"stages": 4}
     trained = world.note_calls(monkeypatch, relabelling, "_run_stage", lambda *given: given[4])
     with killed_in(relabelling, "_run_stage", call=3):
-        lg.privatize(raw, project=project, **options)
-    release = lg.privatize(raw, project=project, **options)
+        make_release(raw, project=project, **options)
+    release = make_release(raw, project=project, **options)
     assert trained == [0, 1, 2, 3]
     assert not release.reused and overview.verify(project.state).ok
 
 
 def test_noise_that_drowns_the_model_is_reported(project):
-    release = lg.privatize(
+    release = make_release(
         survey(labelers=12), project=project, **PROPS | {"epsilon": 0.5, "combine": "hard"}
     )
     [_, second] = release.card["props"]["stages"]
@@ -325,7 +326,7 @@ def test_a_labelers_labels_lie_in_one_stage(project, monkeypatch):
         return run_stages(x, labels, *arguments, **options)
 
     monkeypatch.setattr(relabelling, "run_stages", watch)
-    release = lg.privatize(survey(labelers=30), project=project, **PROPS)
+    release = make_release(survey(labelers=30), project=project, **PROPS)
     [labels] = seen
     units, counts = np.unique(labels.unit, return_counts=True)
     assert len(units) == 30 and set(counts) == {20}
@@ -338,7 +339,7 @@ def test_a_labelers_labels_lie_in_one_stage(project, monkeypatch):
 
 
 def test_one_labeler_leaves_a_stage_without_rows_and_without_an_estimate(project):
-    release = lg.privatize(survey(labelers=1), project=project, **PROPS)
+    release = make_release(survey(labelers=1), project=project, **PROPS)
     first, second = release.card["props"]["stages"]
     assert {first["rows"], second["rows"]} == {0, 20}
     assert ("estimated_error" in second) == (second["rows"] == 20)
@@ -347,11 +348,11 @@ def test_one_labeler_leaves_a_stage_without_rows_and_without_an_estimate(project
 
 def test_nothing_is_charged_where_it_has_nothing_to_relabel(project):
     raw = survey(labelers=20)
-    lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20, block=1)
+    make_release(raw, project=project, **PRICE, max_labels_per_labeler=20, block=1)
     used = spent(project)
     other = survey(labelers=20, seed=3).with_columns(prompt=pl.col("prompt") + "?")
     with pytest.raises(LabelguardError, match="no label is left to release"):
-        lg.privatize(other, project=project, exhausted="drop", **PROPS)
+        make_release(other, project=project, exhausted="drop", **PROPS)
     assert spent(project) == used
 
 
@@ -371,5 +372,5 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project):
 )
 def test_what_cannot_be_asked_of_props_is_said(options, message, project):
     with pytest.raises(LabelguardError, match=message):
-        lg.privatize(survey(labelers=20), project=project, **PROPS | options)
+        make_release(survey(labelers=20), project=project, **PROPS | options)
     assert spent(project) == 0

@@ -7,9 +7,9 @@ import pytest
 from support.commands import run
 from support.lives import put_into_force
 from support.preferences import STATISTIC
+from support.releases import make_release
 from support.times import simulate_time
 
-import labelguard as lg
 from labelguard.report import overview
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
@@ -31,7 +31,7 @@ def weekly(project, weeks, paces, **options):
     options = {"mechanism": "rr", "exhausted": "drop"} | options
     for week in weeks:
         with simulate_time(MONDAY + timedelta(weeks=week)):
-            lg.privatize(labels(week, paces, label), project=project, **options)
+            make_release(labels(week, paces, label), project=project, **options)
 
 
 def weeks_left(project, week):

@@ -13,6 +13,7 @@ import pytest
 from support import exports, published
 from support.commands import FIRST, run
 from support.preferences import LAYOUTS, opinions, pairs, public
+from support.releases import make_release
 from support.tools import connected
 
 import labelguard as lg
@@ -58,7 +59,7 @@ def test_a_column_declared_public_is_there_and_tells_no_label(suffix, tmp_path, 
     lg.init("study")
     told = {"modell": r"no column modell \(did you mean 'model'", "label": "column label tells"}
     for name, message in told.items():
-        for call in (lg.inspect, partial(lg.privatize, project="study", mechanism="rr", epsilon=3)):
+        for call in (lg.inspect, partial(make_release, project="study", mechanism="rr", epsilon=3)):
             with pytest.raises(InvalidLabels, match=message):
                 call(path, public_columns=[name])
     for name in ("model", "model_a"):
@@ -77,7 +78,7 @@ def test_two_spellings_of_one_labeler_are_told_as_a_release_refuses_them(tmp_pat
     rows[0]["labeler_id"] = rows[0]["labeler_id"].lower()
     table, study = pa.Table.from_pylist(rows), lg.init(tmp_path / "study")
     with pytest.raises(InvalidLabels, match="differ only in how they are written") as refused:
-        lg.privatize(table, mechanism="rr", epsilon=3, project=study)
+        make_release(table, mechanism="rr", epsilon=3, project=study)
     assert lg.inspect(table).notes == (f"a release refuses this: {refused.value}",)
 
 
@@ -130,7 +131,7 @@ def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_pa
     found = lg.inspect(path)
     project = lg.init(tmp_path / "project")
     with pytest.raises(lg.errors.InvalidLabels) as refused:
-        lg.privatize(path, epsilon=3, delta=1e-5, project=project)
+        make_release(path, epsilon=3, delta=1e-5, project=project)
     assert found.problems == (str(refused.value),)
     assert found.labelers is None and found.next == () and found.labels == len(ASKED)
     assert "A release would be refused: " in said(str(path))
@@ -246,7 +247,7 @@ def test_where_skips_are_hidden_among_ties_none_is_counted(tool):
     desk.answer("maria", 1, "left")
     desk.answer("maria", 2, "left")
     ingestion.pull("desk", project)
-    lg.privatize(project=find(project.state.parent), **hidden)
+    make_release(project=find(project.state.parent), **hidden)
     for side in ("left", None):
         desk.change("1", side)
         worlds.append(check_tool(project, "--json"))

@@ -6,8 +6,8 @@ import pytest
 from support.commands import run
 from support.leaving import BAD, PRICE, SET_ASIDE, WHO, labels_table, pseudonym
 from support.lives import put_into_force
+from support.releases import make_release
 
-import labelguard as lg
 from labelguard.errors import LedgerError
 from labelguard.project import erasure, linking
 from labelguard.report.overview import read_labeler
@@ -15,7 +15,7 @@ from labelguard.report.overview import read_labeler
 
 @pytest.fixture
 def released(project):
-    lg.privatize(labels_table(), project=project, **PRICE)
+    make_release(labels_table(), project=project, **PRICE)
     return project
 
 
@@ -37,8 +37,8 @@ def test_one_labeler_is_shown_with_what_was_spent_taken_and_left(released):
 
 def test_a_sum_and_randomized_labels_are_listed_each(project):
     put_into_force(project, "both", "rr:uses=1", "statistic:releases=2")
-    lg.privatize(labels_table(), mechanism="statistic", features="length", project=project)
-    lg.privatize(labels_table(), mechanism="rr", project=project)
+    make_release(labels_table(), mechanism="statistic", features="length", project=project)
+    make_release(labels_table(), mechanism="rr", project=project)
     shown = read_labeler(WHO, project)
     assert [(one.event, one.left) for one in shown.allowances] == [("rr", 0), ("statistic", 1)]
     assert [one.event for one in shown.releases] == ["statistic", "rr"]
@@ -46,7 +46,7 @@ def test_a_sum_and_randomized_labels_are_listed_each(project):
 
 
 def test_raw_rows_that_the_project_keeps_are_counted(project):
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    make_release(labels_table(bad=BAD), project=project, **SET_ASIDE)
     assert read_labeler(WHO, project).rows_set_aside == 2
     assert (
         "2 rows of theirs set aside or ingested"
@@ -64,7 +64,7 @@ def test_an_unknown_id_or_another_spelling_is_refused_and_not_repeated(unknown, 
 
 def test_where_contents_are_the_unit_nothing_is_said_of_persons_budgets(project):
     price = {name: PRICE[name] for name in ("epsilon", "delta", "mechanism")}
-    lg.privatize(labels_table(), project=project, unit="item", **price)
+    make_release(labels_table(), project=project, unit="item", **price)
     shown = read_labeler(WHO, project)
     assert not shown.allowances and not shown.releases and shown.epsilon == 3.0
     text = run("labeler", "show", WHO, project=project).stdout
@@ -89,7 +89,7 @@ def spent_by(who, project):
 def test_policies_that_came_after_they_left_cost_nobody_anything(kind, released):
     erasure.remove_labeler(WHO, kind, released)
     add_policy(released)
-    lg.privatize(labels_table(seed=2), project=released, exhausted="drop")
+    make_release(labels_table(seed=2), project=released, exhausted="drop")
     erasure.remove_labeler(WHO, "erased", released)  # who was retired left then, not now
     assert spent_by(WHO, released) == 3.0
     assert spent_by("worker 1", released) == 5.0

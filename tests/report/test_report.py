@@ -18,6 +18,7 @@ from support.leaving import PRICE, WHO, labels_table
 from support.lives import put_into_force
 from support.pages import DOCS, ROOT
 from support.preferences import STATISTIC, TABLE
+from support.releases import make_release
 from support.reports import HOSTILE, section
 from support.times import simulate_time
 
@@ -55,7 +56,7 @@ def released(tmp_path_factory):
     """A project with one release, which nothing changes; labelers have ten labels each to use."""
     project = lg.init(tmp_path_factory.mktemp("released"))
     options = BUDGET | {"max_labels_per_labeler": 10, "block": 1}
-    return project, lg.privatize(TABLE, project=project, **options)
+    return project, make_release(TABLE, project=project, **options)
 
 
 def words(document):
@@ -93,7 +94,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
         file.write("\n[organisation]\n" + "".join(f'{n} = "x"\n' for n in STATEMENTS))
     project = find(project.state)
     assert section(report(project=project), "to-do").text == ("Nothing to do.",)
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=9,block=1"], project=project)
     said = " ".join(section(report(project=project), "to-do").points)
     everybody = len(set(TABLE["labeler_id"].to_pylist()))
@@ -109,7 +110,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
 def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project):
     for year, table in ((2031, TABLE), (2030, TABLE.slice(0, 9))):
         with simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
-            lg.privatize(table, project=project, **BUDGET)
+            make_release(table, project=project, **BUDGET)
     found = overview.verify(project)
     assert found.ok and "2030-05-01T00:00:00Z" in str(found.backwards)
     document = report(project=project)
@@ -121,7 +122,7 @@ def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project
 def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
     with (project.state / "labelguard.toml").open("a") as file:
         file.write('\n[project]\nname = "<b>Clinic</b>"\ncontact = "privacy@clinic.example"\n')
-    lg.privatize(TABLE, project=find(project.state), **BUDGET)
+    make_release(TABLE, project=find(project.state), **BUDGET)
     document = report(project=find(project.state))
     assert document.title == "<b>Clinic</b>: labels under differential privacy"
     facts = dict(document.summary)
@@ -132,7 +133,7 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
 
 
 def test_the_promise_of_several_policies_is_their_sum(project):
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     put_into_force(project, "second", "rr:uses=50,block=1", epsilon=2)
     document = report(project=project)
     promise = " ".join(section(document, "guarantee").text)
@@ -155,7 +156,7 @@ def test_how_often_a_guess_is_right_is_rounded_up(epsilon, right):
 
 
 def test_the_hook_is_told_in_counts(project):
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "hook"]
     opened = OpenProject.open(project)
     inbox = Inbox.open(project.state, project.ledger_url, opened.keys)
@@ -179,7 +180,7 @@ def test_the_hook_is_told_in_counts(project):
 )
 def test_it_says_who_is_protected(project, unit, word, whose):
     put_into_force(project, "p", "rr:uses=50,block=1", unit=unit)
-    lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
+    make_release(TABLE, project=project, mechanism="rr", exhausted="drop")
     document = report(project=project)
     said = section(document, "guarantee").text
     assert said[0].startswith(word) and f"what {whose}" in said[1]
@@ -206,7 +207,7 @@ def test_no_text_of_a_pair_is_in_it(released):
 
 def test_a_kept_anchor_is_looked_for_in_the_journal(project, tmp_path):
     kept, page = overview.verify(project).anchor, tmp_path / "report.md"
-    lg.privatize(TABLE.slice(0, 9), project=project, **BUDGET)
+    make_release(TABLE.slice(0, 9), project=project, **BUDGET)
     proof = section(report(project=project), "verification")
     assert overview.verify(project).anchor in proof.lines
     assert write_report(page, project=project, anchor=kept).ok
@@ -218,7 +219,7 @@ def test_a_kept_anchor_is_looked_for_in_the_journal(project, tmp_path):
 
 
 def test_who_left_is_told_by_pseudonym(project):
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "people"]
     retired = erasure.remove_labeler("worker 1", "retired", project).labeler
     erased = erasure.remove_labeler("worker 2", "erased", project).labeler
@@ -232,7 +233,7 @@ def test_who_left_is_told_by_pseudonym(project):
 
 
 def test_who_left_under_one_of_two_ids_is_told_with_the_other(project):
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     linking.add_source("tool", "known", project)
     linking.link_two_ids("worker 1", "tool:7", project)
     left = erasure.remove_labeler("worker 1", "erased", project)
@@ -246,7 +247,7 @@ def test_who_left_under_one_of_two_ids_is_told_with_the_other(project):
 
 
 def test_the_report_says_what_is_secret_and_from_what_to_what_the_ceiling_was_raised(project):
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     for ceiling in (20, 30):
         run("project", "ceiling", "--raise", f"{ceiling},1e-4", "--yes", project=project)
     part = section(report(project=project), "policies")
@@ -268,7 +269,7 @@ def test_what_a_begun_record_of_processing_lacks_needs_doing(project):
 
 @pytest.mark.parametrize("name", ["data.parquet", "card.json"])
 def test_a_fault_is_told_first_and_the_report_is_made(project, name, tmp_path):
-    release = lg.privatize(TABLE, project=project, **BUDGET)
+    release = make_release(TABLE, project=project, **BUDGET)
     file = release.path / name
     file.write_bytes(file.read_bytes().replace(b"rr", b"xx") + b" ")
     made = run("report", release.id, "-o", tmp_path / "r.html", project=project, code=1)
@@ -353,7 +354,7 @@ def test_hostile_names_of_sources_and_features_are_escaped(tmp_path):
         sizes = pc.utf8_length(TABLE[f"response_{side}"]).cast(pa.float64())
         table = table.append_column(f"{column}_{side}", sizes)
     options = STATISTIC | {"features": f"columns:{column}", "public_columns": [column]}
-    lg.privatize(table, project=project, epsilon=3, delta=1e-5, **options)
+    make_release(table, project=project, epsilon=3, delta=1e-5, **options)
     remember(project, ran(1, why=HOSTILE, model=HOSTILE, outcome=f"  - {HOSTILE}"))
     document = report(project=project)
     assert name in words(document)
@@ -448,7 +449,7 @@ STATED = 'controller = "Clinic"\npurpose = """training\nan assistant"""\n'
 
 @pytest.fixture
 def labelled(project):
-    lg.privatize(labels_table(), project=project, **PRICE)
+    make_release(labels_table(), project=project, **PRICE)
     return project
 
 
@@ -503,7 +504,7 @@ def test_a_misspelled_statement_is_told_with_the_right_name(labelled):
 
 def test_who_compares_releases_around_a_departure_is_told_of(labelled):
     erasure.remove_labeler(WHO, "erased", labelled)
-    again = lg.privatize(labels_table(), project=labelled, mechanism="rr")
+    again = make_release(labels_table(), project=labelled, mechanism="rr")
     assert any("1 labeler left since release r0001" in note for note in again.notes)
     text = " ".join(section(report(project=labelled), "not-protected").points)
     assert "whoever compares releases from before and after" in text

@@ -16,9 +16,8 @@ from typing import Any
 
 from support.commands import FIRST
 from support.doors import install
+from support.releases import make_release
 from support.surveys import survey
-
-import labelguard as lg
 
 # Seconds after which a learner that does not come to a gate fails its test.
 PATIENCE = 60
@@ -76,7 +75,7 @@ class Gates:
         self.close(1)
         with ThreadPoolExecutor(1) as pool:
             asked = self.options | options
-            made = pool.submit(lg.privatize, raw, project=project, **asked)
+            made = pool.submit(make_release, raw, project=project, **asked)
             try:
                 self.wait_at(1, lambda: not made.done() or made.result())
                 yield made

@@ -3,6 +3,7 @@
 from typing import Any
 
 from support.preferences import TABLE
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.project import policies
@@ -13,7 +14,7 @@ PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses":
 def first_release(directory):
     """A new project with one release of the first 50 labels."""
     home = lg.init(directory)
-    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    make_release(TABLE.slice(0, 50), **PRICE, project=home)
     return home
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from support import tiny_models
+from support.releases import make_release
 
 import labelguard as lg
 
@@ -43,7 +44,7 @@ def workshop(directory):
     (directory / "quick.yaml").write_text(QUICK)
     for name, options in MECHANISMS.items():
         project = lg.init(directory / "project", max_epsilon=20)
-        release = lg.privatize(labels(), project=project, epsilon=20.0, delta=1e-5, **options)
+        release = make_release(labels(), project=project, epsilon=20.0, delta=1e-5, **options)
         shutil.copytree(release.path, directory / name)
         shutil.rmtree(directory / "project")
     return directory

@@ -22,6 +22,7 @@ from safetensors.numpy import load_file
 from support import databases, sharded, tiny_models, train_runs
 from support.commands import run
 from support.copies import write_sums
+from support.releases import make_release
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import labelguard as lg
@@ -213,7 +214,7 @@ def test_two_processes_draw_no_noise_of_their_own(options, beside, as_one_of_two
     before = databases.dump(ledger) | {"meta": None}  # it counts jobs
     as_one_of_two()
     with pytest.raises(LabelguardError, match="is done by one process, and 2 were launched"):
-        lg.privatize(train_runs.labels(), project=project, **{"mechanism": "props", **options})
+        make_release(train_runs.labels(), project=project, **{"mechanism": "props", **options})
     assert databases.dump(ledger) | {"meta": None} == before
     with pytest.raises(LabelguardError, match="noisy steps is done by one process"):
         loop.train(None, None, None, None, None)  # type: ignore[arg-type]

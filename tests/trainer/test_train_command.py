@@ -21,6 +21,7 @@ from labelguard_trainer.training.runs import RunDirectory
 from safetensors.numpy import load_file, save_file
 from support import commands, tiny_models, train_runs
 from support.copies import write_sums
+from support.releases import make_release
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -183,7 +184,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train):
 
 def test_it_reads_a_release_and_nothing_else_of_its_project(train):
     project = lg.init(Path("project"))
-    release = lg.privatize(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)
+    release = make_release(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)
     named = _read_result(train("dpo", release.id, "--project", "project", "--json", output="named"))
     shutil.copytree(release.path, "copy")
     shutil.rmtree("project")
@@ -370,7 +371,7 @@ def test_sums_that_name_too_little_check_nothing(left, error, begin):
 def test_a_release_of_a_project_is_what_the_ledger_says(begin):
     project = lg.init(Path("project"))
     labels = train_runs.labels()
-    release = lg.privatize(labels, project=project, mechanism="rr", delta=1e-5)
+    release = make_release(labels, project=project, mechanism="rr", delta=1e-5)
     for name in ("data.parquet", "SHA256SUMS"):  # whole in itself, and not what was committed
         (release.path / name).chmod(0o644)
     rows = pl.read_parquet(release.path / "data.parquet").reverse()

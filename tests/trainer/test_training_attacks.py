@@ -29,6 +29,7 @@ from support import tiny_models, train_runs, world
 from support import tiny_models as tiny
 from support.commands import run
 from support.copies import write_sums
+from support.releases import make_release
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import labelguard as lg
@@ -69,7 +70,7 @@ def release(tmp_path_factory):
     who = pa.array([f"w{row % 5}" for row in range(40)])
     labels = tiny.planted(40).append_column("labeler_id", who)
     project = lg.init(directory / "project", max_epsilon=20)
-    made = lg.privatize(labels, project=project, mechanism="rr", epsilon=20.0, delta=1e-5)
+    made = make_release(labels, project=project, mechanism="rr", epsilon=20.0, delta=1e-5)
     return Path(shutil.copytree(made.path, directory / "rr"))
 
 

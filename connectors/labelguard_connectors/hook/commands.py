@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard import extras
-from labelguard.cli.options import HELP, project_options
+from labelguard.cli.options import HELP, Command, Group, project_options
 from labelguard.cli.terminal import echo, print_table, prints
 from labelguard.text import pluralize
 
@@ -31,7 +31,9 @@ def _print_summary(value: ServerSummary) -> None:
     echo(f"{value.address} answered {value.deliveries:,} with 200; {stored} stored.")
 
 
-@click.command(short_help="Receive webhooks of annotation tools.", context_settings=HELP)
+@click.command(
+    cls=Command, short_help="Receive webhooks of annotation tools.", context_settings=HELP
+)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8410, help="0 takes any.")
 @click.option("--no-worker", is_flag=True, help="Release nothing: see `labelguard hook work`.")
@@ -54,7 +56,9 @@ def serve(host: str, port: int, no_worker: bool, project: tuple[Path, ...]) -> S
     return server.serve(*project, host=host, port=port, worker=worker)
 
 
-@click.group(context_settings=HELP, short_help="Release what the hook received; dead letters.")
+@click.group(
+    cls=Group, context_settings=HELP, short_help="Release what the hook received; dead letters."
+)
 def hook() -> None:
     """Answers that the hook received, and the releases that are made of them."""
 

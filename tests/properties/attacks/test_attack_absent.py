@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -22,7 +23,7 @@ def observe_run(home, parts, **options):
         (home / "input" / f"{number}.jsonl").write_text(text)
     lg.init(home)
     try:
-        made = lg.privatize(
+        made = make_release(
             str(home / "input" / "*"), project=home, epsilon=3, delta=1e-5, **options
         )
     except LabelguardError as error:

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from support.commands import run
 from support.preferences import STATISTIC, compared
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, PolicyError
@@ -49,7 +50,7 @@ def test_no_column_becomes_a_source_by_its_name_alone(name, tmp_path):
         lg.init(tmp_path / str(seed))
         options: dict[str, Any] = OPTIONS | {"features": f"source:{name}"}
         try:
-            made = lg.privatize(verdicts(seed, name), project=tmp_path / str(seed), **options)
+            made = make_release(verdicts(seed, name), project=tmp_path / str(seed), **options)
             found.add(public(Head.load(made.path)))
         except InvalidLabels as error:
             found.add(str(error).encode())
@@ -98,7 +99,7 @@ def test_who_won_can_be_nothing_else(role, winner, named, tmp_path):
     options = {"mechanism": "rr", "epsilon": 1, "format": named, "project": tmp_path}
     for row in (battle(), battle() | {"label": 1}):
         with pytest.raises(InvalidLabels, match=winner):
-            lg.privatize([row], columns=columns, **options)
+            make_release([row], columns=columns, **options)
 
 
 @pytest.mark.parametrize("table", [[battle()], [battle() | {"label": 1}]])
@@ -117,7 +118,7 @@ def test_half_an_answer_is_no_label(tmp_path):
     for end in ("a", "b"):
         with pytest.raises(InvalidLabels, match=f"won_{end} tells of one side"):
             rows = [row | {"won_a": 1, "won_b": 0}]
-            lg.privatize(rows, columns={"label": f"won_{end}"}, project=tmp_path)
+            make_release(rows, columns={"label": f"won_{end}"}, project=tmp_path)
 
 
 def test_a_declaration_belongs_to_the_policy(tmp_path):
@@ -132,11 +133,11 @@ def test_a_declaration_belongs_to_the_policy(tmp_path):
         plan(words, **options)
     seen = plan(words, **options, public_columns=["verdict"]).preview
     assert list(seen.public_columns) == ["verdict"]
-    made = lg.privatize(words, **options, public_columns="verdict")
+    made = make_release(words, **options, public_columns="verdict")
     assert made.card["privacy"]["public_columns"] == ["verdict"]
     assert "`verdict`: declared public" in (made.path / "CARD.md").read_text()
-    assert lg.privatize(words, **options).reused
-    assert lg.privatize(words, **options, public_columns=["verdict", "verdict"]).reused
+    assert make_release(words, **options).reused
+    assert make_release(words, **options, public_columns=["verdict", "verdict"]).reused
     for other in (["verdict", "more"], [], ["more"]):
         with pytest.raises(PolicyError, match="--public-column"):
             plan(words, **options, public_columns=other)

@@ -16,6 +16,7 @@ from support import world
 from support.copies import copy_project
 from support.deaths import killed_in
 from support.preferences import Public, opinions, pairs, rankings, spent
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
@@ -115,10 +116,10 @@ def some_left_out(asked, ranks):
 @pytest.mark.parametrize("dress", [by_label, sides_exchanged, twice, some_left_out])
 def test_the_same_labels_in_another_dress_are_drawn_once(dress, project, drawn):
     """Labels have changed meanwhile: a second answer would tell which."""
-    first = answers(lg.privatize(TABLE, project=project, uses=2, **PRICE))
+    first = answers(make_release(TABLE, project=project, uses=2, **PRICE))
     assert blocks_of(drawn) == [*COUNTS]
     other = dress(ASKED, opinions(len(ASKED), 2))
-    later = lg.privatize(other, project=project, **PRICE)
+    later = make_release(other, project=project, **PRICE)
     assert blocks_of(drawn) == [] and spent(project) == len(COUNTS)
     assert answers(later).items() <= first.items()
 
@@ -127,10 +128,10 @@ def test_other_names_of_items_cost_further_blocks_until_none_are_left(project, d
     names = [[f"{letter} {i}" for i in ASKED.item] for letter in "abc"]
     named = [TABLE.append_column("item_id", pa.array(one)) for one in names]
     for number, one in enumerate(named[:2]):
-        lg.privatize(one, project=project, uses=2, **PRICE)
+        make_release(one, project=project, uses=2, **PRICE)
         assert blocks_of(drawn) == [*COUNTS] and spent(project) == (number + 1) * len(COUNTS)
     with pytest.raises(BudgetExceeded):
-        lg.privatize(named[2], project=project, **PRICE)
+        make_release(named[2], project=project, **PRICE)
     assert blocks_of(drawn) == []
 
 
@@ -139,51 +140,51 @@ def test_a_block_that_died_is_drawn_whole_and_for_the_request_that_paid_it(
 ):
     """Not row by row, and not for a part of its labels, which is flipped less."""
     with killed_in(Ledger, "mark_drawn"):
-        lg.privatize(TABLE, project=project, **PRICE)
+        make_release(TABLE, project=project, **PRICE)
     assert blocks_of(drawn) == [*COUNTS]
     for part in (TABLE.slice(4, 1), TABLE.slice(0, 12), both(TABLE, MORE)):
         with pytest.raises(BudgetExceeded):
-            lg.privatize(part, project=project, **PRICE)
+            make_release(part, project=project, **PRICE)
     assert blocks_of(drawn) == [] and spent(project) == len(COUNTS)
-    release = lg.privatize(TABLE, project=project, **PRICE)
+    release = make_release(TABLE, project=project, **PRICE)
     assert blocks_of(drawn) == [*COUNTS] and spent(project) == len(COUNTS)
     assert sizes(release) == {m: m for m in COUNTS}
 
 
 def test_a_release_that_was_given_up_is_not_drawn_again_for_its_charge(project, drawn, monkeypatch):
     with killed_in(Ledger, "mark_drawn"):
-        lg.privatize(TABLE, project=project, uses=2, **PRICE)
+        make_release(TABLE, project=project, uses=2, **PRICE)
     abandon(overview.list_releases(project.state)[0].id, project)
     blocks_of(drawn)
-    lg.privatize(TABLE, project=project, uses=2, **PRICE)
+    make_release(TABLE, project=project, uses=2, **PRICE)
     assert blocks_of(drawn) == [*COUNTS] and spent(project) == 2 * len(COUNTS)
     with pytest.raises(BudgetExceeded):
-        lg.privatize(TABLE, again=True, project=project, **PRICE)
+        make_release(TABLE, again=True, project=project, **PRICE)
 
 
 def test_again_draws_all_events_and_not_only_those_that_changed(project, drawn):
-    lg.privatize(TABLE, project=project, uses=2, **PRICE)
+    make_release(TABLE, project=project, uses=2, **PRICE)
     blocks_of(drawn)
     changed = both(table(ASKED[:-1]), table(ASKED[-1:], seed=8))
-    release = lg.privatize(changed, again=True, project=project, **PRICE)
+    release = make_release(changed, again=True, project=project, **PRICE)
     assert blocks_of(drawn) == [*COUNTS] and release.card["counts"]["charged"] == len(COUNTS)
     assert sizes(release) == {m: m for m in COUNTS}
     with pytest.raises(BudgetExceeded):
-        lg.privatize(changed, again=True, project=project, **PRICE)
+        make_release(changed, again=True, project=project, **PRICE)
 
 
 def test_a_label_that_comes_later_costs_a_block_of_its_own(project, drawn):
     """A block that was filled up would be two draws under one price."""
-    first = answers(lg.privatize(TABLE, project=project, uses=2, **PRICE))
+    first = answers(make_release(TABLE, project=project, uses=2, **PRICE))
     blocks_of(drawn)
     one = table(Public(np.array([3]), np.array([200])))
-    release = lg.privatize(both(TABLE, one), project=project, **PRICE)
+    release = make_release(both(TABLE, one), project=project, **PRICE)
     assert blocks_of(drawn) == [1] and release.card["counts"]["charged"] == 1
     assert answers(release).items() > first.items()  # with the law that they were drawn by
     assert sizes(release) == {1: 2, 2: 2, 5: 5, 9: 9}
     with pytest.raises(BudgetExceeded):
-        lg.privatize(both(TABLE, one, MORE), project=project, **PRICE)
-    left = lg.privatize(both(TABLE, one, MORE), project=project, exhausted="drop", **PRICE)
+        make_release(both(TABLE, one, MORE), project=project, **PRICE)
+    left = make_release(both(TABLE, one, MORE), project=project, exhausted="drop", **PRICE)
     assert blocks_of(drawn) == [3, 3, 3]
     assert left.card["counts"]["rows"] == len(TABLE) + 1 + 9
 
@@ -192,7 +193,7 @@ def test_a_label_that_comes_later_costs_a_block_of_its_own(project, drawn):
 def test_more_labels_than_a_block_holds_are_further_blocks(allowed, project, drawn):
     """Of sizes as equal as can be; where uses run out, the rest is not released."""
     options = under(project, f"rr:uses={allowed},block=4")
-    release = lg.privatize(TABLE, exhausted="drop", **options)
+    release = make_release(TABLE, exhausted="drop", **options)
     expected = {2: [1, 2, 2, 3, 4, 4], 3: [1, 2, 2, 3, 3, 3, 3]}[allowed]
     assert blocks_of(drawn) == expected
     assert spent(project) == release.card["counts"]["charged"] == len(expected)
@@ -203,36 +204,36 @@ def test_another_bound_neither_resets_nor_hides_anything(project, drawn):
     """How many labels of each are in a release may be chosen anew; what is drawn is charged."""
     many = table(give_labels([12, 12]))
     options = under(project, "rr:uses=3")
-    released = lg.privatize(many.slice(0, 10), max_labels_per_labeler=3, **options)
+    released = make_release(many.slice(0, 10), max_labels_per_labeler=3, **options)
     first = answers(released)
     assert blocks_of(drawn) == [3] and spent(project) == 1
-    same = lg.privatize(many, max_labels_per_labeler=3, **options)
+    same = make_release(many, max_labels_per_labeler=3, **options)
     assert blocks_of(drawn) == [3] and answers(same).items() >= first.items()  # of the other
     found = dict(first)
     for most, new, uses in ((2, [], 2), (5, [2, 2], 4), (1, [], 4), (12, [7, 7], 6)):
-        release = lg.privatize(many, max_labels_per_labeler=most, **options)
+        release = make_release(many, max_labels_per_labeler=most, **options)
         assert blocks_of(drawn) == new and spent(project) == uses
         assert answers(release).items() >= found.items()
         found = answers(release)
     assert len(found) == 24
     with pytest.raises(BudgetExceeded):
-        lg.privatize(both(many, MORE), max_labels_per_labeler=99, **options)
+        make_release(both(many, MORE), max_labels_per_labeler=99, **options)
 
 
 def test_a_size_of_blocks_is_fixed_with_the_policy(project, drawn):
-    lg.privatize(TABLE, project=project, block=4, **PRICE)
+    make_release(TABLE, project=project, block=4, **PRICE)
     blocks_of(drawn)
     for size in (1, 3, 5, 16_384):
         with pytest.raises(PolicyError, match="block"):
-            lg.privatize(both(TABLE, MORE), project=project, block=size, **PRICE)
+            make_release(both(TABLE, MORE), project=project, block=size, **PRICE)
     assert blocks_of(drawn) == []
 
 
 def test_a_copy_of_a_project_draws_its_own_blocks_and_charges_them(project, tmp_path, drawn):
     copy = copy_project(project.state.parent, tmp_path / "copy")
     many = table(give_labels([40] * 3))
-    one = answers(lg.privatize(many, project=project, **PRICE))
-    other = answers(lg.privatize(many, project=copy, **PRICE))
+    one = answers(make_release(many, project=project, **PRICE))
+    other = answers(make_release(many, project=copy, **PRICE))
     assert blocks_of(drawn) == [40] * 6
     assert one != other and spent(lg.find(copy)) == spent(project) == 3
 
@@ -247,11 +248,11 @@ def test_a_block_spans_linked_labelers(allow, expected, project, drawn):
     link_two_ids("worker 0", "worker 2", project)
     link_two_ids("worker 3", "worker 2", project)
     options = under(project, allow)
-    release = lg.privatize(TABLE, **options)
+    release = make_release(TABLE, **options)
     assert blocks_of(drawn) == expected and sizes(release).keys() == set(expected)
     assert spent(project) == release.card["counts"]["charged"] == len(expected)
     with pytest.raises(BudgetExceeded):
-        lg.privatize(MORE.slice(0, 1), **options)
+        make_release(MORE.slice(0, 1), **options)
 
 
 UNITS, LABELS = 1_500, 4
@@ -279,7 +280,7 @@ def test_changes_of_a_unit_have_the_law_that_is_charged(unit, project, tmp_path,
     if unit == "linked":
         link_table(tmp_path / "links.csv", project)
     of_policy = "item" if unit == "item" else "labeler"
-    release = lg.privatize(rows, **under(project, "rr:uses=1", unit=of_policy))
+    release = make_release(rows, **under(project, "rr:uses=1", unit=of_policy))
     of = pl.col("prompt").cast(pl.Int64) // (1 if unit == "item" else LABELS)
     changes = lg.load(release).group_by(of).agg((pl.col("chosen") == "no").sum())["chosen"]
     found = np.bincount(changes.to_numpy(), minlength=LABELS + 1)
@@ -294,7 +295,7 @@ def test_changes_of_a_unit_have_the_law_that_is_charged(unit, project, tmp_path,
 
 def test_who_was_charged_alone_is_not_linked_later(project):
     """Their blocks would be of another unit, whose uses begin anew."""
-    lg.privatize(TABLE, **under(project, "rr:uses=2"))
+    make_release(TABLE, **under(project, "rr:uses=2"))
     with pytest.raises(PolicyError, match="before the first charge of either"):
         link_two_ids("worker 2", "worker 3", project)
 
@@ -306,17 +307,17 @@ def crowd(people, items, seed=1):
 
 
 def test_a_block_of_an_item_holds_all_its_labelers_and_outlasts_who_leaves(project, drawn):
-    lg.privatize(crowd(5, 6), project=project, unit="item", **PRICE)
+    make_release(crowd(5, 6), project=project, unit="item", **PRICE)
     assert blocks_of(drawn) == [5] * 6 and spent(project) == 6
     remove_labeler("worker 3", "erased", project)
-    later = lg.privatize(crowd(7, 6, seed=2), project=project, **PRICE)
+    later = make_release(crowd(7, 6, seed=2), project=project, **PRICE)
     assert blocks_of(drawn) == [] and spent(project) == 6
     assert sizes(later) == {5: 4 * 6}  # the law that they were drawn by, whoever has left
 
 
 def test_bounded_blocks_of_items_are_charged_like_all_others(project, drawn):
     options = under(project, "rr:uses=2,block=3", unit="item")
-    release = lg.privatize(crowd(5, 6), **options)
+    release = make_release(crowd(5, 6), **options)
     assert blocks_of(drawn) == [2] * 6 + [3] * 6
     assert spent(project) == release.card["counts"]["charged"] == 12
 
@@ -324,7 +325,7 @@ def test_bounded_blocks_of_items_are_charged_like_all_others(project, drawn):
 def test_a_ranking_of_which_pairs_lie_in_two_blocks_is_charged_for_both(project, drawn):
     options = under(project, "rr:uses=3,block=4")
     asked = give_labels([3, 1])
-    release = lg.privatize(rankings(asked, opinions(len(asked), 1)), **options)
+    release = make_release(rankings(asked, opinions(len(asked), 1)), **options)
     assert blocks_of(drawn) == [3, 3, 3, 3] and release.card["counts"]["charged"] == 4
 
 
@@ -337,7 +338,7 @@ def test_workers_draw_whole_blocks_and_the_same(unit, tmp_path, monkeypatch):
             world.fix(patch, world.repeatable_bytes())
             project = lg.init(tmp_path / f"{workers}")
             options = under(project, "rr:uses=2,block=30", unit=unit)
-            release = lg.privatize(crowd(20, 40), **options | {"workers": workers})
+            release = make_release(crowd(20, 40), **options | {"workers": workers})
             found.append((release.path / "data.parquet").read_bytes())
             assert set(sizes(release)) == {20}
     assert found[0] == found[1]
@@ -356,7 +357,7 @@ def facts(here, asked, seed, order):
         world.fix_randomness(patch)
         home = lg.init(here)
         shown: list[Any] = []
-        release = lg.privatize(rows, project=home, review=shown.append, **PRICE)
+        release = make_release(rows, project=home, review=shown.append, **PRICE)
     told = {prompt: gamma for prompt, (_, gamma) in answers(release).items()}
     counts = release.card["counts"], release.card["flip_probability"]
     return counts, told, shown[0].label_error, shown[0].charged
@@ -398,6 +399,6 @@ def test_which_labels_share_a_block_tells_nothing_of_items(project, monkeypatch)
 
     monkeypatch.setattr(selection, "assign_blocks", noted)
     options = under(project, "rr:uses=3,block=2")
-    lg.privatize(crowd(12, 6), **options)
+    make_release(crowd(12, 6), **options)
     assert len(patterns) == 12 and len(set(patterns)) > 3
     assert all(sorted(one) == [0, 0, 1, 1, 2, 2] for one in patterns)

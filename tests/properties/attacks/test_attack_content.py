@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.published import REFUSED, observed
+from support.releases import make_release
 from support.rounds import MORE_ROUNDS
 
 import labelguard as lg
@@ -236,7 +237,7 @@ def test_the_type_of_a_nested_member_does_not_tell_labels(kinds, parquet, tmp_pa
         table = tmp_path / "labels.parquet"
     lg.init(tmp_path)
     with pytest.raises(InvalidLabels, match="must be all text"):
-        made = lg.privatize(
+        made = make_release(
             table, mechanism="rr", project=tmp_path, epsilon=0.1, delta=1e-5, bad_rows="quarantine"
         )
         pytest.fail(f"{count_labels(made, labels)} of {PAIRS} labels are in the released file")
@@ -370,14 +371,14 @@ def test_ids_of_parts_and_signed_addresses_make_no_new_units(tmp_path):
         sides = [say(part, name=f"writer {night}", tool_calls=f"call_{night}") for part in parts]
         row = dict(zip(("prompt", "response_a", "response_b"), sides, strict=True), label=1)
         with contextlib.suppress(PolicyError):  # the one label of this content was released
-            made = lg.privatize(
+            made = make_release(
                 [row], unit="item", mechanism="rr", epsilon=1, delta=1e-5, project=tmp_path
             )
             charged += made.card["counts"]["charged"]
     assert charged == 1
     with pytest.raises(InvalidLabels, match="must be all text"):
         part = [{"type": "text", "text": "yes", "id": "7"}]
-        lg.privatize([row | {"response_a": say(part)}], unit="item", project=tmp_path)
+        make_release([row | {"response_a": say(part)}], unit="item", project=tmp_path)
 
 
 @pytest.mark.parametrize(

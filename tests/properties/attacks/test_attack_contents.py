@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -48,7 +49,7 @@ def accuracy(project, night, **options):
     votes = np.zeros(PAIRS)
     for number in range(NIGHTS):
         try:
-            release = lg.privatize(night(number, rng), project=project, **ITEM | options)
+            release = make_release(night(number, rng), project=project, **ITEM | options)
         except LabelguardError:
             continue  # refused: nothing is learnt
         for row in lg.load(release).iter_rows(named=True):
@@ -132,7 +133,7 @@ def released(tmp_path_factory):
     """A project that released the plain table."""
     made = tmp_path_factory.mktemp("released")
     lg.init(made)
-    lg.privatize(table(truth()), project=made, **ITEM)
+    make_release(table(truth()), project=made, **ITEM)
     return made
 
 
@@ -143,7 +144,7 @@ def test_a_content_in_another_dress_is_the_same_unit(variant, released, tmp_path
     other = VARIANTS[variant](table(truth()))
     before = count_uses(tmp_path)
     with contextlib.suppress(LabelguardError):  # or it is refused
-        lg.privatize(other, project=tmp_path, **ITEM)
+        make_release(other, project=tmp_path, **ITEM)
     assert count_uses(tmp_path) == before
 
 
@@ -160,11 +161,11 @@ def test_a_released_content_without_labelers_takes_further_labels_only_by_again(
     policies.new("p", epsilon=1, delta=1e-5, allow=["rr:uses=2"], unit="item", project=tmp_path)
     policies.activate("p", tmp_path)
     options = {"mechanism": "rr", "project": tmp_path}
-    lg.privatize(table(truth()), **options)
+    make_release(table(truth()), **options)
     twice = pl.concat([table(truth()), table(1 - truth())])
-    later = lg.privatize(twice, **options)
+    later = make_release(twice, **options)
     assert later.card["counts"]["rows"] == PAIRS and later.card["counts"]["charged"] == 0
-    again = lg.privatize(twice, again=True, **options)
+    again = make_release(twice, again=True, **options)
     assert again.card["counts"]["charged"] == PAIRS and again.card["counts"]["rows"] == 2 * PAIRS
 
 
@@ -173,6 +174,6 @@ def test_labels_of_a_content_share_its_places_whoever_gave_them(tmp_path):
     crowd = pl.concat(
         [table(truth(), labeler_id=[f"worker {worker}"] * PAIRS) for worker in range(5)]
     )
-    release = lg.privatize(crowd, project=tmp_path, max_labels_per_labeler=2, **ITEM)
+    release = make_release(crowd, project=tmp_path, max_labels_per_labeler=2, **ITEM)
     counts = lg.load(release).group_by("item_id").len()["len"]
     assert set(counts) == {2} and release.card["counts"]["dropped_by_bound"] == 3 * PAIRS

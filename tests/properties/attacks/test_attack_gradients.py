@@ -17,6 +17,7 @@ from support import world
 from support.copies import copy_project
 from support.deaths import killed_in
 from support.preferences import ASKED, TABLE, labels, opinions, pairs
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import gaussian
@@ -60,7 +61,7 @@ def sums(monkeypatch):
 def kill_run(project, step, table=TABLE, **options):
     """A run that ends in this step, counted from where it begins."""
     with killed_in(loop, "cohort", call=step):
-        lg.privatize(table, project=project, **ULS | options)
+        make_release(table, project=project, **ULS | options)
 
 
 def checkpoint(project):
@@ -78,9 +79,9 @@ def watch_runs(monkeypatch):
 
 def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(project, monkeypatch):
     early = TABLE.filter(pc.is_in(TABLE["labeler_id"], pa.array(["worker 0", "worker 3"])))
-    lg.privatize(early, project=project, **ULS)
+    make_release(early, project=project, **ULS)
     seen = watch_runs(monkeypatch)
-    lg.privatize(TABLE, project=project, exhausted="drop", **ULS)
+    make_release(TABLE, project=project, exhausted="drop", **ULS)
     [(problem, course)] = seen
     counts = problem._records.counts()
     assert course.units == len(counts) == 5 and (counts == 12).all()
@@ -90,11 +91,11 @@ def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(project, monk
 @pytest.mark.slow
 def test_everybody_is_charged_whoever_a_step_happens_to_sample(project):
     few = ULS | {"sampling_probability": 1e-3, "steps": 1}
-    lg.privatize(TABLE, project=project, **few)
+    make_release(TABLE, project=project, **few)
     [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
     with pytest.raises(BudgetExceeded):
-        lg.privatize(OTHERS, project=project, again=True, **few)
+        make_release(OTHERS, project=project, again=True, **few)
 
 
 @pytest.mark.slow
@@ -102,13 +103,13 @@ def test_two_runs_and_no_third(project):
     allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]
     policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
     policies.activate("two", project)
-    first = lg.privatize(TABLE, project=project, **ULS)
-    assert lg.privatize(TABLE, project=project, **ULS).reused
-    again = lg.privatize(TABLE, project=project, again=True, **ULS)
+    first = make_release(TABLE, project=project, **ULS)
+    assert make_release(TABLE, project=project, **ULS).reused
+    again = make_release(TABLE, project=project, again=True, **ULS)
     assert Head.load(first.path).coefficients != pytest.approx(Head.load(again.path).coefficients)
     for table in (TABLE, OTHERS):
         with pytest.raises(BudgetExceeded):
-            lg.privatize(table, project=project, again=True, **ULS)
+            make_release(table, project=project, again=True, **ULS)
 
 
 @pytest.mark.slow
@@ -119,7 +120,7 @@ def test_which_labels_els_uses_depends_on_neither_labels_nor_order(project, tmp_
     for number, table in enumerate((TABLE, OTHERS)):
         order = np.argsort(labels(opinions(len(ASKED), 1))) if number else np.arange(len(ASKED))
         here = lg.init(tmp_path / str(number))
-        lg.privatize(table.take(pa.array(order)), project=here, **ELS)
+        make_release(table.take(pa.array(order)), project=here, **ELS)
     one, other = (problem._records for problem, _ in seen)
     assert len(one.index) == 7 * 4
     assert np.array_equal(one.index, other.index) and np.array_equal(one.row, other.row)
@@ -135,7 +136,7 @@ def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
         table = table.set_column(
             table.schema.get_field_index("labeler_id"), "labeler_id", one_person
         )
-        lg.privatize(table, project=here, **ULS | {"steps": 1})
+        make_release(table, project=here, **ULS | {"steps": 1})
     (problem, course), _ = seen
     assert course.units == 1
     moved = np.linalg.norm((sums[0] - sums[1]).astype(float)) * problem._grid
@@ -147,8 +148,8 @@ def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
 
 def test_a_release_that_was_drawn_is_finished_from_its_map(project, monkeypatch, sums):
     with killed_in(DrawnRelease, "finish_and_write"):
-        lg.privatize(TABLE, project=project, **ULS)
-    release = lg.privatize(OTHERS, project=project, **ULS)
+        make_release(TABLE, project=project, **ULS)
+    release = make_release(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"
     with np.load(project.private_maps / release.id / mechanism.FILE) as kept:
         head = Head.load(release.path)
@@ -165,7 +166,7 @@ def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_
     before = len(sums)
     with np.load(checkpoint(project)) as kept:
         assert int(kept["steps taken"]) == 20
-    lg.privatize(OTHERS, project=project, **ULS)
+    make_release(OTHERS, project=project, **ULS)
     assert len(sums) - before == STEPS - 20
     [allowance] = overview.read_budget(project.state).allowances
     assert allowance.used == 7
@@ -179,7 +180,7 @@ def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(project, tmp_path
     common = len(sums)
     heads = []
     for here in (project, copy):
-        heads.append(Head.load(lg.privatize(TABLE, project=here, **ULS).path))
+        heads.append(Head.load(make_release(TABLE, project=here, **ULS).path))
         [allowance] = overview.read_budget(here.state).allowances
         assert allowance.used == 7
     assert len(sums) - common == 2 * (STEPS - 20)
@@ -226,9 +227,9 @@ def test_a_checkpoint_that_was_altered_is_refused(change, project):
     path = checkpoint(project)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ProjectError, match="begins the run anew"):
-        lg.privatize(TABLE, project=project, **ULS)
+        make_release(TABLE, project=project, **ULS)
     path.unlink()
-    lg.privatize(TABLE, project=project, **ULS)
+    make_release(TABLE, project=project, **ULS)
 
 
 def _with(data, **changed):
@@ -243,7 +244,7 @@ def test_a_checkpoint_of_another_project_is_refused(project, tmp_path):
     kill_run(there, 24, OTHERS)
     checkpoint(project).write_bytes(checkpoint(there).read_bytes())
     with pytest.raises(ProjectError, match="another run"):
-        lg.privatize(TABLE, project=project, **ULS)
+        make_release(TABLE, project=project, **ULS)
 
 
 @pytest.mark.slow
@@ -254,11 +255,11 @@ def test_a_checkpoint_of_another_release_is_refused(project):
     policies.activate("two", project)
     kill_run(project, 24)
     earlier = checkpoint(project).read_bytes()
-    lg.privatize(TABLE, project=project, **ULS)
+    make_release(TABLE, project=project, **ULS)
     kill_run(project, 14, again=True)
     checkpoint(project).write_bytes(earlier)
     with pytest.raises(ProjectError, match="another run"):
-        lg.privatize(TABLE, project=project, again=True, **ULS)
+        make_release(TABLE, project=project, again=True, **ULS)
 
 
 # What is asked for.
@@ -282,7 +283,7 @@ def test_a_checkpoint_of_another_release_is_refused(project):
 )
 def test_a_run_out_of_range_is_refused_before_anything_is_charged(run, message, project):
     with pytest.raises(PolicyError, match=message):
-        lg.privatize(TABLE, project=project, **run)
+        make_release(TABLE, project=project, **run)
     assert not overview.list_releases(project.state)
 
 
@@ -290,25 +291,25 @@ def test_a_run_out_of_range_is_refused_before_anything_is_charged(run, message, 
 @pytest.mark.parametrize("asked", [{"steps": 30}, {"sampling_probability": 0.5}])
 def test_a_sampling_is_not_changed_by_a_second_request(asked, project):
     few = TABLE.slice(0, 40)
-    lg.privatize(few, project=project, **ULS)
+    make_release(few, project=project, **ULS)
     with pytest.raises(PolicyError, match="fixed when it was made"):
-        lg.privatize(TABLE, project=project, exhausted="drop", **ULS | asked)
+        make_release(TABLE, project=project, exhausted="drop", **ULS | asked)
 
 
 @pytest.mark.slow
 def test_recurring_runs_are_asked_of_a_policy(project):
     with pytest.raises(PolicyError, match=r"--allow uls:runs=52,q=1\.0,steps=25"):
-        lg.privatize(TABLE, project=project, recurring="weekly", duration="1y", **ULS)
+        make_release(TABLE, project=project, recurring="weekly", duration="1y", **ULS)
 
 
 @pytest.mark.slow
 def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(project, monkeypatch):
-    lg.privatize(TABLE.slice(0, 40), project=project, **ULS)
+    make_release(TABLE.slice(0, 40), project=project, **ULS)
     allow = ["uls:runs=1,q=1.0,steps=3"]
     policies.new("later", epsilon=2, delta=1e-6, allow=allow, project=project)
     policies.activate("later", project)
     seen = watch_runs(monkeypatch)
-    lg.privatize(TABLE, project=project, **ULS | {"steps": 3, "epsilon": 5.0, "delta": 1.1e-5})
+    make_release(TABLE, project=project, **ULS | {"steps": 3, "epsilon": 5.0, "delta": 1.1e-5})
     [(_, course)] = seen
     assert course.steps == 3
     least = gaussian.calibrate(2, 1e-6, 3)
@@ -329,7 +330,7 @@ def test_nothing_private_is_in_reprs_of_a_run(project, monkeypatch):
         lambda own, _, *rest: [*map(repr, (own, *rest[:2]))],
     )
     noted = world.note_randomness(monkeypatch)
-    lg.privatize(TABLE, project=project, **ULS)
+    make_release(TABLE, project=project, **ULS)
     shown = [text for texts in runs + draws for text in texts]
     assert len(shown) == 6 and "worker" not in " ".join(shown)
     assert not any(s.hex() in text or repr(s) in text for s in noted for text in shown)
@@ -340,7 +341,7 @@ def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path):
     for number, table in enumerate((TABLE, OTHERS)):
         steps: list[tuple[str, float | None]] = []
         here = lg.init(tmp_path / str(number))
-        lg.privatize(table, project=here, progress=lambda *step, to=steps: to.append(step), **ULS)
+        make_release(table, project=here, progress=lambda *step, to=steps: to.append(step), **ULS)
         reported.append([step for step in steps if step[0] == "training"])
     assert reported[0] == reported[1] and 10 < len(reported[0]) <= 20
 
@@ -348,7 +349,7 @@ def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path):
 def test_nothing_random_of_a_run_is_left_in_a_project(project, monkeypatch):
     noted = world.note_randomness(monkeypatch)
     kill_run(project, 24)
-    lg.privatize(TABLE, project=project, **ULS)
+    make_release(TABLE, project=project, **ULS)
     kept = [path for path in project.state.rglob("*") if path.is_file() and path.name != NONCE]
     everything = b"".join(path.read_bytes() for path in kept)
     assert len(noted) >= 2 * STEPS
@@ -394,7 +395,7 @@ def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms
 
 @pytest.mark.slow
 def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(project):
-    lg.privatize(TABLE, project=project, **ULS)
+    make_release(TABLE, project=project, **ULS)
     assert erasure.preview_removal("worker 2", "erased", project).rows_remembered == 12
     left = erasure.remove_labeler("worker 2", "erased", project)
     assert left.rows_remembered == 12 and [taken.used for taken in left.releases] == [1]

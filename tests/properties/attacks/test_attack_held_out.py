@@ -15,6 +15,7 @@ from support import world
 from support.copies import copy_project
 from support.held_out import EVALUATION, SHAPE, TEACHER, hold_out, of_part
 from support.preferences import dump, files, spent
+from support.releases import make_release
 from support.surveys import survey
 
 import labelguard as lg
@@ -56,7 +57,7 @@ def release_traces(here, options, change):
             training, held_out = (of_part(home, RAW, part) for part in ("training", "held-out"))
             assert (held_out["label"] != 0.5).any()
             raw = pl.concat([training, turn_labels(held_out)])
-        lg.privatize(raw if change else RAW, project=home, **options)
+        make_release(raw if change else RAW, project=home, **options)
         seen = {**files(home.state), **dump(home.state)}
     shutil.rmtree(here)
     return {name: value for name, value in seen.items() if "sqlite3" not in name}
@@ -94,11 +95,11 @@ def read_charges(project):
 
 @pytest.mark.slow
 def test_nobody_is_charged_by_both(project):
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
-    lg.privatize(RAW, project=project, **TRAINING["rr"])
-    lg.privatize(RAW, project=project, **TRAINING["props"])
+    teacher = make_release(RAW, project=project, **TEACHER)
+    make_release(RAW, project=project, **TRAINING["rr"])
+    make_release(RAW, project=project, **TRAINING["props"])
     # Turned labels, submitted later: the same people, and a sum of them alone.
-    made = lg.privatize(turn_labels(RAW), project=project, head=teacher.path, **EVALUATION)
+    made = make_release(turn_labels(RAW), project=project, head=teacher.path, **EVALUATION)
     by_release = read_charges(project)
     *training, evaluation = (by_release[number] for number in sorted(by_release))
     held_out = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
@@ -136,21 +137,21 @@ EVASIONS = [rename_input, reorder, one_by_one, other_texts, under_another_policy
 @pytest.mark.parametrize("evasion", EVASIONS)
 @pytest.mark.parametrize("part", ["held-out", "training"])
 def test_nobody_changes_parts(part, evasion, project, tmp_path):
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
-    lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    teacher = make_release(RAW, project=project, **TEACHER)
+    make_release(RAW, project=project, head=teacher.path, **EVALUATION)
     source = evasion(project, of_part(project, RAW, part), tmp_path)
     before = spent(project)
     for options in TRAINING.values() if part == "held-out" else [EVALUATION]:
         with pytest.raises(NobodyOfPart):
-            lg.privatize(source, project=project, **options)
+            make_release(source, project=project, **options)
     assert spent(project) == before
 
 
 @pytest.mark.slow
 def test_nobody_changes_parts_under_another_name_of_theirs(project):
     """Ids of another source that are said to be people who were charged: their part is theirs."""
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
-    lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    teacher = make_release(RAW, project=project, **TEACHER)
+    make_release(RAW, project=project, head=teacher.path, **EVALUATION)
     add_source("other", "known", project)
     held_out = of_part(project, RAW, "held-out")
     people = held_out["labeler_id"].unique().to_list()
@@ -162,13 +163,13 @@ def test_nobody_changes_parts_under_another_name_of_theirs(project):
     )
     for options in TRAINING.values():
         with pytest.raises(NobodyOfPart):
-            lg.privatize(aliases, project=project, namespace="other", **options)
-    made = lg.privatize(aliases, project=project, namespace="other", **EVALUATION)
+            make_release(aliases, project=project, namespace="other", **options)
+    made = make_release(aliases, project=project, namespace="other", **EVALUATION)
     assert made.card["counts"]["charged"] == len(people)
 
 
 def test_a_policy_cannot_draw_them_anew(project):
-    lg.privatize(RAW, project=project, **TEACHER)
+    make_release(RAW, project=project, **TEACHER)
     for share in (0.0, 0.1, 0.4):
         with pytest.raises(PolicyError, match=r"share of held-out units"):
             hold_out(project, *ALLOWED, name=f"share-{share:g}", share=share)
@@ -180,7 +181,7 @@ def alter_basis(head, **changed):
 
 
 def test_a_planted_head_is_refused_before_anybody_is_charged(project, tmp_path):
-    head = Head.load(lg.privatize(RAW, project=project, **TEACHER).path)
+    head = Head.load(make_release(RAW, project=project, **TEACHER).path)
     projection, before = head.basis.projection, spent(project)
     for number, other in enumerate(
         (
@@ -197,13 +198,13 @@ def test_a_planted_head_is_refused_before_anybody_is_charged(project, tmp_path):
         directory.mkdir()
         (directory / FILE).write_bytes(other.to_bytes())
         with pytest.raises(LabelguardError):
-            lg.privatize(RAW, project=project, head=directory, **EVALUATION)
+            make_release(RAW, project=project, head=directory, **EVALUATION)
         assert spent(project) == before
     noise = []
     for factor in (1.0, 1e6):  # whatever the head says of scale, the noise follows
         scaled = alter_basis(head, projection=projection * factor)
         (directory / FILE).write_bytes(scaled.to_bytes())
-        made = lg.privatize(RAW, project=project, head=directory, again=True, **EVALUATION)
+        made = make_release(RAW, project=project, head=directory, again=True, **EVALUATION)
         noise.append(Evaluation.load(made.path).noise)
     assert noise[1] == pytest.approx(1e6 * noise[0], rel=1e-3)
 
@@ -212,10 +213,10 @@ def test_a_planted_head_is_refused_before_anybody_is_charged(project, tmp_path):
 @pytest.mark.parametrize("order", ["label", "prompt"])
 def test_what_an_evaluation_shows_does_not_follow_the_order_of_rows(project, tmp_path, order):
     """To the last bit, in a copy of the project: an export may be sorted by what people said."""
-    lg.privatize(RAW, project=project, **TEACHER)
+    make_release(RAW, project=project, **TEACHER)
     copy = copy_project(project.state.parent, tmp_path / "copy")
-    one = lg.privatize(RAW, project=project, head="r0001", **EVALUATION)
-    other = lg.privatize(RAW.sort(order), project=lg.find(copy), head="r0001", **EVALUATION)
+    one = make_release(RAW, project=project, head="r0001", **EVALUATION)
+    other = make_release(RAW.sort(order), project=lg.find(copy), head="r0001", **EVALUATION)
     assert one.id == other.id and one.card["counts"] == other.card["counts"]
     shown, again = Evaluation.load(one.path), Evaluation.load(other.path)
     for name in ("z", "weight", "sampling"):

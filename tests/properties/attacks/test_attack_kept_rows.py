@@ -18,6 +18,7 @@ from support.copies import copy_project
 from support.crashes import crash, steps_of
 from support.gated import BUDGET, PATIENCE, labels
 from support.preferences import STATISTIC, files, write
+from support.releases import make_release
 from support.rounds import some
 from support.surveys import survey
 
@@ -71,14 +72,14 @@ def break_release(raw, project, gates):
     """A release whose learner ends with an error in its second stage; its id."""
     gates.break_at(1)
     with pytest.raises(LabelguardError, match="the learner broke"):
-        lg.privatize(raw, project=project, **gates.options)
+        make_release(raw, project=project, **gates.options)
     return overview.list_releases(project.state)[-1].id
 
 
 @pytest.mark.quick("erased")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(kind, project, gates):
-    lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
+    make_release(labels(), project=project, mechanism="rr", **BUDGET)
     theirs = row_keys(project)
     with gates.learning(labels(), project) as learning:
         assert theirs & kept_row_keys(project) == theirs
@@ -111,7 +112,7 @@ def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(project, gates,
 
 @pytest.mark.slow
 def test_rows_that_a_broken_release_repeats_go_at_once(project, gates):
-    lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
+    make_release(labels(), project=project, mechanism="rr", **BUDGET)
     begun = break_release(labels(), project, gates)
     assert row_keys(project) <= kept_row_keys(project)
     assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
@@ -120,22 +121,22 @@ def test_rows_that_a_broken_release_repeats_go_at_once(project, gates):
 
 @pytest.mark.slow
 def test_a_release_without_rows_of_theirs_goes_on(project, gates):
-    lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
+    make_release(labels(), project=project, mechanism="rr", **BUDGET)
     begun = break_release(without(WHO), project, gates)
     assert not erasure.remove_labeler(WHO, "erased", project).given_up
     (gates.directory / "broken-1").unlink()
-    assert lg.privatize(without(WHO), project=project, **gates.options).id == begun
+    assert make_release(without(WHO), project=project, **gates.options).id == begun
 
 
 @pytest.mark.slow
 def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release(
     project, monkeypatch
 ):
-    lg.privatize(survey(labelers=30), project=project, mechanism="rr", **BUDGET)
+    make_release(survey(labelers=30), project=project, mechanism="rr", **BUDGET)
     monkeypatch.setattr(Relabelling, "finish", Mock(side_effect=KeyboardInterrupt))
     asked = BUDGET | {"mechanism": "props", "features": "length"}
     with pytest.raises(KeyboardInterrupt):
-        lg.privatize(survey(labelers=30), project=project, **asked)
+        make_release(survey(labelers=30), project=project, **asked)
     begun = overview.list_releases(project.state)[-1].id
     assert list((project.stages / begun).glob("stage=*.npz"))
     assert not erasure.remove_labeler("somebody else", "erased", project, never_seen=True).given_up
@@ -197,24 +198,24 @@ def likelier(guess, truth):
 
 def test_two_copies_do_not_tell_which_labels_changed(tmp_path):
     project = lg.init(tmp_path / "one").state.parent
-    lg.privatize(table(opinions(9), first=5_000), project=project, **PRICE)  # everybody is known
+    make_release(table(opinions(9), first=5_000), project=project, **PRICE)  # everybody is known
     copy = copy_project(project, tmp_path / "other")
     labels = opinions(1)
     later, changed = edited(labels)
-    one = answers(lg.privatize(table(labels), project=project, **PRICE))
-    other = answers(lg.privatize(table(later), project=copy, **PRICE))
+    one = answers(make_release(table(labels), project=project, **PRICE))
+    other = answers(make_release(table(later), project=copy, **PRICE))
     assert likelier(one != other, changed) < CHANCE
 
 
 def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path):
     """They have its keys, and everybody in it was charged before."""
     planted = lg.init(tmp_path / "planted").state.parent
-    lg.privatize(table(opinions(9), first=5_000), project=planted, **PRICE)
+    make_release(table(opinions(9), first=5_000), project=planted, **PRICE)
     kept = copy_project(planted, tmp_path / "kept")
     labels = opinions(1)
-    released = answers(lg.privatize(table(labels), project=planted, **PRICE))
+    released = answers(make_release(table(labels), project=planted, **PRICE))
     # In their own copy they release labels that they know, and so learn the coins.
-    known = answers(lg.privatize(table(np.ones_like(labels)), project=kept, **PRICE))
+    known = answers(make_release(table(np.ones_like(labels)), project=kept, **PRICE))
     assert likelier(released ^ (1 - known), labels) < CHANCE
 
 
@@ -225,7 +226,7 @@ def test_two_copies_do_not_tell_the_sum_apart(tmp_path):
     copy = copy_project(project, tmp_path / "other")
     options: dict[str, Any] = STATISTIC | {"epsilon": 0.5, "delta": 1e-5}
     sums = [
-        Head.load(lg.privatize(table(opinions(1)), project=place, **options).path).statistic
+        Head.load(make_release(table(opinions(1)), project=place, **options).path).statistic
         for place in (project, copy)
     ]
     assert sums[0] is not None and sums[1] is not None and (sums[0] != sums[1]).all()
@@ -249,7 +250,7 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(tmp_path):
         for name, given in (("one", labels), ("other", later)):
             copy = copy_project(moment, tmp_path / f"{name} {step}")
             write(table(given).to_arrow(), source)
-            found.append(answers(lg.privatize(str(source), project=copy, **options)))
+            found.append(answers(make_release(str(source), project=copy, **options)))
             [used] = overview.read_budget(copy).allowances
             assert used.used == LABELERS
             shutil.rmtree(copy)
@@ -268,10 +269,10 @@ def test_nothing_random_is_left_in_a_project(tmp_path, monkeypatch):
     handed_out = world.note_randomness(monkeypatch)
     project = lg.init(tmp_path / "project").state.parent
     key = len(handed_out)
-    lg.privatize(table(opinions(1)), project=project, **PRICE)
+    make_release(table(opinions(1)), project=project, **PRICE)
     other = lg.init(tmp_path / "statistic").state.parent
     options: dict[str, Any] = STATISTIC | {"epsilon": 0.5, "delta": 1e-5}
-    lg.privatize(table(opinions(1)), project=other, **options)
+    make_release(table(opinions(1)), project=other, **options)
     assert len(handed_out) == 2 * key + 4
     everything = b"".join([*files(project).values(), *files(other).values()])
     kept = [any(s in everything for s in (one, one.hex().encode())) for one in handed_out]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from support import world
 from support.preferences import STATISTIC
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
@@ -55,7 +56,7 @@ def release_facts(hypothesis, here, options, items):
     home = lg.init(here / str(hypothesis))
     asked = STATISTIC | options | {"components": 2}
     raw = survey(hypothesis, 2, items)
-    release = lg.privatize(raw, project=home, epsilon=0.1, delta=1e-5, **asked)
+    release = make_release(raw, project=home, epsilon=0.1, delta=1e-5, **asked)
     head = Head.load(release.path)
     card = release.card["statistic"] | {"clip": repr(release.card["statistic"]["clip"])}
     state = [head.basis.projection.tobytes(), head.basis.metric.tobytes(), str(card)]
@@ -82,7 +83,7 @@ def test_one_side_alone_is_no_stratum(tmp_path):
     """What wrote the chosen response, as a stratum, would be published with its pair."""
     options = STATISTIC | MODELS | {"features": "source:model,by=model_chosen"}
     with pytest.raises(InvalidLabels, match="column model_chosen tells of the text that was"):
-        lg.privatize(survey(0), project=lg.init(tmp_path), epsilon=1, delta=1e-5, **options)
+        make_release(survey(0), project=lg.init(tmp_path), epsilon=1, delta=1e-5, **options)
 
 
 def test_what_is_tuned_publicly_tells_no_label(tmp_path):
@@ -90,7 +91,7 @@ def test_what_is_tuned_publicly_tells_no_label(tmp_path):
     options = NUMBERS | {"mechanism": "statistic", "epsilon": 1, "delta": 1e-5}
     shapes = {
         str(
-            lg.privatize(survey(n), project=lg.init(tmp_path / str(n)), **options).card["statistic"]
+            make_release(survey(n), project=lg.init(tmp_path / str(n)), **options).card["statistic"]
         )
         for n in (0, 5)
     }
@@ -114,7 +115,7 @@ def test_an_export_sorted_by_labels_is_the_same_request_whichever_labels_it_has(
     if column:
         tables = [table.with_row_index(column) for table in tables]
     options: dict[str, Any] = STATISTIC if mechanism == "statistic" else {"mechanism": "rr"}
-    made = [lg.privatize(t, project=tmp_path, epsilon=3, delta=1e-5, **options) for t in tables]
+    made = [make_release(t, project=tmp_path, epsilon=3, delta=1e-5, **options) for t in tables]
     assert {release.id for release in made} == {made[0].id}
 
 
@@ -143,6 +144,6 @@ def test_which_of_two_rankings_a_pair_counts_in_does_not_depend_on_its_label(tmp
     kept = []
     for label in (0, 1):
         home = lg.init(tmp_path / str(label))
-        release = lg.privatize(rankings(label), project=home, **options)
+        release = make_release(rankings(label), project=home, **options)
         kept.append(sorted(lg.load(release)["item_id"]))
     assert kept[0] == kept[1]

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from labelguard_connectors.label_studio import answers as events
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.answers.inbox import Event
@@ -92,7 +93,7 @@ def listed(made):
 @pytest.mark.parametrize("ties", ["coin", "drop"])
 def test_labels_outside_the_domain_are_released_as_ties_and_listed(ties, tmp_path):
     made = create_project(tmp_path / "p", list(OUTSIDE.values()), left(), PAIRWISE)
-    release = lg.privatize(
+    release = make_release(
         project=made,
         mechanism="rr",
         epsilon=1,
@@ -131,7 +132,7 @@ def test_what_one_answers_does_not_decide_which_question_is_read(asked, tmp_path
         ("not", [*UNASKED.values(), *FLAGGED, ratings("x", None)]),
     ):
         made = create_project(tmp_path / name, hostile, honest, tags, max_epsilon=10_000.0)
-        release = lg.privatize(project=made, mechanism="rr", **price, **options)
+        release = make_release(project=made, mechanism="rr", **price, **options)
         rows = lg.load(release).filter(pl.col("prompt").is_in([f"prompt {n}" for n in range(1, 7)]))
         shares.append(rows["chosen"].str.starts_with("a ").sum())
     assert shares == [HONEST, HONEST]
@@ -140,14 +141,14 @@ def test_what_one_answers_does_not_decide_which_question_is_read(asked, tmp_path
 def test_where_several_things_are_asked_none_is_taken_for_the_one_that_was_answered(tmp_path):
     made = create_project(tmp_path / "p", [], left(), PAIRWISE | FLAG)
     with pytest.raises(InvalidLabels, match="flag, pref"):
-        lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+        make_release(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
 
 
 def test_nothing_public_tells_that_there_was_one(tmp_path):
     facts = []
     for name, said in (("tie", "tie"), ("outside", "a word of none")):
         made = create_project(tmp_path / name, [left(selected=said)] * 2, left(), PAIRWISE)
-        release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+        release = make_release(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
         files = [one for one in made.state.rglob("*") if made.labels not in one.parents]
         names = {one.name.split("-")[0] for one in files if made.private_maps not in one.parents}
         facts.append((release.card["counts"], release.notes, names))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.preferences import ASKED, TABLE, dump
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
@@ -64,7 +65,7 @@ def read_refusal(project, table, match, **options):
     """What the refusal says; nothing was charged and nothing released."""
     before = dump(project.state)
     try:
-        made = lg.privatize(table, **options, project=project)
+        made = make_release(table, **options, project=project)
     except LabelguardError as error:
         assert error.exit_code == 1
         assert match in str(error), str(error)
@@ -89,7 +90,7 @@ def read_refusal(project, table, match, **options):
     ],
 )
 def test_a_second_spelling_in_a_later_file_buys_nothing(one, other, project):
-    lg.privatize(rename(one), **PRICE, project=project)
+    make_release(rename(one), **PRICE, project=project)
     said = read_refusal(project, rename(other), "differ only in how they are written", **PRICE)
     ring = OpenProject.open(project.state).keys
     pseudonym = ring.hash_labelers("files", [one]).astype(">u8").tobytes().hex()
@@ -114,7 +115,7 @@ def test_two_spellings_in_one_file_are_two_budgets_of_nobody(one, other, project
 @pytest.mark.parametrize("name", [".0", "7.0", "1.5", "1e2", "nan", "v1.0"])
 def test_an_id_is_text_whatever_number_it_looks_like(name, project):
     """And what a column of floating-point numbers makes of ids is no id: 7 would come as 7.0."""
-    assert lg.privatize(rename(name), **PRICE, project=project).card["counts"]["labelers"] > 1
+    assert make_release(rename(name), **PRICE, project=project).card["counts"]["labelers"] > 1
     numbers = _with("labeler_id", pa.array([7.0] * len(TABLE)))
     read_refusal(project, numbers, "expected text or whole numbers, found type DOUBLE", **PRICE)
 
@@ -140,7 +141,7 @@ def test_a_link_of_another_spelling_of_somebody_is_refused(project):
 def test_spellings_that_look_alike_are_told_apart_in_the_message(project):
     table = pa.concat_tables([rename(JOSE), rename(JOSE_APART)])
     with pytest.raises(InvalidLabels, match=r"'Jose\\u0301' and 'Jos\\xe9'"):
-        lg.privatize(table, **PRICE, project=project)
+        make_release(table, **PRICE, project=project)
 
 
 # ---------------------------------------------------------------- another source
@@ -149,7 +150,7 @@ def test_spellings_that_look_alike_are_told_apart_in_the_message(project):
 @pytest.mark.parametrize("unit", ["labeler", "item"])
 def test_another_labeler_column_is_refused(unit, project):
     table = TABLE.append_column("account", pc.binary_join_element_wise("account of", WHO, " "))
-    lg.privatize(table, **PRICE, unit=unit, project=project)
+    make_release(table, **PRICE, unit=unit, project=project)
     said = read_refusal(
         project,
         table,
@@ -163,7 +164,7 @@ def test_another_labeler_column_is_refused(unit, project):
 
 @pytest.mark.slow
 def test_another_namespace_in_the_configuration_is_refused(project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     config = project.state / "labelguard.toml"
     config.write_text(config.read_text().replace('source = "files"', 'source = "tool"'))
     renamed = lg.find(project.state)
@@ -172,7 +173,7 @@ def test_another_namespace_in_the_configuration_is_refused(project):
 
 
 def test_dropping_the_labeler_column_is_refused(project):
-    lg.privatize(TABLE, **PRICE, unit="item", project=project)
+    make_release(TABLE, **PRICE, unit="item", project=project)
     said = read_refusal(
         project, TABLE.drop_columns(["labeler_id"]), "differs in labeler_id", **PRICE, unit="item"
     )
@@ -181,14 +182,14 @@ def test_dropping_the_labeler_column_is_refused(project):
 
 def test_swapped_responses_turn_no_label_around(project):
     half = len(TABLE) // 2
-    lg.privatize(TABLE.slice(0, half), **PRICE, project=project)
+    make_release(TABLE.slice(0, half), **PRICE, project=project)
     swapped = {"response_a": "response_b", "response_b": "response_a"}
     read_refusal(project, TABLE.slice(half), "differs in response_a", **PRICE, columns=swapped)
 
 
 @pytest.mark.slow
 def test_nor_do_responses_that_change_their_part_with_another_layout(project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     columns = {"chosen": "response_b", "rejected": "response_a"}
     table = TABLE.drop_columns(["label"])
     read_refusal(project, table, "differs in chosen", **PRICE, columns=columns)
@@ -197,7 +198,7 @@ def test_nor_do_responses_that_change_their_part_with_another_layout(project):
 def test_item_ids_cannot_be_renamed_or_dropped(project, tmp_path):
     items = pa.array([f"i{n}" for n in ASKED.item])
     table = TABLE.append_column("item_id", items).append_column("other", items)
-    lg.privatize(table, **PRICE, project=project)
+    make_release(table, **PRICE, project=project)
     read_refusal(project, table, "differs in item_id", **PRICE, columns={"item_id": "other"})
     read_refusal(project, TABLE, "differs in item_id", **PRICE)
 
@@ -206,7 +207,7 @@ def test_item_ids_cannot_be_renamed_or_dropped(project, tmp_path):
 
 
 def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     remove_labeler("worker 0", "erased", project)
     read_refusal(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
     with pytest.raises(PolicyError, match="has left"):

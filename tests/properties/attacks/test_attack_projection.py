@@ -20,6 +20,7 @@ from labelguard_connectors.argilla import answers as of_argilla
 from labelguard_connectors.label_studio import answers as of_label_studio
 from support import exports
 from support.published import REFUSED, observed, read
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError
@@ -224,7 +225,7 @@ def test_nor_through_a_plan_an_inspection_or_a_second_export(attack, tmp_path):
 
 
 def release(source, home, **options):
-    made = lg.privatize(source, epsilon=3, delta=1e-5, mechanism="rr", project=home, **options)
+    made = make_release(source, epsilon=3, delta=1e-5, mechanism="rr", project=home, **options)
     frame = lg.load(made)
     sides = [sorted(map(repr, pair)) for pair in frame.select("chosen", "rejected").rows()]
     return frame["item_id"].to_list(), sides, made.card["counts"]

@@ -18,6 +18,7 @@ import pytest
 from support import world
 from support.copies import copy_project
 from support.preferences import STATISTIC
+from support.releases import make_release
 from support.times import simulate_time
 
 import labelguard as lg
@@ -57,7 +58,7 @@ def write_reports(directory, label, options):
         policies.activate("both", project)
     for week, labels in enumerate(((1, 0, 1), (1, 0, 1, label))):
         with simulate_time(MONDAY + timedelta(weeks=week)):
-            lg.privatize(labels_table(*labels), project=project, **options)
+            make_release(labels_table(*labels), project=project, **options)
         with simulate_time(MONDAY + timedelta(weeks=week, days=1)):
             made = report(project=project)
         found += [json.dumps(asdict(made)), render_markdown(made)]
@@ -139,7 +140,7 @@ def labels(name):
 def published_by(name, empty, here):
     """Everything about the head that leaves a copy of one project, and the labels it gave."""
     copy_project(empty, here)
-    made = lg.privatize(labels(name), project=here, epsilon=1, delta=1e-5, **OPTIONS)
+    made = make_release(labels(name), project=here, epsilon=1, delta=1e-5, **OPTIONS)
     rows = lg.load(made, "polars").sort("prompt", "chosen", "rejected", "item_id").write_ndjson()
     card = made.card["statistic"], made.card["head"]
     return (made.path / head.FILE).read_bytes(), rows, str(card)

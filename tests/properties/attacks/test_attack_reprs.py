@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.preferences import STATISTIC, TABLE
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.ledger.ledger import Ledger
@@ -43,7 +44,7 @@ def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(mechanism, options, tmp_
     monkeypatch.setattr(Ledger, "charge", charging)
     monkeypatch.setattr(selection._Labels, "from_table", reading)
     project = lg.init(tmp_path)
-    lg.privatize(TABLE.slice(0, 50), project=project, **BUDGET | options)
+    make_release(TABLE.slice(0, 50), project=project, **BUDGET | options)
     shown.append(repr(OpenProject.open(project).ledger.releases.labelers("rr")))
     numbers = {int(digits) for text in shown for digits in re.findall(r"\d+", text)}
     assert len(keys) > 50 and not {key for key in keys if key > 2**32} & numbers

@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import pytest
 from support.preferences import STATISTIC, opinions, pairs, public
+from support.releases import make_release
 
-import labelguard as lg
 from labelguard.accounting import _numbers, ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.components import Balls, Gaussians, RandomizedBlocks
@@ -94,9 +94,9 @@ def test_a_release_after_coins_has_the_noise_of_the_policy_whatever_its_componen
         one for one in policies.show("study", project).quote.events if one.event == "statistic"
     ]
     assert (price.noise, price.components) == ("ball", fewest) and price.scale
-    lg.privatize(table, mechanism="rr", project=project, accept_delta=True)
+    make_release(table, mechanism="rr", project=project, accept_delta=True)
     options = STATISTIC | {"features": "length+text", "components": components}
-    release = lg.privatize(table, project=project, accept_delta=True, **options)
+    release = make_release(table, project=project, accept_delta=True, **options)
     said = release.card["statistic"]
     assert said["components"] == components
     assert (said["noise_kind"], said["noise_least_components"]) == ("ball", fewest)

@@ -17,6 +17,7 @@ import duckdb
 import pytest
 from labelguard_connectors.label_studio.answers import Annotation, TaskData, to_answer
 from support import databases
+from support.releases import make_release
 from support.tools import connected, deliver
 
 import labelguard as lg
@@ -44,7 +45,7 @@ def tool(tmp_path, monkeypatch):
 
 def values(project):
     """What was released last: rows without their ids."""
-    found = lg.load(lg.privatize(project=project, **HALF))
+    found = lg.load(make_release(project=project, **HALF))
     return sorted(found.select("prompt", "chosen").iter_rows())
 
 
@@ -94,7 +95,7 @@ def test_an_old_event_that_comes_again_turns_nothing_back(tool, monkeypatch):
     assert deliver(project, first) == 1
     assert ingestion.ingest(project).known == 1
     with pytest.raises(InvalidLabels, match="answers of desk: no control tag was answered"):
-        lg.privatize(project=project, **HALF)
+        make_release(project=project, **HALF)
 
 
 def test_a_segment_of_another_project_or_from_before_an_erasure_is_refused(tool, tmp_path):
@@ -108,7 +109,7 @@ def test_a_segment_of_another_project_or_from_before_an_erasure_is_refused(tool,
     shutil.copy(before, path)  # whoever kept a copy puts Maria's labels back
     assert "not the one that the ledger lists" in (overview.verify(project).fault or "")
     with pytest.raises(ProjectError, match="not the one that the ledger lists"):
-        lg.privatize(project=project, **HALF)
+        make_release(project=project, **HALF)
 
 
 def test_tables_cannot_change_places_within_or_between_segments(tool):
@@ -194,7 +195,7 @@ def released(tmp_path, monkeypatch):
     project, desk = connect_tool(tmp_path, monkeypatch, KEEP)
     deliver(project, desk.answer("maria", 1, "left"))
     ingestion.ingest(project)
-    lg.privatize(project=project, **OPEN)
+    make_release(project=project, **OPEN)
     return project, desk
 
 
@@ -215,7 +216,7 @@ def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
     project, desk = connect_tool(tmp_path, monkeypatch, NAMED + KEEP)
     deliver(project, desk.answer("maria", 1, side))
     ingestion.ingest(project)
-    lg.privatize(project=project, skips="tie", **OPEN)
+    make_release(project=project, skips="tie", **OPEN)
     assert ingestion.ingest(project) == ingestion.IngestionResult(0, 0, 0, 0, 1)
 
 
@@ -227,7 +228,7 @@ def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotte
     deliver(project, desk.answer("maria", 1, "left", harmless="left"), desk.answer("otto", 1, None))
     ingestion.ingest(project)
     for question in ("helpful", "harmless"):
-        lg.privatize(project=project, question=question, **OPEN)
+        make_release(project=project, question=question, **OPEN)
     assert ingestion.ingest(project).forgotten == 1
     assert ingestion.ingest(project).forgotten == 0
     # Nor does an answer to one question alone, where two were asked.
@@ -270,10 +271,10 @@ def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released
         then.setattr(clock, "now", lambda: "2020-01-01T00:00:00Z")
         deliver(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
         ingestion.ingest(project)
-        lg.privatize(project=project, **OPEN)
+        make_release(project=project, **OPEN)
     deliver(project, desk.change("1", "right"))
     assert ingestion.ingest(project).forgotten == 1
-    rows = lg.load(lg.privatize(project=project, again=True, **OPEN))
+    rows = lg.load(make_release(project=project, again=True, **OPEN))
     assert rows["chosen"].to_list() == ["right 1"]
 
 

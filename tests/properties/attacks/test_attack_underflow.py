@@ -14,6 +14,7 @@ import pytest
 from labelguard_trainer.gradient import heads, loop
 from labelguard_trainer.gradient.heads import ComparisonRecords, HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting import gaussian
@@ -114,7 +115,7 @@ def test_a_released_head_at_half_a_nat_does_not_tell_a_label(tmp_path):
         made = lg.init(tmp_path / str(world))
         options: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "components": D}
         names = ",".join(f"f{column}" for column in range(D))
-        release = lg.privatize(
+        release = make_release(
             _table(labels(victims, world)),
             project=made,
             mechanism="uls",

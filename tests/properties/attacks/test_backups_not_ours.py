@@ -14,6 +14,7 @@ from support import bounded, world
 from support.commands import run
 from support.deaths import killed_in
 from support.preferences import TABLE
+from support.releases import make_release
 
 import labelguard
 import labelguard as lg
@@ -164,17 +165,17 @@ BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 
 def test_a_backup_holds_no_answer_that_will_be_given_again(project, tmp_path, monkeypatch):
     with killed_in(Ledger, "mark_drawn"):
-        lg.privatize(TABLE, project=project, **BUDGET)
+        make_release(TABLE, project=project, **BUDGET)
     backup(tmp_path / "backup.tar.zst", project=project)
     restore(tmp_path / "backup.tar.zst", tmp_path / "copy", keys=project.keys)
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     assert list(project.private_maps.rglob("*.parquet"))
     assert not list(find(tmp_path / "copy").private_maps.rglob("*.parquet"))
 
 
 def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(project, tmp_path):
     """Else nobody would know of it before the backup is needed."""
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     next(project.private_maps.rglob("*.parquet")).unlink()
     with pytest.raises(ProjectError, match="not as it was drawn"):
         backup(tmp_path / "backup.tar.zst", project=project)
@@ -187,7 +188,7 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(project, monkeypa
         typed = ("doctor", "budget verify", "release verify")
         return [run(*text.split(), project=project, code=None).exit_code for text in typed]
 
-    lg.privatize(TABLE, project=project, **BUDGET)
+    make_release(TABLE, project=project, **BUDGET)
     looked = world.note_calls(monkeypatch, ReleaseRepository, "replace_map_digests", look)
     assert erasure.remove_labeler("worker 2", "erased", project).rows_remembered == 12
     assert looked == [[0, 0, 0]]

@@ -9,6 +9,7 @@ from support.commands import run
 from support.deaths import Killed
 from support.doors import install
 from support.preferences import TABLE
+from support.releases import make_release
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, PolicyError
@@ -37,7 +38,7 @@ def test_no_package_takes_the_place_of_a_mechanism(name, tmp_path, monkeypatch):
     run("privatize", "--help")
     project = lg.init(tmp_path)
     with pytest.raises(LabelguardError, match=rf"'{name}' .* more than one thing: .*{name}_part"):
-        lg.privatize(TABLE, project=project, mechanism=name, **BUDGET)
+        make_release(TABLE, project=project, mechanism=name, **BUDGET)
     assert not overview.list_releases(project.state)
 
 
@@ -57,8 +58,8 @@ def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(code, tmp_path, mon
     run("privatize", "--help")
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match="broken cannot be loaded"):
-        lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
-    assert lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET).card["mechanism"] == "rr"
+        make_release(TABLE, project=project, mechanism="broken", **BUDGET)
+    assert make_release(TABLE, project=project, mechanism="rr", **BUDGET).card["mechanism"] == "rr"
 
 
 class Lazy:
@@ -79,9 +80,9 @@ def test_work_that_an_executor_left_out_is_no_release(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: Lazy())
         with pytest.raises(LabelguardError, match="answered for 8 of 16 buckets"):
-            lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
+            make_release(TABLE, project=project, mechanism="rr", **BUDGET)
     assert [line.state for line in overview.list_releases(project.state)] == ["computing"]
-    made = lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
+    made = make_release(TABLE, project=project, mechanism="rr", **BUDGET)
     assert (made.card["counts"]["rows"], made.card["counts"]["charged"]) == (len(TABLE), 7)
 
 
@@ -93,7 +94,7 @@ def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
 ):
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match=f"unknown option '{option}'"):
-        lg.privatize("nowhere.parquet", project=project, **{"mechanism": mechanism, option: "x"})
+        make_release("nowhere.parquet", project=project, **{"mechanism": mechanism, option: "x"})
     with pytest.raises(PolicyError, match=f"unknown option '{option}'"):
         request.request_release(project, mechanism, {option: "x"})
 
@@ -147,12 +148,12 @@ def test_it_draws_no_second_coin_of_a_released_label(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: dying)
         with pytest.raises(Killed):
-            lg.privatize(TABLE, project=project, **PRICE)
+            make_release(TABLE, project=project, **PRICE)
         # It comes as far as the map, and not to the released rows.
         haunted = Haunted(dying.kind, replace(dying.left, outcomes=tmp_path / "lost"))
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: haunted)
-        made = lg.privatize(TABLE, project=project, **PRICE)
-    later = lg.privatize(TABLE, mechanism="rr", project=project, exhausted="drop")
+        made = make_release(TABLE, project=project, **PRICE)
+    later = make_release(TABLE, mechanism="rr", project=project, exhausted="drop")
     assert later.card["counts"]["charged"] == 0
     assert sorted(lg.load(later).rows()) == sorted(lg.load(made).rows())
     assert overview.verify(project.state).ok

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.commands import run
 from support.preferences import TABLE
+from support.releases import make_release
 
-import labelguard as lg
 from labelguard.errors import LedgerError
 from labelguard.ledger import charges
 from labelguard.project import erasure
@@ -46,12 +46,12 @@ def rewrite(project):
 
 
 def test_a_journal_rewritten_to_its_end_opens_no_more(project):
-    lg.privatize(TABLE, **PRICE, block=1, project=project)
+    make_release(TABLE, **PRICE, block=1, project=project)
     rewrite(project)
     result = verify(project)
     assert result.exit_code == 1 and "without the project's key" in result.stderr
     with pytest.raises(LedgerError, match="without the project's key"):
-        lg.privatize(TABLE, mechanism="rr", project=project)
+        make_release(TABLE, mechanism="rr", project=project)
 
 
 # A price that somebody edits in the ledger's database takes no noise from the next release.
@@ -68,12 +68,12 @@ def test_a_journal_rewritten_to_its_end_opens_no_more(project):
 )
 def test_edited_terms_are_noticed_before_a_charge(edit, project):
     budget = PRICE | {"uses": 2, "accept_delta": True}
-    lg.privatize(TABLE.slice(0, 50), project=project, **budget)
+    make_release(TABLE.slice(0, 50), project=project, **budget)
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
         connection.execute(edit)
     del budget["epsilon"], budget["delta"]
     with pytest.raises(LedgerError, match="does not hold"):
-        lg.privatize(TABLE, project=project, **budget)
+        make_release(TABLE, project=project, **budget)
     assert len(list(project.releases.iterdir())) == 1
 
 
@@ -88,7 +88,7 @@ def test_edited_terms_are_noticed_before_a_charge(edit, project):
     ],
 )
 def test_dates_and_counts_are_those_of_the_journal(edit, fault, project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    make_release(TABLE, **PRICE, project=project)
     erasure.remove_labeler("worker 1", "retired", project)
     assert verify(project).exit_code == 0
     with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:

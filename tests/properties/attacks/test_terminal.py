@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 from support.commands import PRIVATIZE
 from support.preferences import STATISTIC, TABLE
+from support.releases import make_release
 
 import labelguard
 import labelguard as lg
@@ -199,7 +200,7 @@ def results(tmp_path_factory):
     """Of everything that has a card, and of what has a repr alone, one about hostile data."""
     project = lg.init(tmp_path_factory.mktemp("notebook"))
     asked: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
-    release = lg.privatize(table(), **asked, **READING)
+    release = make_release(table(), **asked, **READING)
     cards = [
         lg.plan(table(), epsilons=[8], features="length", **READING),
         release,

@@ -14,6 +14,7 @@ from labelguard_trainer.training.training_card import publish_model
 from support import preferred_words, tiny_models, train_runs
 from support.commands import run
 from support.copies import write_sums
+from support.releases import make_release
 from transformers import AutoModelForCausalLM, GPT2ForSequenceClassification
 
 import labelguard as lg
@@ -39,14 +40,14 @@ def study(tmp_path_factory):
     options = {"epsilon": 8.0, "delta": 1e-5}
     features = {"mechanism": "statistic", "features": "length+style+text"}
     project = lg.init(home / "project", max_epsilon=20)
-    head = lg.privatize(train_runs.labels(), project=project, **options, **features)
+    head = make_release(train_runs.labels(), project=project, **options, **features)
     shutil.copytree(head.path, home / "teacher")
     chats = tiny_models.planted(120, chat=True).append_column(
         "labeler_id", pa.array([f"w{row % 40}" for row in range(120)])
     )
     for name, table, more in (("chats", chats, features), ("rr", train_runs.labels(), {})):
         other = lg.init(home / f"project-{name}", max_epsilon=20)
-        shutil.copytree(lg.privatize(table, project=other, **options, **more).path, home / name)
+        shutil.copytree(make_release(table, project=other, **options, **more).path, home / name)
     return home
 
 
@@ -278,7 +279,7 @@ def test_the_command_takes_a_stage_and_a_recipe(follow):
 
 # Attacks on what a reward and an aligned model say that they learned from.
 
-OTHER = LearnedRelease("r0009-other", "9" * 64, 3.0, 1e-6, "labeler")
+OTHER = LearnedRelease("r0009-other", "9" * 64, 3.0, 1e-6, "labeler", "replace_labels")
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from labelguard_trainer.alignment.align import align
 from support import tiny_models
+from support.releases import make_release
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 import labelguard as lg
@@ -66,7 +67,7 @@ def write_pairs(model, seed):
 def release_labels(table, project):
     """One of the three releases that the policy pays for."""
     price = {"epsilon": 3.0, "delta": 1e-5, "uses": 3}
-    return lg.privatize(table, mechanism="statistic", features="length", project=project, **price)
+    return make_release(table, mechanism="statistic", features="length", project=project, **price)
 
 
 def write_recipe(release, model):

@@ -13,6 +13,7 @@ from support import world
 from support.deaths import killed_in
 from support.lives import put_into_force
 from support.preferences import spent
+from support.releases import make_release
 from support.surveys import label_error, survey
 
 import labelguard as lg
@@ -45,7 +46,7 @@ def project(tmp_path):
 
 
 def run_mechanism(project, **options):
-    return lg.privatize(survey(), project=project, **ULS | options)
+    return make_release(survey(), project=project, **ULS | options)
 
 
 @pytest.mark.quick("uls")
@@ -83,7 +84,7 @@ def test_labels_of_a_run_are_as_many_as_can_be_priced_where_labelers_have_more()
 @pytest.mark.slow
 def test_labels_of_a_run_are_far_better_than_randomized_ones(project, tmp_path):
     raw = survey()
-    randomized = lg.privatize(
+    randomized = make_release(
         raw, project=lg.init(tmp_path / "other"), mechanism="rr", epsilon=3.0, delta=1e-5
     )
     own, coins = (
@@ -115,18 +116,18 @@ def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(projec
     plain = {
         name: value for name, value in ULS.items() if name not in ("sampling_probability", "steps")
     }
-    first = lg.privatize(survey(), project=project, **plain)
+    first = make_release(survey(), project=project, **plain)
     shown = policies.show("two", project)
     assert (shown.allowances[0].sampling.probability, shown.quote.events[0].steps) == (0.25, 30)
     later = pl.concat(
         [survey(), survey(labelers=3, seed=9).with_columns(pl.col("labeler_id") + 500)]
     )
-    second = lg.privatize(later, project=project, **plain)
+    second = make_release(later, project=project, **plain)
     assert spent(project) == 120 + 123
     assert second.card["training"]["population"] == 123
     assert second.card["training"]["noise_multiplier"] == first.card["training"]["noise_multiplier"]
     with pytest.raises(BudgetExceeded):
-        lg.privatize(survey(), project=project, **plain, again=True)
+        make_release(survey(), project=project, **plain, again=True)
 
 
 def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project):
@@ -211,4 +212,4 @@ def test_rankings_and_choices_are_learned_from(tmp_path):
         path.write_text(json.dumps([{k: v for k, v in row.items() if k != drop} for row in rows]))
         given = {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0}
         options = {"project": lg.init(tmp_path / name), **ULS, **given}
-        assert Head.load(lg.privatize(path, **options).path).coefficients[0] > 0.3
+        assert Head.load(make_release(path, **options).path).coefficients[0] > 0.3

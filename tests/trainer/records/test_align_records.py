@@ -15,6 +15,7 @@ from labelguard_trainer.records import align as records_align
 from support import train_runs, world
 from support.commands import run
 from support.deaths import killed_in
+from support.releases import make_release
 from support.whole_records import PEOPLE, RECIPE, RL, SFT, follow, write_all
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -129,12 +130,12 @@ def test_updates_are_paid_by_noise_that_grows_with_their_root(records):
 
 def test_a_project_of_records_releases_no_labels_and_one_of_labels_no_records(aligned):
     with pytest.raises(PolicyError, match="protects whole records"):
-        lg.privatize(train_runs.labels(), project="project", mechanism="rr")
+        make_release(train_runs.labels(), project="project", mechanism="rr")
     with pytest.raises(PolicyError, match="another unit"):
         lg.policies.new("labels", epsilon=1, delta=1e-6, allow=["rr:uses=1"], project="project")
         lg.policies.activate("labels", "project")
     lg.init("other")
-    lg.privatize(train_runs.labels(), project="other", mechanism="rr", epsilon=1.0)
+    make_release(train_runs.labels(), project="other", mechanism="rr", epsilon=1.0)
     with pytest.raises(PolicyError, match="pays for rr, not for records"):
         follow(project="other")
 

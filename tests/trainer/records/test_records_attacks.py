@@ -116,7 +116,12 @@ def test_who_left_the_project_teaches_nothing_any_more(records):
 def test_a_base_model_that_knows_private_data_is_no_public_one(records):
     for name, learned, tags, told in (
         ("raw", (), "\n- non-private", "trained on raw labels"),
-        ("other", (LearnedRelease("r0009-x", "9" * 64, 3.0, 1e-6, "labeler"),), "", "not of this"),
+        (
+            "other",
+            (LearnedRelease("r0009-x", "9" * 64, 3.0, 1e-6, "labeler", "replace_labels"),),
+            "",
+            "not of this",
+        ),
     ):
         shutil.copytree(Path("base").resolve(), name)
         matter = front_matter(learned, "base")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.options import directory_option, project_option
+from labelguard.cli.options import Command, directory_option, project_option
 from labelguard.cli.terminal import format_relative_path, print_facts, print_notes, prints
 from labelguard.text import format_budget
 from labelguard_trainer.training.command import silence_other_processes
@@ -55,7 +55,7 @@ def _describe_steps(stage: AlignmentStage) -> str:
     return f"{stage.steps:,} steps on {stage.rows:,} rows{left_out}{stopped}"
 
 
-@click.command("align", short_help="Align a language model: fine-tuning, reward, RL.")
+@click.command("align", cls=Command, short_help="Align a language model: fine-tuning, reward, RL.")
 @click.argument(
     "stage_and_recipe",
     nargs=-1,

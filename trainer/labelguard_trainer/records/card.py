@@ -110,7 +110,7 @@ def copy_models_with_cards(
     template = read_template(_TEMPLATE, {"budget": format_budget, "shown": escape_controls})
     privacy, sums = facts["privacy"], facts["sums"]
     own = {name: value for name, value in facts.items() if name != "sums"}
-    terms = privacy["epsilon"], privacy["delta"], privacy["unit"]
+    terms = (privacy[name] for name in ("epsilon", "delta", "unit", "adjacency"))
     before = (LearnedRelease(**one) for one in facts.get("learned_from", ()))
     matter = front_matter((*before, LearnedRelease(facts["release"], sums, *terms)), model)
     paths = []
