@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, Group, file_option
+from labelguard.cli.options import HELP, CommandGroup, file_option
 from labelguard.cli.policy import TIES, describe_allowance, format_ceiling_fact, format_total_fact
 from labelguard.cli.terminal import (
     choose_verification_exit_code,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def budget() -> None:
     """Show what labelers have spent, and what is left."""
 

@@ -15,7 +15,7 @@ import click
 import labelguard
 from labelguard import extras, processes
 from labelguard.cli.budget import budget
-from labelguard.cli.options import HELP, Command, Group, file_option
+from labelguard.cli.options import HELP, Command, CommandGroup, file_option
 from labelguard.cli.people import labeler, people, source
 from labelguard.cli.plan import inspect, plan
 from labelguard.cli.policy import policy
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from labelguard.report.overview import Simulated
 
 
-class Main(Group):
+class Main(CommandGroup):
     """Turns labelguard's errors into one line and an exit code, and finds commands of extras."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, Group
+from labelguard.cli.options import HELP, CommandGroup
 from labelguard.cli.terminal import (
     ask,
     confirm,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from labelguard.report.overview import LabelerAllowance, LabelerFacts
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def source() -> None:
     """Manage the sources of labelers' ids."""
 
@@ -68,7 +68,7 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
     return linking.add_source(name, people, project)
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def people() -> None:
     """Link ids that share one budget."""
 
@@ -145,7 +145,7 @@ _never_seen_option = click.option(
 )
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def labeler() -> None:
     """Labelers who leave, or ask what was used of them."""
 

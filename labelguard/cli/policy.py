@@ -12,7 +12,7 @@ import labelguard as lg
 from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli.options import HELP, Group, declared_options
+from labelguard.cli.options import HELP, CommandGroup, declared_options
 from labelguard.cli.terminal import confirm, echo, print_facts, print_table, prints, wants_json
 from labelguard.text import Budgeted, escape_controls, format_budget, pluralize
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def policy() -> None:
     """Manage what labelers may lose, and by which events.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, Group
+from labelguard.cli.options import HELP, CommandGroup
 from labelguard.cli.policy import format_ceiling_fact
 from labelguard.cli.terminal import confirm, echo, print_bullets, print_facts, prints
 from labelguard.text import format_budget, pluralize
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labelguard.project.restore import Restored
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def project() -> None:
     """A project as a whole: its ceiling, its backups, its version."""
 

@@ -13,7 +13,7 @@ from labelguard.cli.budget import print_verification
 from labelguard.cli.options import (
     HELP,
     Command,
-    Group,
+    CommandGroup,
     complete_releases,
     complete_releases_else_files,
     declared_options,
@@ -64,7 +64,7 @@ def list_card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from cards.list_facts(value)
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def release() -> None:
     """The releases of a project."""
 

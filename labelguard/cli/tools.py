@@ -11,7 +11,7 @@ import click
 from labelguard.cli.options import (
     HELP,
     Command,
-    Group,
+    CommandGroup,
     complete_releases_else_files,
     directory_option,
 )
@@ -91,7 +91,7 @@ def pull(name: str, project: Path | None) -> IngestionResult:
         return ingestion.pull(name, project, report)
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=CommandGroup, context_settings=HELP)
 def connect() -> None:
     """Connectors to annotation tools, as labelguard.toml names them."""
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from support import published, world
 from support.published import as_jsonl, as_table, pairs
+from support.releases import make_release
 
 import labelguard
 from labelguard.errors import InvalidLabels
@@ -44,7 +45,7 @@ def read(tmp_path):
 
 def release(project, source, **options):
     options = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, **options}
-    return labelguard.privatize(source, project=project, **options)
+    return make_release(source, project=project, **options)
 
 
 def data(made):
@@ -422,7 +423,7 @@ with pq.ParquetWriter(path / "x.parquet", schema, compression="zstd") as writer:
         writer.write_table(table, row_group_size=250)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 project = labelguard.init(path / "p")
-made = labelguard.privatize(path / "x.parquet", epsilon=3, delta=1e-5, project=project,
+made = make_release(path / "x.parquet", epsilon=3, delta=1e-5, project=project,
                             max_labels_per_labeler=100, block=1, workers=1)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """

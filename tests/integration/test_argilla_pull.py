@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from integration.argilla_server import Dataset, User, choice, ranking, rating, running, text
 from labelguard_connectors.argilla import Argilla
+from support.releases import make_release
 
 import labelguard
 from labelguard.answers.connector import Settings
@@ -187,7 +188,7 @@ def _release(directory, chats):
     labelguard.init(directory)
     source = directory / "labels.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = labelguard.privatize(source, epsilon=9, project=directory)
+    made = make_release(source, epsilon=9, project=directory)
     return made.path, labelguard.load(made)
 
 

@@ -335,7 +335,7 @@ def attempt(project, source, **options):
     """Privatize; a refusal is one line that leaves the releases as they were."""
     before = overview.list_releases(project.state)
     try:
-        made = labelguard.privatize(source, project=project, workers=1, **options)
+        made = make_release(source, project=project, workers=1, **options)
     except LabelguardError as error:
         assert "\n" not in str(error)
         assert overview.list_releases(project.state) == before

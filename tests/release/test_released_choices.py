@@ -19,7 +19,6 @@ from support.preferences import STATISTIC, compared
 from support.published import SHAPES, as_table
 from support.releases import make_release
 
-import labelguard
 import labelguard as lg
 from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels, PolicyError
@@ -386,7 +385,7 @@ WANTED = ["a", "b", "tie", "b", "a", "b"]
 
 
 def release(project, rows, **options):
-    return labelguard.privatize(as_table(rows), project=project, epsilon=3, delta=1e-5, **options)
+    return make_release(as_table(rows), project=project, epsilon=3, delta=1e-5, **options)
 
 
 def arena_rows():

@@ -53,7 +53,7 @@ options = schema["properties"]["options"]["properties"]
 print("job.yaml", "red" in str(options["colour"]))
 for colour in ("red", "green"):
     try:
-        make_release([], mechanism="rr", colour=colour, project={project!r})
+        lg.privatize([], mechanism="rr", colour=colour, once=True, project={project!r})
     except lg.errors.PolicyError as error:
         print("Python refuses", colour, "--colour" in str(error))
     except lg.errors.InvalidLabels:

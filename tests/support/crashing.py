@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy.engine.default
 from support import forks, world
+from support.releases import make_release
 
 from labelguard.jobs.run import retrain
 from labelguard.ledger import ledger
@@ -24,7 +25,7 @@ from labelguard.project import erasure, policies, restore
 from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
 from labelguard.release.drawn import DrawnRelease
-from labelguard.release.privatize import Run, privatize
+from labelguard.release.privatize import Run
 
 
 class Steps:
@@ -112,7 +113,7 @@ def perform(command, project):
         return restore.restore(command["source"], project, keys=keys)
     if command["do"] == "retrain":
         return retrain(project / "job.yaml")
-    return privatize(command["source"], project=project, **options)
+    return make_release(command["source"], project=project, **options)
 
 
 def run(job):

@@ -38,8 +38,9 @@ def train(beside):
     """`labelguard train …`, with `base`, `config.yaml`, `labels.parquet` and releases beside it."""
 
     def run(kind, release, *options, config="quick.yaml", output="out"):
-        fixed = ("--model", "base", "--train-config", config, "-o", output)
-        return commands.run("train", kind, release, *fixed, *options, code=None)
+        fixed = {"--model": "base", "--train-config": config, "--output": output}
+        words = [word for one in fixed.items() if one[0] not in options for word in one]
+        return commands.run("train", kind, release, *words, *options, code=None)
 
     return run
 
@@ -225,9 +226,9 @@ def test_a_card_does_not_make_raw_labels_a_release(train):
         ("soft", ("--loss", "robust"), ("robust", "flip_probability")),
         ("rr", ("--model", "absent"), ("absent",)),
         ("rr", ("--probes", "quick.yaml"), ("quick.yaml",)),
-        ("rr", ("-o", "base/x/y"), ("-o",)),
-        ("rr", ("-o", "rr"), ("rr exists",)),
-        ("rr", ("-o", "link"), ("link exists",)),
+        ("rr", ("--output", "base/x/y"), ("-o",)),
+        ("rr", ("--output", "rr"), ("rr exists",)),
+        ("rr", ("--output", "link"), ("link exists",)),
         ("rr", ("--model", ""), ("--model is empty",)),
     ],
 )

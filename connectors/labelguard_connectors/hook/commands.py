@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard import extras
-from labelguard.cli.options import HELP, Command, Group, project_options
+from labelguard.cli.options import HELP, Command, CommandGroup, project_options
 from labelguard.cli.terminal import echo, print_table, prints
 from labelguard.text import pluralize
 
@@ -57,7 +57,9 @@ def serve(host: str, port: int, no_worker: bool, project: tuple[Path, ...]) -> S
 
 
 @click.group(
-    cls=Group, context_settings=HELP, short_help="Release what the hook received; dead letters."
+    cls=CommandGroup,
+    context_settings=HELP,
+    short_help="Release what the hook received; dead letters.",
 )
 def hook() -> None:
     """Answers that the hook received, and the releases that are made of them."""

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import polars as pl
 from support.preferences import compared, opinions
+from support.releases import make_release
 
 import labelguard
 
@@ -26,7 +27,7 @@ def assign(votes, third):
 def guessed(frame, home):
     """Whether the first two annotators disagreed, guessed from the number of rows of a release."""
     labelguard.init(home)
-    made = labelguard.privatize(
+    made = make_release(
         frame, mechanism="rr", epsilon=0.5, delta=1e-6, assignment_reactive=True, project=home
     )
     assert made.card["privacy"]["assignment"] == "reactive"

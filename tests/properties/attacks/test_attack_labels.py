@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.releases import make_release
 
 import labelguard
 from labelguard.budget.label_values import LabelValues
@@ -40,9 +41,7 @@ def chosen(ties):
 
 
 def privatize(project, source, **options):
-    return labelguard.privatize(
-        source, **{**PRICE, "mechanism": "rr", "project": project, **options}
-    )
+    return make_release(source, **{**PRICE, "mechanism": "rr", "project": project, **options})
 
 
 def rows(made):

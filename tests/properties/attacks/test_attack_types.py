@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.published import observed
+from support.releases import make_release
 
 import labelguard
 from labelguard.errors import LabelguardError
@@ -88,7 +89,7 @@ def release(path, source, **options):
     """What an observer of a run sees, but for the released labels."""
     labelguard.init(path)
     try:
-        made = labelguard.privatize(source, epsilon=3, delta=1e-5, project=path, **options)
+        made = make_release(source, epsilon=3, delta=1e-5, project=path, **options)
     except LabelguardError as error:
         return observed(error)
     frame = labelguard.load(made)

@@ -16,7 +16,6 @@ from support.deaths import killed_in
 from support.preferences import TABLE
 from support.releases import make_release
 
-import labelguard
 import labelguard as lg
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.ledger.charges import ReleaseRepository
@@ -129,7 +128,7 @@ def test_a_backup_removes_no_file_beside_it(project, tmp_path):
 
 def release_a_copy(project, output):
     price = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
-    labelguard.privatize(TABLE, project=project, output=output, **price)
+    make_release(TABLE, project=project, output=output, **price)
 
 
 def test_a_copy_of_a_release_removes_no_directory_beside_it(project, tmp_path):

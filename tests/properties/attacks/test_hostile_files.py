@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from support import bounded, engines
 from support.commands import PRIVATIZE
+from support.releases import make_release
 
-import labelguard
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
 from labelguard.inputs.readers import MOST_COLUMNS, InputFile
@@ -214,7 +214,7 @@ def test_a_long_line_at_the_end_is_never_left_out_silently(project, tmp_path, co
         for _ in range(40):
             stream.write(b"a" * (1 << 20))
     with pytest.raises(InvalidLabels, match="line is longer than 32 MiB"):
-        labelguard.privatize(path, mechanism="rr", epsilon=3, delta=1e-5, project=project)
+        make_release(path, mechanism="rr", epsilon=3, delta=1e-5, project=project)
 
 
 def test_every_engine_spills_within_the_project(project, tmp_path, monkeypatch):
@@ -233,7 +233,7 @@ def test_every_engine_spills_within_the_project(project, tmp_path, monkeypatch):
     (tmp_path / "labels.jsonl").write_bytes(LINE + bad)
     (tmp_path / "links.csv").write_text("labeler_id,same_as\n3,4\n")
     price = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
-    labelguard.privatize(tmp_path / "labels.jsonl", bad_rows="quarantine", **price)
+    make_release(tmp_path / "labels.jsonl", bad_rows="quarantine", **price)
     assert [*project.quarantine.rglob("*.parquet")]
     link_table(tmp_path / "links.csv", project)
     assert len(places) >= 3

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.commands import run
 from support.preferences import TABLE
+from support.releases import make_release
 
 import labelguard
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
@@ -23,7 +24,7 @@ NOBODY = 65534
 
 def check_refused(project, error, match):
     with pytest.raises(error, match=match):
-        labelguard.privatize(TABLE, **PRICE, project=project.state)
+        make_release(TABLE, **PRICE, project=project.state)
 
 
 def doctor(project):
@@ -50,7 +51,7 @@ def test_a_project_from_an_archive_is_not_picked_up_from_a_parent_directory(
     (tmp_path / "unpacked/data").mkdir()
     monkeypatch.chdir(tmp_path / "unpacked/data")
     with pytest.raises(ProjectError, match="was not made by you on this machine"):
-        labelguard.privatize(TABLE, **PRICE)
+        make_release(TABLE, **PRICE)
     assert "was not made by you" in run("doctor", code=1).output
     assert find(tmp_path / "unpacked")  # whoever names it has it
     monkeypatch.setenv("LABELGUARD_PROJECT", str(tmp_path / "unpacked"))
@@ -72,11 +73,11 @@ def test_a_project_made_here_is_found_upwards_also_after_it_was_moved(
 
 def test_a_plain_copy_does_not_spend_the_budget_a_second_time(project, tmp_path, monkeypatch):
     copy = Path(shutil.copytree(project.state.parent, tmp_path / "copy", symlinks=True))
-    labelguard.privatize(TABLE, **PRICE, project=project.state.parent)
+    make_release(TABLE, **PRICE, project=project.state.parent)
     monkeypatch.chdir(copy)
     for named in (None, copy, copy / ".labelguard"):
         with pytest.raises(ProjectError, match=f"is a copy of {project.state}"):
-            labelguard.privatize(TABLE, **PRICE, project=named)
+            make_release(TABLE, **PRICE, project=named)
     first = project.state.parent.rename(tmp_path / "gone")
     assert find(copy).state == copy / ".labelguard"  # which was moved, as far as one can see
     with pytest.raises(ProjectError, match=f"is a copy of {copy / '.labelguard'}"):
@@ -175,10 +176,10 @@ def handed_over(project, tmp_path):
 
 def test_a_mounted_secret_is_the_project_key(project, handed_over, monkeypatch):
     monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
-    assert labelguard.privatize(TABLE, **PRICE, project=project.state).id.startswith("r0001")
+    assert make_release(TABLE, **PRICE, project=project.state).id.startswith("r0001")
     assert not (project.keys / "project.key").exists()
     project.keys.rmdir()
-    labelguard.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project.state)
+    make_release(TABLE, **PRICE, again=True, exhausted="drop", project=project.state)
     assert doctor(project).exit_code == 0
     handed_over.unlink()
     handed_over.symlink_to("project.key")
@@ -211,7 +212,7 @@ def test_a_command_hands_the_key_over_once(project, handed_over, tmp_path, monke
     script.write_text(f"#!/bin/sh\necho run >> '{log}'\ncat '{handed_over}'\n")
     script.chmod(0o700)
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", f"'{script}' --now")
-    assert labelguard.privatize(TABLE, **PRICE, project=project.state).id.startswith("r0001")
+    assert make_release(TABLE, **PRICE, project=project.state).id.startswith("r0001")
     assert KeyRing(project.keys).key_fingerprint()
     assert log.read_text() == "run\n"
 
@@ -232,7 +233,7 @@ def test_a_command_that_fails_says_so_and_nothing_of_its_output(
     monkeypatch.setattr(keyring, "_PATIENCE", 1)
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", command)
     with pytest.raises(KeyProblem, match=message) as caught:
-        labelguard.privatize(TABLE, **PRICE, project=project.state)
+        make_release(TABLE, **PRICE, project=project.state)
     assert "SECRET" not in str(caught.value)
     assert caught.value.__cause__ is None
 

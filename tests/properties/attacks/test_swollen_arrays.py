@@ -8,8 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 from support.preferences import STATISTIC, TABLE
+from support.releases import make_release
 
-import labelguard
 from labelguard.errors import ProjectError
 from labelguard.release.head import FILE, Head, Window
 from labelguard.storage import portions
@@ -94,5 +94,5 @@ def test_what_was_packed_is_loaded(tmp_path):
 
 
 def test_a_released_head_is_loaded(project):
-    release = labelguard.privatize(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)
+    release = make_release(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)
     assert Head.load(release.path).features == "length"

@@ -11,7 +11,7 @@ import click
 
 from labelguard.cli.options import (
     HELP,
-    Group,
+    CommandGroup,
     complete_releases_else_files,
     destination_options,
     directory_option,
@@ -39,7 +39,9 @@ _FILE: dict[str, Any] = {
 LOSSES = ("auto", "forward", "robust", "soft", "plain")
 
 
-@click.group("train", cls=Group, context_settings=HELP, short_help="Train models on a release.")
+@click.group(
+    "train", cls=CommandGroup, context_settings=HELP, short_help="Train models on a release."
+)
 def train_group() -> None:
     """Train models on a release, with losses that know each row's noise."""
 
