@@ -128,7 +128,9 @@ class _Ingestion:
         return [segment.name for segment in self._segments]
 
     def drain_inbox(self) -> IngestionResult:
-        """Put what waits in the inbox into segments."""
+        """Put what waits in the inbox into segments, and leave what comes meanwhile to the next
+        job: others want the project too.
+        """
         result = _NOTHING
         with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
             inbox.finish_claims(set(self.segment_names))
@@ -138,7 +140,8 @@ class _Ingestion:
                 inbox.list_connectors(), key=lambda name: (name not in tables, name)
             ):
                 settings = connectors.read_settings(tables, name)
-                while count := inbox.claim_events(name, segment := _draw_segment_name(), _MOST):
+                for _ in range(0, inbox.count_waiting(name), _MOST):
+                    count = inbox.claim_events(name, segment := _draw_segment_name(), _MOST)
                     events = inbox.read_claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
                     result += self._store_new_answers(settings, answers, segment, is_pull=False)
