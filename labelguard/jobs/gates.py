@@ -34,8 +34,8 @@ from labelguard.mechanisms.randomized_response import (
 from labelguard.project.project import Project
 from labelguard.release.evaluation import Evaluation, load_coordinates
 from labelguard.release.head import FILE, Head
+from labelguard.release.item_keys import PAIRS
 from labelguard.release.pairs_file import (
-    PAIRS,
     check_pairs,
     compute_item_keys,
     compute_length_margins,

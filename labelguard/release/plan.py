@@ -33,8 +33,8 @@ from labelguard.planner.outcomes import Interval
 from labelguard.project import policy_facts
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.release import card
+from labelguard.release.item_keys import find_least_holdout
 from labelguard.release.mechanisms import AUTO
-from labelguard.release.pairs_file import find_least_holdout
 from labelguard.release.protocol import ReleaseContext
 from labelguard.release.resolve import ResolvedRequest
 from labelguard.release.selection import PlannedRows

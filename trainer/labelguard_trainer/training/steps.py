@@ -22,8 +22,8 @@ from labelguard.configuration.loader import SettingsTable, setting
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.processes import require_one_process
+from labelguard.release.item_keys import PAIRS
 from labelguard.release.model_card import find_learned_releases
-from labelguard.release.pairs_file import PAIRS
 from labelguard.storage.files import hash_file
 from labelguard.text import no_progress
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
