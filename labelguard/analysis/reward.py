@@ -31,12 +31,13 @@ from labelguard.learning.features import PairFeatures, open_provider
 from labelguard.learning.providers import open_part
 from labelguard.project.opening import Where
 from labelguard.release.head import FILE, Head
+from labelguard.release.item_keys import PAIRS
 from labelguard.release.model_card import (
     LearnedRelease,
     find_learned_releases,
     list_learned_releases,
 )
-from labelguard.release.pairs_file import PAIRS, scan_pairs
+from labelguard.release.pairs_file import scan_pairs
 from labelguard.release.writer import (
     Release,
     read_card,

@@ -207,9 +207,10 @@ class Inbox:
             new = connection.scalar(sa.insert(_checks).returning(_checks.c.number), row)
             connection.execute(sa.delete(_checks).where(_checks.c.number != new))
 
-    def count_waiting(self) -> int:
-        """Return how many events wait."""
-        return self._count(_WAITING)
+    def count_waiting(self, connector: str | None = None) -> int:
+        """Return how many events wait, or how many of a connector."""
+        own = _WAITING.where(_events.c.connector == connector) if connector else _WAITING
+        return self._count(own)
 
     def count_dead_letters(self) -> int:
         """Return how many dead letters there are."""

@@ -51,6 +51,7 @@ def _print_ingested(value: IngestionResult) -> None:
     if value.left_out:
         facts.append(("left out", describe_reason_counts(value.left_out)))
     print_facts(facts)
+    print_notes([value.waits] if value.waits else [])
 
 
 @click.command(cls=Command, short_help="Ingest the answers in the hook's inbox.")

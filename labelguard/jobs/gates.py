@@ -34,14 +34,15 @@ from labelguard.mechanisms.randomized_response import (
 from labelguard.project.project import Project
 from labelguard.release.evaluation import Evaluation, load_coordinates
 from labelguard.release.head import FILE, Head
+from labelguard.release.item_keys import PAIRS
 from labelguard.release.pairs_file import (
-    PAIRS,
     check_pairs,
     compute_item_keys,
     compute_length_margins,
     hold_out,
     read_preference_pairs,
 )
+from labelguard.release.plan import Preview
 from labelguard.release.writer import read_card
 from labelguard.storage.buckets import escape_file_names, find_rows_path
 from labelguard.text import Progress
@@ -154,6 +155,27 @@ def _check_released_gate(step: Step, mechanism: str, models: Models) -> None:
             f"gate.by: released: the model in use ({models.in_use}) may have learned from all "
             "items and cannot be judged by their labels; use another gate until a model is in use "
             "that was learned by rr with a train.options.holdout"
+        )
+
+
+def check_basis(
+    gate: GateSettings, step: Step, models: Models, home: Project, preview: Preview
+) -> None:
+    """Raise `LabelguardError` where a gate would have nothing to judge by, before the release of a
+    preview is charged. Who and what is held out follows from ids and texts, not from labels.
+    """
+    lacks = remedy = ""
+    if gate.by == "released":
+        share = find_unlearned_item_share(step, models)
+        lacks = "item" if (preview.least_holdout or 0.0) >= share else ""
+        remedy = f"a larger train.options.holdout than {share:g} or "
+    elif gate.by == "held-out" and not find_newest_release(home, EVALUATION):
+        lacks = "" if preview.other_units else preview.unit
+    if lacks:
+        raise LabelguardError(
+            f"gate.by: {gate.by}: no {lacks} in this input is held out, so no model could be "
+            f"judged; nothing was charged: wait for labels of more {lacks}s, or use {remedy}another"
+            " gate"
         )
 
 

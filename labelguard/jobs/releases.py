@@ -9,17 +9,15 @@ labels that were drawn keep their value and cost nothing again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
+from labelguard.errors import BudgetExceeded, LabelguardError
 from labelguard.inputs.sources import Input
 from labelguard.jobs.state import RunInProgress
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project import policies
 from labelguard.project.opening import OpenProject, abandon
-from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.plan import Preview
@@ -33,13 +31,15 @@ from labelguard.text import Progress, pluralize
 class JobRelease:
     """A release to make once it has at least `min_new_labels`.
 
-    `options` are further keywords of `privatize`.
+    `options` are further keywords of `privatize`. `check` raises for a release that a run could not
+    go on from; it is called with the preview of one, before anything is charged.
     """
 
     mechanism: str
     min_new_labels: int
     source: Input | None
     options: Mapping[str, Any]
+    check: Callable[[Preview], None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def make_release(
     def review(preview: Preview) -> None:
         if begun is None and (outcome := explain_no_release(preview, request.min_new_labels)):
             raise NotEnoughLabels(replace(outcome, notes=tuple(preview.notes)))
+        request.check(preview)
         run.record_intent(request.mechanism, request=preview.request)
 
     options = {"mechanism": request.mechanism, "progress": progress, **request.options}
@@ -127,6 +128,7 @@ def preview_release(
         return False, _describe_reused_release(earlier, request.min_new_labels), preview.left
     if begun is None and (outcome := explain_no_release(preview, request.min_new_labels)):
         return False, outcome, preview.left
+    request.check(preview)
     why = pluralize(preview.new_labels, "new label")
     return True, ReleaseOutcome(None, why, preview.new_labels, preview.charged), preview.left
 
@@ -188,21 +190,3 @@ def find_usage(mechanism: str, home: Project) -> Usage | None:
         one for one in overview.read_budget(home).allowances if one.event == event and one.labelers
     )
     return next(used, None)
-
-
-def require_policy_in_force(home: Project) -> PolicyDetails:
-    """Return the policy in force. Raises `PolicyError` where there is none."""
-    policy = overview.read_budget(home).policy
-    if policy is not None:
-        return policy
-    drafts = [draft.name for draft in policies.listing(home) if draft.state == "draft"]
-    if drafts:
-        raise PolicyError(
-            "a job releases under a policy in force, and there are only drafts: look at "
-            f"{' or '.join(drafts)} (labelguard policy show {drafts[-1]}), then labelguard "
-            f"policy activate {drafts[-1]}"
-        )
-    raise PolicyError(
-        "a job releases under a policy in force, and there is none: make one (labelguard "
-        "policy new, policy activate), or a first release by hand (labelguard privatize)"
-    )

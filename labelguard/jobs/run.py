@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from labelguard.jobs.releases import JobRelease, ReleaseOutcome, preview_release
 from labelguard.jobs.settings import Job, load_job, parse_job
 from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
-from labelguard.project import ingestion
+from labelguard.project import ingestion, policies
 from labelguard.project.attempts import JobRun
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
@@ -139,10 +139,12 @@ class JobExecution:
     @property
     def release_request(self) -> JobRelease:
         """The release that the job asks for."""
-        release = self.settings.release
+        release, gate = self.settings.release, self.settings.gate
+        check = partial(gates.check_basis, gate, self.step, self.models, self.home)
         options = {"namespace": self.settings.source, "exhausted": release.exhausted}
         options |= self.job.options
-        return JobRelease(release.mechanism, release.min_new_labels, self.job.source, options)
+        given = release.mechanism, release.min_new_labels, self.job.source, options
+        return JobRelease(*given, check)
 
     def run(self, run: RunInProgress, *, resumed: bool, notes: list[str]) -> Retrained:
         """Do all steps that are not done yet."""
@@ -218,7 +220,7 @@ class JobExecution:
         """
         mechanism, gate = self.settings.release.mechanism, self.settings.gate
         finish.check_notification_settings(self.settings.notify)
-        policy = releases.require_policy_in_force(self.home)
+        policy = policies.require_policy_in_force(self.home)
         paid = {f"release.mechanism: {mechanism}": mechanism}
         if gate.by == "held-out":
             paid["gate.by: held-out"] = gates.EVALUATION

@@ -36,7 +36,8 @@ from labelguard.project.project import Project
 from labelguard.release.card import format_guarantee
 from labelguard.release.evaluation import load_coordinates
 from labelguard.release.head import FILE, Coordinates, Head, fit, load_windows_of_sum
-from labelguard.release.pairs_file import PAIRS, compute_item_keys, hold_out
+from labelguard.release.item_keys import PAIRS
+from labelguard.release.pairs_file import compute_item_keys, hold_out
 from labelguard.release.writer import read_card
 from labelguard.storage.buckets import escape_file_names, find_rows_path
 from labelguard.storage.files import fresh_directory, publish_directory

@@ -92,6 +92,12 @@ def read_entries(connection: sa.Connection) -> list[Entry]:
     return [Entry(*row) for row in rows]
 
 
+def read_times(connection: sa.Connection) -> list[str]:
+    """Return when the journal's entries were written, by the clocks of then, oldest first."""
+    query = sa.select(schema.journal.c.at).order_by(schema.journal.c.number)
+    return list(connection.scalars(query))
+
+
 def read_head(connection: sa.Connection) -> tuple[int, str]:
     """Return number and digest of the journal's newest entry."""
     query = sa.select(schema.journal.c.number, schema.journal.c.digest)

@@ -55,12 +55,14 @@ class IngestionResult:
     # pulled answers that no release will count, by reason; skips only where the policy says that
     # they are public
     left_out: Mapping[str, int] = field(default_factory=dict)
+    # why labels that are due by the clock were not forgotten; empty: none was kept back
+    waits: str = ""
 
     def __add__(self, other: IngestionResult) -> IngestionResult:
         names = ("answers", "deleted", "known", "refused", "forgotten")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         left_out = Counter(self.left_out) + Counter(other.left_out)
-        return IngestionResult(**sums, left_out=dict(left_out))
+        return IngestionResult(**sums, left_out=dict(left_out), waits=other.waits or self.waits)
 
 
 _NOTHING = IngestionResult(0, 0, 0, 0, 0)
@@ -128,7 +130,9 @@ class _Ingestion:
         return [segment.name for segment in self._segments]
 
     def drain_inbox(self) -> IngestionResult:
-        """Put what waits in the inbox into segments."""
+        """Put what waits in the inbox into segments, and leave what comes meanwhile to the next
+        job: others want the project too.
+        """
         result = _NOTHING
         with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
             inbox.finish_claims(set(self.segment_names))
@@ -138,7 +142,8 @@ class _Ingestion:
                 inbox.list_connectors(), key=lambda name: (name not in tables, name)
             ):
                 settings = connectors.read_settings(tables, name)
-                while count := inbox.claim_events(name, segment := _draw_segment_name(), _MOST):
+                for _ in range(0, inbox.count_waiting(name), _MOST):
+                    count = inbox.claim_events(name, segment := _draw_segment_name(), _MOST)
                     events = inbox.read_claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
                     result += self._store_new_answers(settings, answers, segment, is_pull=False)
@@ -266,7 +271,8 @@ class _Ingestion:
         is_due = self.opened.ledger.read(sources.has_unpruned_deletions)
         is_over = retention.parse_retention_period(self.opened.project.ingest) is not None
         count = retention.forget_due_answers(self.opened, self._epoch) if is_due or is_over else 0
-        return replace(result, forgotten=result.forgotten + count)
+        waits = retention.explain_wait(self.opened)
+        return replace(result, forgotten=result.forgotten + count, waits=waits)
 
     def cursor(self, connector: str) -> str:
         """Return the cursor from which the next pull goes on."""

@@ -147,6 +147,26 @@ def listing(project: Where = None) -> list[PolicyLine]:
     return [_summarize_policy(ledger, record) for record in ledger.policies.all()]
 
 
+def require_policy_in_force(project: Where) -> PolicyDetails:
+    """Return the policy in force. Raises `PolicyError` where there is none: a job agrees to
+    nothing.
+    """
+    ledger = OpenProject.open(project).ledger
+    if active := ledger.policies.active():
+        return describe_policy(active)
+    drafts = [record.name for record in ledger.policies.all() if record.state == "draft"]
+    if drafts:
+        raise PolicyError(
+            "a job releases under a policy in force, and there are only drafts: look at "
+            f"{' or '.join(drafts)} (labelguard policy show {drafts[-1]}), then labelguard "
+            f"policy activate {drafts[-1]}"
+        )
+    raise PolicyError(
+        "a job releases under a policy in force, and there is none: make one (labelguard "
+        "policy new, policy activate), or a first release by hand (labelguard privatize)"
+    )
+
+
 def show_all(project: Where = None) -> PolicyOverview:
     """Return the policy in force, else the only draft, in detail, and the others in a few words."""
     ledger = OpenProject.open(project).ledger

@@ -5,6 +5,11 @@ those that are gone from the tool.
 its labels, and after it came itself. What stays then is the pair that it was about and the keys of
 its rows, by which a later pull knows it again; its label, its labeler and the tool's names of it
 go. Which answers these are follows from who answered what, never from what was answered.
+
+What is forgotten never comes back, so a clock that is wrong once must not decide it. The times of
+the journal's entries bear a clock out: after a step ahead of more than a week, or a step back, the
+clock is believed once an entry of the day before has been written by it. Until then what counts is
+the time before the step ahead; after a step back nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +33,7 @@ from labelguard.errors import NotAnswered, ProjectError
 from labelguard.inputs.canonical import GROUP_TAG, id_digest_sql
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import read_canonical_rows
-from labelguard.ledger import sources
+from labelguard.ledger import journal, sources
 from labelguard.ledger.sources import Segment
 from labelguard.project import private_map
 from labelguard.project.opening import OpenProject
@@ -35,6 +41,10 @@ from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BUCKETS
 from labelguard.storage.files import fresh_directory
+
+# The longest step of the clock between entries of the journal that is believed at once, how far the
+# clocks of machines may differ, and how long a longer step is watched: till the next nightly run.
+_STEP, _SKEW, _WATCHED = timedelta(days=7), timedelta(hours=1), timedelta(hours=20)
 
 # Records, each with the pair it was about and the keys of its rows.
 _Forgotten = dict[bytes, tuple[str, list[bytes]]]
@@ -48,19 +58,25 @@ def parse_retention_period(settings: Mapping[str, object]) -> timedelta | None:
 
 def forget_due_answers(opened: OpenProject, epoch: int) -> int:
     """Take out of segments what is to be forgotten; return the number of released answers."""
-    keep, files = parse_retention_period(opened.project.ingest), opened.answers.files
+    files, written = opened.answers.files, opened.ledger.read(journal.read_times)
+    now = clock.now()
     # What is not later is old enough, as `clock.now` tells times; nothing is, if "".
-    until = "" if keep is None else clock.format_time(clock.parse_time(clock.now()) - keep)
-    released = _read_released_keys(opened, until)
+    until = _subtract_period(opened, find_proven_time(written, now))
+    if explain_wait(opened) and find_proven_time(written[-1:], now) != now:  # for the next run
+        opened.ledger.write(epoch, journal.append_entry, "clock", {"retention": "waits"})
+    released = _read_released_keys(opened, until, written[0])
+    every = opened.answers.list_segments()
+    times = _put_in_order([segment.at for segment in every], written[0])
+    came = {segment.name: at for segment, at in zip(every, times, strict=True)}
     rewritten, count = {}, 0
-    for name in sorted({segment.connector for segment in opened.answers.list_segments()}):
+    for name in sorted({segment.connector for segment in every}):
         segments = opened.answers.list_segments(name)
         standing = stored.read_counting_states(files, segments)
         forgotten: _Forgotten = {}
         # Whose answers are another source's since, were released as those of their own.
         for source in sorted({s.source for s in segments}) if len(released) else ():
             # Of a label that was released, a later state may still be asked for (`--again`).
-            stays = np.array([s.at > until or s.source != source for s in segments])
+            stays = np.array([came[s.name] > until or s.source != source for s in segments])
             old = replace(standing, forgotten=standing.forgotten | stays[standing.segment])
             forgotten |= _find_released_answers(opened, segments, old, released, source)
         deleted = set(blocks.to_list(standing.record[~standing.alive]))
@@ -78,13 +94,69 @@ def forget_due_answers(opened: OpenProject, epoch: int) -> int:
     return count
 
 
-def _read_released_keys(opened: OpenProject, until: str) -> Blocks:
-    """Return the keys of the rows of all releases that are old enough, sorted, (n, 2)."""
-    old = [
-        record.id
-        for record in opened.ledger.releases.list_committed()
-        if record.created_at <= until
-    ]
+def find_proven_time(written: Sequence[str], now: str) -> str:
+    """Return the newest time that the journal bears out, `written` at these times, oldest first.
+
+    "" after a step back, when either now or what was written before it is wrong.
+    """
+    first = clock.parse_time(now)
+    for at in map(clock.parse_time, reversed(written)):
+        if clock.parse_time(now) - first >= _WATCHED:
+            break
+        if at > first + _SKEW:
+            return ""
+        if at < first - _STEP:
+            return clock.format_time(at)
+        first = min(first, at)
+    return now
+
+
+def explain_wait(opened: OpenProject) -> str:
+    """Return why answers that are due by this machine's clock are kept as yet, or ""."""
+    written, now = opened.ledger.read(journal.read_times), clock.now()
+    proven, due = find_proven_time(written, now), _subtract_period(opened, now)
+    if not due or proven == now:
+        return ""
+    if not proven:
+        return (
+            f"retention waits: the clock says {now}, and the journal has a later time, "
+            f"{max(written)}; see that the clock is right, then it goes on the next day"
+        )
+    before = _subtract_period(opened, proven)
+    if not any(before < one.created_at <= due for one in opened.ledger.releases.list_committed()):
+        return ""
+    return (
+        f"retention waits: the clock says {now}, and the newest time before was {proven}; see that "
+        "the clock is right, then what is due is forgotten when this is run the next day"
+    )
+
+
+def _subtract_period(opened: OpenProject, time: str) -> str:
+    """Return the time before which answers are due at a time; "" where none is, at none."""
+    keep = parse_retention_period(opened.project.ingest)
+    return clock.format_time(clock.parse_time(time) - keep) if time and keep is not None else ""
+
+
+def _put_in_order(times: Sequence[str], first: str) -> list[str]:
+    """Return times of what came in this order after the `first`: none is before an earlier one.
+
+    A clock that was behind made nothing older than it is; times ahead of now tell nothing.
+    """
+    now = clock.now()
+    later = accumulate(
+        times, lambda last, at: at if last > now else max(last, at), initial=min(first, now)
+    )
+    return list(later)[1:]
+
+
+def _read_released_keys(opened: OpenProject, until: str, first: str) -> Blocks:
+    """Return the keys of the rows of all releases that are old enough, sorted, (n, 2).
+
+    `first` is the time at which the project was made.
+    """
+    records = opened.ledger.releases.list_committed()
+    times = _put_in_order([record.created_at for record in records], first)
+    old = [record.id for record, at in zip(records, times, strict=True) if at <= until]
     directory = opened.project.private_maps
     maps = private_map.count_files(directory, old)
     keys = [private_map.read_bucket(directory, b, BUCKETS, maps).keys for b in range(BUCKETS)]

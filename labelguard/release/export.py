@@ -28,7 +28,7 @@ from labelguard.learning.columns import parse_feature_columns
 from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
-from labelguard.release.pairs_file import PAIRS
+from labelguard.release.item_keys import PAIRS
 from labelguard.release.writer import PROBABILITIES, Release, read_card, verify_release_directory
 from labelguard.storage.buckets import escape_file_names, find_rows_path, list_files
 from labelguard.storage.files import check_output_directory, new_directory

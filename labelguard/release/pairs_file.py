@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from labelguard.errors import LabelguardError
-from labelguard.inputs import canonical
 from labelguard.learning.columns import content_column, plain_text
 from labelguard.mechanisms.agreement import (
     AgreementEstimate,
@@ -28,10 +27,9 @@ from labelguard.mechanisms.agreement import (
 )
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.project.opening import OpenProject
+from labelguard.release.item_keys import PAIRS, compute_keys_and_sides
 from labelguard.release.writer import read_card
 from labelguard.storage.buckets import escape_file_names, find_rows_path
-
-PAIRS = ("prompt", "chosen", "rejected")
 
 
 def check_pairs(file: Path) -> None:
@@ -77,9 +75,6 @@ def scan_pairs(file: Path) -> pl.LazyFrame:
     return frame
 
 
-_TAG = "labelguard/holdout/2:"
-
-
 def compute_item_keys(file: Path) -> NDArray[np.uint64]:
     """Return the item of each row of a file of pairs, (n,): 64 bits, uniform over items.
 
@@ -103,24 +98,7 @@ def compute_item_keys_and_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray
             if file.suffix == ".parquet"
             else connection.from_arrow(pl.read_ndjson(escape_file_names(file)).to_arrow())
         )
-        types = dict(zip(rows.columns, rows.types, strict=True))
-        try:
-            contents = {name: canonical.find_content_of_types([types[name]]) for name in PAIRS}
-            parts = [
-                f"{canonical.encode_sql(name, contents[name])} AS {part}"
-                for name, part in zip(PAIRS, ("ep", "ea", "eb"), strict=True)
-            ]
-        except canonical.NotContent:
-            raise LabelguardError(
-                f"{file}: prompt, chosen and rejected must be texts, or chats of role and content"
-            ) from None
-        item = f"concat('{_TAG}', ep, least(ea, eb), greatest(ea, eb))"
-        columns = (
-            rows.project(", ".join(parts))
-            .project(f"('0x' || left(sha256({item}), 16))::UBIGINT AS key, ea < eb AS first")
-            .fetchnumpy()
-        )
-        return np.asarray(columns["key"], np.uint64), np.asarray(columns["first"], np.bool_)
+        return compute_keys_and_sides(rows, str(file))
 
 
 def hold_out(items: NDArray[np.uint64], share: float) -> NDArray[np.bool_]:

@@ -33,6 +33,7 @@ from labelguard.planner.outcomes import Interval
 from labelguard.project import policy_facts
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.release import card
+from labelguard.release.item_keys import find_least_holdout
 from labelguard.release.mechanisms import AUTO
 from labelguard.release.protocol import ReleaseContext
 from labelguard.release.resolve import ResolvedRequest
@@ -249,6 +250,8 @@ class Preview:
     unit: AnyUnit
     # how many there are in this release
     units: int
+    # those in the input that are not, for they are held out; of an evaluation those that are not
+    other_units: int
     # how labels are released
     mechanism: str
     # what a head learns from; null for mechanisms without one
@@ -263,6 +266,9 @@ class Preview:
     allowed: int
     # the fewest components that the policy's ball noise is for; null: it has none
     ball: int | None
+    # the least share of items, kept out of training, that keeps one of these out; 0 below 1 in
+    # 10,000; null for a mechanism that does not release labels one by one
+    least_holdout: float | None
     # labels of a unit that one use of randomized response draws together at most
     block: int
     # how each training run samples, fixed with the policy; null: it is none
@@ -326,7 +332,8 @@ def preview_release(
     request, first = resolved.policy_request, resolved.makes_first_policy
     usual = [name for name in ("epsilon", "delta") if getattr(request, name) is None]
     error = forecast.label_error.mean if forecast else None
-    if mechanism.name == RANDOMIZED_LABELS.name and plan.new_uses:
+    is_rr = mechanism.name == RANDOMIZED_LABELS.name
+    if is_rr and plan.new_uses:
         error = _compute_mean_flip_probability(plan, *prices.values())
     discouraged = _explain_discouragement(resolved, len(plan.units)) if first else None
     used = charged.find_usage(plan.units)[1]
@@ -340,6 +347,7 @@ def preview_release(
         usual=usual if first else [],
         unit=policy.unit,
         units=len(plan.units),
+        other_units=plan.other_units,
         mechanism=mechanism.name,
         features=mechanism.settings().get("features"),
         public_columns=list(policy.public_columns),
@@ -348,6 +356,7 @@ def preview_release(
         allowed=context.allowance.allowed,
         ball=context.allowance.ball,
         sampling=context.allowance.sampling,
+        least_holdout=find_least_holdout(context.staged.texts_directory) if is_rr else None,
         block=context.allowance.block,
         labels=plan.rows,
         new_labels=plan.drawn,

@@ -20,7 +20,7 @@ from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
 from labelguard.answers.store import describe_unknown_source
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
-from labelguard.project import attempts
+from labelguard.project import attempts, retention
 from labelguard.project.opening import OpenProject, locate_project
 from labelguard.report.facts import HookState
 from labelguard.text import LABEL_SKIP, SKIP, pluralize
@@ -155,8 +155,10 @@ def _check_project(project: Where) -> list[Finding]:
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
         detail = f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
         unknown = dict.fromkeys(opened.answers.find_unknown_sources().values())
-        lines = [detail, *map(describe_unknown_source, unknown)]
-        return Finding("ingested answers", True, "; ".join(lines), notice=bool(unknown))
+        waits = [why] if (why := retention.explain_wait(opened)) else []
+        notices = [*map(describe_unknown_source, unknown), *waits]
+        text = "; ".join([detail, *notices])
+        return Finding("ingested answers", True, text, notice=bool(notices))
 
     def check_hook() -> str | Finding:
         state = HookState.read(OpenProject.open(home))

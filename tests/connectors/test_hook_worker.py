@@ -18,7 +18,7 @@ from support.lives import put_into_force
 from support.releases import make_release
 from support.times import simulate_time
 
-from labelguard.answers.inbox import FILE
+from labelguard.answers.inbox import FILE, Inbox
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
 from labelguard.project import attempts, policies
@@ -218,6 +218,38 @@ def test_while_another_job_holds_the_project_it_waits(make):
         done = worker.turn()
         assert (done.answers, done.releases, done.failed) == (0, [], [])
     assert len(worker.turn().releases) == 1
+
+
+def test_events_that_keep_arriving_prolong_no_round_and_releases_are_made(make, monkeypatch):
+    """A round takes what waited when it began: one segment, one entry, then others' turn."""
+    clinic = make('when = "every:5"\nmechanism = "rr"')
+    arriving = [5] * 30
+    read = Inbox.read_claimed
+
+    def hear(inbox, segment):
+        if arriving:
+            clinic.annotate(arriving.pop())
+        return read(inbox, segment)
+
+    monkeypatch.setattr(Inbox, "read_claimed", hear)
+    worker = clinic.worker()
+    worker.turn()  # reads the tool once
+    clinic.annotate(5)
+    for _ in range(3):
+        before = count_work(clinic.project)
+        done = worker.turn()
+        assert (done.answers, len(done.releases), done.failed) == (5, 1, [])
+        segments, entries, waiting = count_work(clinic.project)
+        assert (segments, entries) == (before[0] + 1, before[1] + 1)
+        assert waiting == 5
+
+
+def count_work(project):
+    """How many segments there are, entries of ingestion in the journal, and events that wait."""
+    opened = OpenProject.open(project)
+    held = opened.answers.count_stored()
+    kinds = [entry.kind for entry in opened.ledger.read_journal()]
+    return held.segments, kinds.count("ingested"), held.waiting
 
 
 def test_a_file_that_is_not_the_workers_stops_it(make):

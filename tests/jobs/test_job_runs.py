@@ -30,6 +30,8 @@ from labelguard.jobs.steps import HeadStep
 from labelguard.project import attempts, erasure, policies
 from labelguard.project.opening import OpenProject
 from labelguard.release.pairs_file import compute_item_keys, hold_out
+from labelguard.release.privatize import plan
+from labelguard.report import overview
 from labelguard.report.overview import export_ledger
 
 
@@ -491,3 +493,48 @@ def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here):
 
 def test_what_excludes_each_other_is_wrong_usage(here):
     run("retrain", "--init", "--dry-run", code=2)
+
+
+def test_a_first_job_whose_gate_has_nobody_to_judge_by_charges_nothing(here, monkeypatch):
+    """Of five labelers a tenth is held out: nobody, by their keys. That is known before."""
+    world.fix_randomness(monkeypatch, world.repeatable_bytes("3"))
+    lg.init(here)
+    enough(here / "labels.parquet")
+    said = start.write_job(here / "job.yaml", here)
+    policies.activate(said.policy, here)
+    for act in (dry_run, retrain):
+        with pytest.raises(LabelguardError, match=r"no labeler in this input is held out.*another"):
+            act(here / "job.yaml", project=here)
+    assert [one.used for one in overview.read_budget(here).allowances] == [0, 0]
+    for command in (("retrain", "job.yaml", "--dry-run"), ("retrain", "job.yaml")):
+        assert "nothing was charged: wait for labels of more labelers, or" in " ".join(
+            run(*command, code=1).output.split()
+        )
+
+
+def test_a_gate_without_an_item_that_is_held_out_charges_nothing(here):
+    train = {"options": {"features": "length", "components": 1, "holdout": 1e-3}}
+    small = desk(here / "desk", train=train, gate={"by": "released"})
+    for act in (dry_run, retrain):
+        with pytest.raises(LabelguardError, match=r"no item in .* than 0.001 or another"):
+            act(small.job)
+    assert small.charged() == 0
+    train["options"]["holdout"] = 0.5
+    small.asks(train=train, gate={"by": "released"})
+    assert dry_run(small.job).charged == retrain(small.job).charged > 0
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_is_held_out_of_a_release_is_known_before_it(chat, here):
+    lg.init(here)
+    table = labels(1)
+    if chat:
+        names = ["prompt", "response_a", "response_b"]
+        turns = [[[{"role": "user", "content": t}] for t in table[n].to_pylist()] for n in names]
+        for name, column in zip(names, turns, strict=True):
+            table = table.set_column(table.column_names.index(name), name, pa.array(column))
+    options: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "project": here, "workers": 1}
+    foreseen = plan(table, **options).preview.least_holdout
+    release = make_release(table, **options)
+    items = compute_item_keys(here / ".labelguard/releases" / release.id / "data.parquet")
+    assert foreseen == min(items) / 2**64

@@ -243,6 +243,15 @@ def test_what_cannot_be_trained_is_said_before_anything_is_charged(shop, options
         _step(shop, "dpo", **options).check("rr", None)
 
 
+@pytest.mark.parametrize("lost", ["model.safetensors", "tokenizer.json"])
+def test_a_base_model_that_is_not_whole_is_found_before_anything_is_charged(shop, lost):
+    tiny_models.saved(Path("half"))
+    _step(shop, "dpo", model="half").check("rr", None)
+    (Path("half") / lost).unlink()
+    with pytest.raises(LabelguardError, match=r"half.* cannot be loaded as a (model|tokenizer)"):
+        _step(shop, "dpo", model="half").check("rr", None)
+
+
 def test_a_base_of_raw_labels_is_refused(shop):
     tiny_models.saved(Path("raw"))
     matter = front_matter((), "raw")

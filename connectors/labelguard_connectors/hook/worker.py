@@ -138,7 +138,8 @@ class Worker:
     def _reconcile(self, turn: Turn, progress: WorkerState, name: str) -> None:
         """Ingest what the hook missed: once a day, and when it was down."""
         try:
-            turn.answers += ingestion.reconcile(name, self._project).answers
+            result = ingestion.reconcile(name, self._project)
+            turn.answers += result.answers
         except ProjectBusy:
             raise
         except Exception as error:
@@ -152,7 +153,8 @@ class Worker:
         progress.unreconciled.pop(name, None)
         progress.reconciled[name] = self._today()
         progress.write(self._project.state)
-        self._log.info("reconciled", connector=name)
+        waits = {"why": result.waits} if result.waits else {}
+        self._log.info("reconciled", connector=name, **waits)
 
     def _ingest(self, turn: Turn, progress: WorkerState) -> None:
         """Ingest what waits where it may make a release due: every time is a segment."""

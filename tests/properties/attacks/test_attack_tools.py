@@ -9,6 +9,7 @@ import random
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from threading import Barrier
 from typing import Any
@@ -18,10 +19,10 @@ import pytest
 from labelguard_connectors.label_studio.answers import Annotation, TaskData, to_answer
 from support import databases
 from support.releases import make_release
+from support.times import simulate_time
 from support.tools import connected, deliver
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.answers.inbox import Inbox
 from labelguard.answers.segments import AnswerRows, Segments
 from labelguard.answers.store import StoredAnswers
@@ -266,14 +267,13 @@ def test_events_of_a_connector_that_is_gone_hold_up_no_others(tmp_path, monkeypa
 def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released(
     tmp_path, monkeypatch
 ):
-    project, desk = connect_tool(tmp_path, monkeypatch, KEEP.replace("0d", "9d"))
-    with monkeypatch.context() as then:
-        then.setattr(clock, "now", lambda: "2020-01-01T00:00:00Z")
-        deliver(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
-        ingestion.ingest(project)
-        make_release(project=project, **OPEN)
+    project, desk = connect_tool(tmp_path, monkeypatch, KEEP.replace("0d", "5d"))
+    deliver(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
+    ingestion.ingest(project)
+    make_release(project=project, **OPEN)
     deliver(project, desk.change("1", "right"))
-    assert ingestion.ingest(project).forgotten == 1
+    with simulate_time(datetime.now(UTC) + timedelta(days=6)):
+        assert ingestion.ingest(project).forgotten == 1
     rows = lg.load(make_release(project=project, again=True, **OPEN))
     assert rows["chosen"].to_list() == ["right 1"]
 

@@ -29,8 +29,8 @@ from labelguard.learning.columns import parse_feature_columns
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.mechanisms.randomized_response import BlockLaws, standard_error
 from labelguard.release.head import FILE, Head
+from labelguard.release.item_keys import PAIRS
 from labelguard.release.pairs_file import (
-    PAIRS,
     compute_item_keys_and_sides,
     compute_length_margins,
     read_preference_pairs,

@@ -22,8 +22,8 @@ from labelguard.configuration.loader import SettingsTable, setting
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.processes import require_one_process
+from labelguard.release.item_keys import PAIRS
 from labelguard.release.model_card import find_learned_releases
-from labelguard.release.pairs_file import PAIRS
 from labelguard.storage.files import hash_file
 from labelguard.text import no_progress
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
@@ -86,14 +86,20 @@ class _TrainStep:
         self._check_model()
 
     def _check_model(self) -> None:
-        """Of a hub it is asked once, where the model is not here: loading would try for long."""
+        """A directory must hold all of a model. A hub is asked once, where the model is not here:
+        loading would try for long.
+        """
         from huggingface_hub import HfApi
 
         from labelguard_trainer.training import models
 
-        name = self.options.model
-        if Path(self._model_path_or_id).is_dir():
-            models.load_config(self._model_path_or_id)
+        name, path = self.options.model, self._model_path_or_id
+        if Path(path).is_dir():
+            trust = {"trust_remote_code": bool(self._config().get("trust_remote_code"))}
+            models.load_config(path, **trust)
+            models.load_tokenizer(path, **trust)
+            init = self._config().get("model_init_kwargs") or {}
+            models.check_weights_complete(self.kind, path, trust | init)
             return
         if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no id of a hub is like this
             raise LabelguardError(f"train.options.model: there is no directory {self._base / name}")
