@@ -64,16 +64,16 @@ def publish_pairs(
     import argilla as rg
 
     identity = str(read_card(release)["release"])
-    found = _find_begun(argilla, workspace, name, identity)
-    known = found is not None and found.status == READY
+    begun = _find_begun(argilla, workspace, name, identity)
+    is_ready = begun is not None and begun.status == READY
     with _hide_client_messages(argilla.where):
         client = rg.Argilla(api_url=argilla.url, api_key=api_key)
-        begun = client.datasets(id=found.id) if found else None
-        if begun and not known:  # a draft without records, which nobody was ever shown
-            begun.delete()
-        if begun and known:
-            dataset = begun.get()
+        dataset = client.datasets(id=begun.id) if begun else None
+        if dataset and is_ready:
+            dataset.get()
         else:
+            if dataset:  # a draft without records, which nobody was ever shown
+                dataset.delete()
             settings = _build_settings(rg, pairs, identity)
             dataset = rg.Dataset(name, client.workspaces(id=workspace), settings, client).create()
     number = str(dataset.id)
@@ -90,11 +90,11 @@ def publish_pairs(
 
 def _find_begun(argilla: ArgillaClient, workspace: str, name: str, release: str) -> Dataset | None:
     """Return the data set of this name, if there is one, which must be of this release."""
-    for found in argilla.datasets(workspace):
-        if found.name != name:
+    for dataset in argilla.datasets(workspace):
+        if dataset.name != name:
             continue
-        if release in (found.guidelines or ""):
-            return found
+        if release in (dataset.guidelines or ""):
+            return dataset
         raise ConnectorError(
             f"{argilla.where}: Argilla has a data set of that name, and its guidelines do not name "
             f"release {release}; choose another name, or delete it there"
