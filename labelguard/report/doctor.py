@@ -307,12 +307,12 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
 
 def _check_question(settings: Settings, about: Mapping[str, str]) -> None:
     """Raise `InvalidLabels` where the tool says what it asks, and not what is to be read."""
-    asked = about.get("questions", "")
-    names = [name.partition(" (")[0] for name in asked.split(", ")]
-    if asked and settings.question is not None and settings.question not in names:
+    questions = about.get("questions", "")
+    names = [name.partition(" (")[0] for name in questions.split(", ")]
+    if questions and settings.question is not None and settings.question not in names:
         raise InvalidLabels(
             f'{FILE}: connectors.{settings.name}.question: the tool asks no "{settings.question}"; '
-            f"it asks: {asked}"
+            f"it asks: {questions}"
         )
 
 
