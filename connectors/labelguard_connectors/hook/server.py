@@ -73,6 +73,7 @@ def serve(
         except (ConnectorError, PolicyError) as error:
             raise type(error)(f"{name}: {error}" if name else str(error)) from None
     logs.configure()
+    terminal.ignore_hangups()
     log = logs.logger()
     with contextlib.ExitStack() as stack:
         bodies, hooks, watched = limits.Bodies(bounds), {}, {}
@@ -108,9 +109,10 @@ def serve(
             forwarded_allow_ips="127.0.0.1,::1",
             backlog=terminal.BACKLOG,
         )
-        log.info("ended", address=address)
         totals = [hook.metrics.count_deliveries_and_events() for hook in hooks.values()]
-        return ServerSummary(address, paths, *map(sum, zip(*totals, strict=True)))
+        deliveries, events = map(sum, zip(*totals, strict=True))
+        log.info("ended", address=address, deliveries=deliveries, events=events)
+        return ServerSummary(address, paths, deliveries, events)
 
 
 def _open_named_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
