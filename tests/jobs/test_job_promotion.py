@@ -8,6 +8,8 @@ import hashlib
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -20,9 +22,10 @@ import labelguard as lg
 from labelguard import extras
 from labelguard.errors import ConnectorError, InvalidLabels, LabelguardError, ProjectBusy
 from labelguard.extras import MissingExtra
+from labelguard.jobs import finish, start
 from labelguard.jobs import run as runs
-from labelguard.jobs import start
 from labelguard.jobs.run import dry_run, retrain
+from labelguard.jobs.settings import NotifySettings
 from labelguard.jobs.state import JobState, Models
 from labelguard.project.project import CONFIG
 
@@ -332,6 +335,23 @@ def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
     assert kinds.count("budget.low") == 1
     low = next(one["data"] for one in somebody.messages() if one["type"] == "budget.low")
     assert (low["below"], low["run"]) == (["rr"], 2)
+
+
+@pytest.mark.parametrize(("nobodies", "told"), [(84, ["rr"]), (40, [])])
+def test_a_budget_is_low_when_many_have_nothing_left_whatever_the_mean(nobodies, told, monkeypatch):
+    """400 labelers, of whom few or many have nothing left, and all others all of it."""
+    use = SimpleNamespace(
+        event="rr", allowed=400, left=400 - nobodies, labelers=400, exhausted_labelers=nobodies
+    )
+    known = SimpleNamespace(allowances=[use])
+    monkeypatch.setattr(finish.overview, "read_budget", lambda home: known)
+    sent: list[Any] = []
+    monkeypatch.setattr(finish, "_deliver", lambda settings, message: sent.append(message["body"]))
+    state = SimpleNamespace(read_json=lambda name: None, write_json=lambda name, facts: None)
+    run = SimpleNamespace(job="job", run=1, outcome="unchanged", started_at="", ended_at="")
+    finish.notify(NotifySettings(url="https://example.org"), None, state, run)  # type: ignore[arg-type]
+    assert [one["data"]["below"] for one in sent] == ([told] if told else [])
+    assert all(one["data"]["exhausted"] == {"rr": 0.21} for one in sent)
 
 
 def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
