@@ -24,7 +24,7 @@ from labelguard.errors import InvalidLabels, LabelguardError, NoProject, Project
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, locate_project
 from labelguard.report.facts import HookState
-from labelguard.text import LABEL_SKIP, SKIP, pluralize
+from labelguard.text import LABEL_SKIP, OTHER_CONTROLS, SKIP, pluralize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -283,12 +283,14 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         path = Path(directory) / f"{name}.jsonl"
         path.touch(mode=0o600)
-        path.write_text("".join(f"{answer.body}\n" for answer in answers))
+        # What answers something else would be read as a skip.
+        bodies = [one.body for one in answers if not one.left_out.startswith(OTHER_CONTROLS)]
+        path.write_text("".join(f"{body}\n" for body in bodies))
         record = opened.ledger.policies.active()
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)
-        batches = read_canonical_rows(path, reading) if answers else ()
+        batches = read_canonical_rows(path, reading) if bodies else ()
         rows = [row for batch in batches for row in _read_comparisons(batch)]
     skipped = sum(row is None for row in rows)
     return ConnectorCheck(
