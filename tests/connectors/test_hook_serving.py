@@ -427,6 +427,24 @@ def test_a_refusal_to_start_is_one_json_object(clinic, options):
     assert (line["event"], line["level"]) == ("refused", "error") and line["why"]
 
 
+def test_the_token_of_status_comes_from_the_environment_and_cannot_be_guessed(
+    clinic, tmp_path, monkeypatch
+):
+    made, _ = clinic
+    file = tmp_path / "token"
+    file.write_text("short")
+    file.chmod(0o600)
+    monkeypatch.setenv("LABELGUARD_STATUS_TOKEN_FILE", str(file))
+    assert "LABELGUARD_STATUS_TOKEN must have 16" in read_refusal(made)
+    file.write_text("a-token-of-monitoring")
+    with hooks.serving(made, "--no-worker") as server:
+        assert httpx2.get(f"{server.url}/status").status_code == 401
+        given = {"authorization": "Bearer a-token-of-monitoring"}
+        assert httpx2.get(f"{server.url}/status", headers=given).status_code == 200
+        assert httpx2.get(f"{server.url}/healthz").status_code == 200
+    assert "a-token-of-monitoring" not in "".join(server.lines)
+
+
 STUMBLING = """
 import logging, threading, warnings
 from labelguard_connectors.hook import logs
