@@ -6,6 +6,7 @@ Who is told how runs end: signed, once, whatever the receiver does, and nothing 
 import contextlib
 import hashlib
 import json
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from support.commands import run
 from support.job_projects import desk
 from support.receivers import SECRET, as_text, receiver
@@ -27,8 +29,10 @@ from labelguard.jobs import run as runs
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.settings import NotifySettings
 from labelguard.jobs.state import JobState, Models
+from labelguard.project.attempts import REASONS
 from labelguard.project.project import CONFIG
 
+RULES = Path(__file__).parents[2] / "examples" / "alerts.yml"
 FACTS = {"run": 1, "release": "r0001"}
 
 
@@ -394,3 +398,35 @@ def test_what_is_not_installed_is_said_before_anything_is_charged(somebody, tmp_
     assert small.charged() == 0
     with contextlib.suppress(LabelguardError):
         retrain(small.job)
+
+
+def read_metrics(small):
+    """The samples of the job's file, by name and labels other than the job's."""
+    path = small.state / "metrics.prom"
+    assert path.stat().st_mode & 0o777 == 0o600
+    samples: dict[Any, float] = {}
+    for family in text_string_to_metric_families(path.read_text()):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("job") == "job"
+            samples[sample.name.removeprefix("labelguard_job_"), *labels.values()] = sample.value
+    return samples
+
+
+def test_every_run_writes_metrics_and_a_failure_its_reason_alone(somebody, tmp_path):
+    small = make_desk(somebody, tmp_path)
+    retrain(small.job)
+    first = read_metrics(small)
+    assert (first["runs_total", "promoted"], first["releases_total",]) == (1, 1)
+    assert 0 < first["last_success_timestamp",] <= first["last_run_timestamp",]
+    retrain(small.job)
+    assert read_metrics(small)["runs_total", "unchanged"] == 1
+    small.asks(gate={"by": "probes", "probes": "nowhere.csv"})
+    with pytest.raises(LabelguardError, match=r"nowhere\.csv"):
+        retrain(small.job)
+    last = read_metrics(small)
+    failed = {name[1] for name, value in last.items() if name[0] == "failed" and value}
+    assert len(failed) == 1 and failed <= {*REASONS}
+    measured = {f"labelguard_job_{name}" for name, *_ in last}
+    assert {*re.findall(r"labelguard_job_\w+", RULES.read_text())} <= measured
+    assert "nowhere" not in (small.state / "metrics.prom").read_text()
