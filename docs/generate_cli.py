@@ -82,6 +82,8 @@ ENVIRONMENT = {
     "LABELGUARD_NAME_HOOK_SECRET": "the hook's secret of connector NAME; with `_FILE`, a file",
     "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs notifications",
     "LABELGUARD_NOTIFY_SECRET_FILE": "a file that holds it",
+    "LABELGUARD_STATUS_TOKEN": "what `/status` and `/metrics` of `serve` ask for; with `_FILE`, a "
+    "file that holds it",
     "LABELGUARD_CACHE": "vectors of public texts; default `labelguard` in `XDG_CACHE_HOME` or "
     "`~/.cache`",
     "LABELGUARD_PROGRESS": "`off`: no progress on standard error",

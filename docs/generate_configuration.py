@@ -131,6 +131,7 @@ Secrets come from the environment, from a file that it names, or from the keyrin
 | API key of connector NAME | `LABELGUARD_NAME_API_KEY` |
 | hook's secret of connector NAME | `LABELGUARD_NAME_HOOK_SECRET` |
 | what signs notifications of a job | `LABELGUARD_NOTIFY_SECRET`, or as `notify.secret_env` says |
+| what `/status` and `/metrics` of `serve` ask for | `LABELGUARD_STATUS_TOKEN` |
 | project key | `LABELGUARD_KEY_FILE`, `LABELGUARD_KEY_COMMAND` |
 | a ledger's address with its password | `LABELGUARD_LEDGER_URL` |
 | hub of models | `HF_TOKEN` |

@@ -104,6 +104,8 @@ GROUND_TRUTH, DRAFT = "ground truth", "draft"
 # Public only where the policy says that blank labels are.
 SKIP = "skip"
 UNREADABLE = "not understood"
+# Before the names of what was answered instead.
+OTHER_CONTROLS = "results for other controls"
 _REMEDIES = {
     GROUND_TRUTH: "Label Studio marks imported annotations as ground truth: import them with "
     '"ground_truth": false, or take the star off them',

@@ -340,6 +340,12 @@ def handle_stop_signals() -> Iterator[None]:
                 signal.signal(one, signal.SIG_DFL)
 
 
+def ignore_hangups() -> None:
+    """Go on at SIGHUP from now on: a service that reads nothing anew has nothing to do then."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 BACKLOG = 2_048
 _SHUTDOWN_SECONDS = 30
 

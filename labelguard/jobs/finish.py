@@ -198,12 +198,16 @@ def notify(
         return []
     queue = state.read_json(_QUEUE) or {"noted": 0, "below": [], "waiting": []}
     if queue["noted"] < run.run:
-        usage = overview.read_budget(home).allowances
-        # The share of each allowance that is left, over all labelers who gave labels.
-        left = {use.event: round(use.left / use.allowed, 4) for use in usage if use.allowed}
-        below = sorted(name for name, share in left.items() if share < settings.budget_below)
+        usage = [use for use in overview.read_budget(home).allowances if use.allowed]
+        # The share of each allowance that is left, over all labelers who gave labels; and the share
+        # of them that has nothing left, which the former does not show.
+        left = {use.event: round(use.left / use.allowed, 4) for use in usage}
+        spent = {use.event: round(use.exhausted_labelers / use.labelers, 4) for use in usage}
+        low, most = settings.budget_below, settings.exhausted_above
+        below = sorted(name for name in left if left[name] < low or spent[name] > most)
+        shares = {"budget_left": left, "exhausted": spent}
         crossed = sorted(set(below) - set(queue["below"]))
-        waiting = [*queue["waiting"], *_compose_messages(run, left, crossed)][-_MAX_WAITING:]
+        waiting = [*queue["waiting"], *_compose_messages(run, shares, crossed)][-_MAX_WAITING:]
         queue = {"noted": run.run, "below": below, "waiting": waiting}
         state.write_json(_QUEUE, queue)
     waiting = list(queue["waiting"])
@@ -218,9 +222,11 @@ def notify(
 
 
 def _compose_messages(
-    run: JobRun, left: Mapping[str, float], crossed: list[str]
+    run: JobRun, shares: Mapping[str, Mapping[str, float]], crossed: list[str]
 ) -> Iterator[Facts]:
-    """Yield what to notify of a run; `crossed` are events of whose allowance little is left now."""
+    """Yield what to notify of a run; `crossed` are events of whose allowance little is left now, or
+    too many have nothing left.
+    """
     bodies: dict[str, Facts] = {}
     if run.outcome in _OUTCOMES:
         bodies[f"run.{run.outcome}"] = {name: getattr(run, name) for name in _MESSAGE_FIELDS}
@@ -228,7 +234,7 @@ def _compose_messages(
         bodies["budget.low"] = {"job": run.job, "run": run.run, "below": crossed}
     for kind, data in bodies.items():
         name = f"{run.job} {run.run} {run.started_at} {kind}"
-        data["budget_left"] = dict(left)
+        data |= shares
         body = {"type": kind, "timestamp": run.ended_at, "data": data}
         yield {"id": f"msg_{hashlib.sha256(name.encode()).hexdigest()[:32]}", "body": body}
 

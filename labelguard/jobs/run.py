@@ -22,6 +22,7 @@ from typing import Any
 from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, NothingIngested, PolicyError, ProjectBusy
 from labelguard.jobs import finish, gates, releases
+from labelguard.jobs.metrics import write_metrics
 from labelguard.jobs.releases import JobRelease, ReleaseOutcome, preview_release
 from labelguard.jobs.settings import Job, load_job, parse_job
 from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
@@ -86,7 +87,7 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = no_progre
     job = load_job(path)
     home = find_job_project(job, project)
     state = JobState(home, job.name)
-    with state.lock():
+    with state.lock(), write_metrics(state):
         notes: list[str] = []
         begun = state.read_run_in_progress()
         if begun:

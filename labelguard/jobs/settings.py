@@ -104,6 +104,9 @@ class NotifySettings(SettingsTable):
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
     )
     budget_below: float = setting("notify once when less of an allowance is left", 0.1, ge=0, le=1)
+    exhausted_above: float = setting(
+        "notify once when a larger share of labelers has nothing left", 0.1, ge=0, le=1
+    )
 
 
 class JobSettings(SettingsTable):

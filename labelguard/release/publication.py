@@ -142,8 +142,8 @@ def publish(
 
     `release` is an id, which may be shortened, or what `privatize` returned; `to` is
     `hf:ORG/NAME` (a data set of the Hugging Face Hub, private unless `public`), or
-    `CONNECTOR:TITLE` for a new data set of an annotation tool. Again, it changes nothing on the
-    Hub, where another release takes the place of the one before.
+    `CONNECTOR:TITLE` for a data set of an annotation tool. Again, it changes nothing, and completes
+    what was interrupted. On the Hub another release takes the place of the one before.
 
     Charges nothing. Raises `LedgerError` for a release that is not committed, or whose files are
     not those that were, `LabelguardError` if something else is at `to`, or it cannot be reached,

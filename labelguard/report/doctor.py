@@ -19,11 +19,12 @@ from labelguard import extras
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
 from labelguard.answers.store import describe_unknown_source
+from labelguard.configuration.project_file import FILE
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.project import attempts, retention
 from labelguard.project.opening import OpenProject, locate_project
 from labelguard.report.facts import HookState
-from labelguard.text import LABEL_SKIP, SKIP, pluralize
+from labelguard.text import LABEL_SKIP, OTHER_CONTROLS, SKIP, pluralize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # Answers of a tool that are read, and letters of a content that are shown.
 ANSWERS = 10
 _SHOWN = 60
+NO_ANSWERS = "the tool holds no answers yet: address, key and project are right; check again later"
 _CORE = (
     *("duckdb", "polars", "pyarrow", "numpy"),
     *("dp-accounting", "sqlalchemy", "cryptography", "scikit-learn"),
@@ -279,18 +281,19 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     pulled = chain.from_iterable(page.answers for page in tool.pull())
     answers = list(islice(pulled, ANSWERS))
     if not answers:
-        raise InvalidLabels(f"connector {name}: the tool holds no answers yet")
+        _check_question(settings, about)
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         path = Path(directory) / f"{name}.jsonl"
         path.touch(mode=0o600)
-        path.write_text("".join(f"{answer.body}\n" for answer in answers))
+        # What answers something else would be read as a skip.
+        bodies = [one.body for one in answers if not one.left_out.startswith(OTHER_CONTROLS)]
+        path.write_text("".join(f"{body}\n" for body in bodies))
         record = opened.ledger.policies.active()
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)
-        rows = [
-            row for batch in read_canonical_rows(path, reading) for row in _read_comparisons(batch)
-        ]
+        batches = read_canonical_rows(path, reading) if bodies else ()
+        rows = [row for batch in batches for row in _read_comparisons(batch)]
     skipped = sum(row is None for row in rows)
     return ConnectorCheck(
         name,
@@ -302,8 +305,19 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
         skipped,
         [row for row in rows if row],
         dict(Counter(one.left_out for one in answers if one.left_out not in ("", SKIP))),
-        list(_advise_on_reading(settings, about)),
+        [*([] if answers else [NO_ANSWERS]), *_advise_on_reading(settings, about)],
     )
+
+
+def _check_question(settings: Settings, about: Mapping[str, str]) -> None:
+    """Raise `InvalidLabels` where the tool says what it asks, and not what is to be read."""
+    questions = about.get("questions", "")
+    names = [name.partition(" (")[0] for name in questions.split(", ")]
+    if questions and settings.question is not None and settings.question not in names:
+        raise InvalidLabels(
+            f'{FILE}: connectors.{settings.name}.question: the tool asks no "{settings.question}"; '
+            f"it asks: {questions}"
+        )
 
 
 def _advise_on_reading(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:

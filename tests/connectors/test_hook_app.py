@@ -455,3 +455,17 @@ def test_an_ugly_request_is_refused_and_what_is_accepted_can_be_used(running, co
     taken = ingestion.ingest(running.made)
     assert taken.answers + taken.deleted + taken.known > 0
     assert running.inbox.count_waiting() == 0
+
+
+def test_who_asks_for_status_or_metrics_must_give_the_token(made):
+    token = "token-of-the-monitoring"
+    with client(made, token=token) as (tool, _):
+        for page in ("/status", "/metrics"):
+            for wrong in ({}, {"authorization": token}, {"authorization": "Bearer ü"}):
+                refused = tool.get(page, headers={k: v.encode() for k, v in wrong.items()})
+                assert (refused.status_code, refused.json()) == (401, {"error": "not allowed here"})
+            given = {"authorization": f"Bearer {token}"}
+            assert tool.get(page, headers=given).status_code == 200
+        for page in ("/healthz", "/readyz", "/openapi.json"):
+            assert tool.get(page).status_code == 200
+        assert post(tool, hooks.body(1))[0] == 200

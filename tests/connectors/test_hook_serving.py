@@ -163,7 +163,7 @@ def test_without_a_policy_deliveries_are_kept_and_the_worker_says_that_none_is_r
         wait("not read", 60, lambda: any('"reconciled"' in one for one in server.lines))
         assert server.stop() == 0
     lines = "".join(server.lines)
-    assert "1 answer ingested; 0 releases." in lines and "leaked" not in lines
+    assert '"answers": 1, "releases": []' in lines and "leaked" not in lines
 
 
 @pytest.mark.slow
@@ -386,6 +386,100 @@ def test_a_phrase_is_not_as_many_secrets_as_it_has_words(name):
     with pytest.raises(ConnectorError, match="at least 16 characters") as caught:
         scheme(name).check_secrets("clinic", secrets)
     assert "horse" not in str(caught.value)
+
+
+def read_as_json(lines):
+    """Every line as an object; fails at the first that is none."""
+    return [json.loads(line) for line in "".join(lines).splitlines()]
+
+
+def test_a_hangup_ends_neither_the_server_nor_its_worker(clinic):
+    made, desk = clinic
+    with hooks.serving(made) as server:
+        wait("no worker", 30, lambda: children(server.process.pid))
+        (worker,) = children(server.process.pid)
+        wait("not read", 60, lambda: any('"reconciled"' in one for one in server.lines))
+        for process in (server.process.pid, worker):
+            os.kill(process, signal.SIGHUP)
+        body = json.dumps(desk.answer("ann", 1, "left")).encode()
+        sent = httpx2.post(f"{server.url}/hooks/desk", content=body, headers=hooks.headers())
+        assert sent.status_code == 200
+        assert children(server.process.pid) == [worker] and alive(worker)
+        assert server.stop() == 0
+
+
+def test_every_line_of_server_and_worker_is_one_json_object(clinic):
+    made, desk = clinic
+    with hooks.serving(made) as server:
+        where = f"{server.url}/hooks/desk"
+        for n in range(1, 7):
+            body = json.dumps(desk.answer(f"worker {n % 3}", n, "left")).encode()
+            assert httpx2.post(where, content=body, headers=hooks.headers()).status_code == 200
+        bad = httpx2.post(where, content=b"no JSON", headers=hooks.headers())
+        assert bad.status_code == 422  # kept as a dead letter
+        with server.connect() as connection:
+            connection.sendall(b"no HTTP\r\n\r\n")
+            connection.recv(100)
+        wait("nothing published", 60, lambda: any('"published"' in one for one in server.lines))
+        text = (made.state / CONFIG).read_text()
+        (made.state / CONFIG).write_text(f"{text}\n[broken")
+        os.kill(children(server.process.pid)[0], signal.SIGKILL)
+        wait("it runs", 60, lambda: any("labelguard.toml" in one for one in server.lines))
+        (made.state / CONFIG).write_text(text)
+        wait("it fails", 60, lambda: any(map(alive, children(server.process.pid))))
+        assert server.stop() == 0
+    events = [line["event"] for line in read_as_json([*server.lines, *server.printed])]
+    assert {"serving", "released", "published", "worker ended", "ended"} <= {*events}
+
+
+@pytest.mark.parametrize("options", [("--host", "192.0.2.1"), ("--project", "/nowhere")])
+def test_a_refusal_to_start_is_one_json_object(clinic, options):
+    (line,) = read_as_json([read_refusal(clinic[0], "--no-worker", *options)])
+    assert (line["event"], line["level"]) == ("refused", "error") and line["why"]
+
+
+def test_the_token_of_status_comes_from_the_environment_and_cannot_be_guessed(
+    clinic, tmp_path, monkeypatch
+):
+    made, _ = clinic
+    file = tmp_path / "token"
+    file.write_text("short")
+    file.chmod(0o600)
+    monkeypatch.setenv("LABELGUARD_STATUS_TOKEN_FILE", str(file))
+    assert "LABELGUARD_STATUS_TOKEN must have 16" in read_refusal(made)
+    file.write_text("a-token-of-monitoring")
+    with hooks.serving(made, "--no-worker") as server:
+        assert httpx2.get(f"{server.url}/status").status_code == 401
+        given = {"authorization": "Bearer a-token-of-monitoring"}
+        assert httpx2.get(f"{server.url}/status", headers=given).status_code == 200
+        assert httpx2.get(f"{server.url}/healthz").status_code == 200
+    assert "a-token-of-monitoring" not in "".join(server.lines)
+
+
+STUMBLING = """
+import logging, threading, warnings
+from labelguard_connectors.hook import logs
+logs.configure()
+warnings.warn("the left one")
+logging.getLogger("argilla").warning("two" + chr(10) + "lines")
+def fail():
+    raise ValueError("the left one")
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+fail()
+"""
+
+
+def test_warnings_and_crashes_are_json_too_and_say_nothing_of_what_they_were_given():
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", STUMBLING]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    lines = read_as_json([ran.stderr])
+    assert [line["event"] for line in lines] == ["warning", "two\nlines", "crashed", "crashed"]
+    assert lines[0]["kind"] == "UserWarning" and lines[2]["error"] == "ValueError"
+    assert "the left one" not in ran.stderr and (ran.returncode, ran.stdout) == (1, "")
 
 
 # One server for several projects: what opens one never opens another, and nothing is mixed up.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.serving import dead_letters
+from labelguard_connectors.hook.serving import RetryResult, dead_letters, retry
 from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 from support.clients import client
@@ -18,10 +18,11 @@ from support.lives import put_into_force
 from support.releases import make_release
 from support.times import simulate_time
 
+from labelguard.answers.connector import Page, Unreadable
 from labelguard.answers.inbox import FILE, Inbox
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
-from labelguard.project import attempts, policies
+from labelguard.project import attempts, ingestion, policies
 from labelguard.project.linking import add_source
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
@@ -461,3 +462,28 @@ def test_dead_letters_are_discarded_by_their_numbers(tmp_path, monkeypatch):
     shown = run(*command, "1", "3", project=made)
     assert shown.stdout == "Discarded 2 dead letters (deliveries that could not be read).\n"
     assert [letter.number for letter in dead_letters(made)] == [2]
+
+
+def test_what_a_pull_could_not_read_is_read_again_by_a_retry(project, tmp_path, monkeypatch):
+    monkeypatch.setenv("LABELGUARD_DESK_HOOK_SECRET", hooks.SECRET)
+    made, desk = tools.connected(project, tmp_path, monkeypatch)
+    for task in (1, 2):
+        desk.answer("ann", task, "left")
+    whole = tools.DeskConnector.pull
+
+    def pull(self, cursor=""):
+        for page in whole(self, cursor):
+            kept = [one for one in page.answers if one.record != "1"]
+            left = [Unreadable(one.record, "too large") for one in page.answers if one not in kept]
+            yield Page(kept, page.cursor, left)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tools.DeskConnector, "pull", pull)
+        assert ingestion.pull("desk", made).answers == 1
+        assert [one.why for one in dead_letters(made)] == ["answer 1: too large"]
+        still = retry(made)
+        assert (still.understood, len(still.left)) == (0, 1)
+    assert ingestion.pull("desk", made).answers == 0  # it goes on from where it was
+    assert [one.bytes for one in dead_letters(made)] == [0]
+    assert retry(made) == RetryResult(1, [])
+    assert dead_letters(made) == [] and OpenProject.open(made).answers.count_stored().answers == 2

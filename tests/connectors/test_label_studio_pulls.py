@@ -15,8 +15,13 @@ from labelguard_connectors.label_studio import rest as label_studio_rest
 from support.replies import Server, serving
 from tenacity import wait_none
 
+import labelguard
 from labelguard.answers.connector import Answer, Page, Settings
 from labelguard.errors import ConnectorError
+from labelguard.project import ingestion
+from labelguard.project.project import CONFIG, find
+from labelguard.report.doctor import check_connector
+from labelguard.text import OTHER_CONTROLS
 
 RECORDINGS = Path(__file__).parent / "recordings/label_studio"
 TASKS = json.loads((RECORDINGS / "tasks.json").read_text("utf-8"))
@@ -29,6 +34,8 @@ SECRET = "what-the-server-said"
 class Tool(Server):
     """Answers from a list, its last answer for ever; else as Label Studio, of recorded tasks."""
 
+    tasks = TASKS
+
     def reply(self, method, path):
         if self.replies:
             return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
@@ -40,7 +47,7 @@ class Tool(Server):
         after = bounds.get("filter:tasks:id", 0)
         order = query["ordering"][0].removeprefix("-").removeprefix("tasks:")
         tasks = sorted(
-            TASKS, key=lambda task: task[order], reverse=query["ordering"][0].startswith("-")
+            self.tasks, key=lambda task: task[order], reverse=query["ordering"][0].startswith("-")
         )
         found = [task for task in tasks if task["id"] > after][: int(asked["page_size"][0])]
         return 200, {}, {"tasks": found, "total": len(found)}
@@ -202,3 +209,30 @@ def assert_silent(error):
     assert KEY not in shown and SECRET not in shown and "query" not in shown
     assert "\n" not in str(error)
     assert error.__suppress_context__ or error.__context__ is None
+
+
+def test_results_for_other_controls_are_told_as_such_and_not_as_skips(server, tmp_path):
+    """Answers that were sent by REST name sides that the project's interface does not have."""
+    sent = json.loads(json.dumps(TASKS))
+    for task in sent:
+        task["data"]["prompt"] = "question"
+    regions = [
+        region
+        for task in sent
+        for annotation in task["annotations"]
+        for region in annotation["result"]
+    ]
+    for region in regions:
+        region["to_name"] = "text"
+    project = labelguard.init(tmp_path / "p")
+    with (project.state / CONFIG).open("a") as file:
+        file.write(f'\n[connectors.pairs]\nkind = "label-studio"\nurl = "{server.url}"\n')
+        file.write(f'project = {PROJECT}\nquestion = "better"\n')
+    server.tasks = sent
+    found = check_connector("pairs", find(project.state.parent))
+    reasons = [reason for reason in found.left_out if reason.startswith(OTHER_CONTROLS)]
+    assert reasons and all("of text" in one and "project has better of" in one for one in reasons)
+    assert not found.comparisons
+    assert found.skipped + sum(found.left_out.values()) == found.answers
+    pulled = ingestion.pull("pairs", find(project.state.parent))
+    assert all(pulled.left_out[reason] >= found.left_out[reason] for reason in reasons)

@@ -1,7 +1,6 @@
 """A real Argilla: what three annotators did is what is pulled; a release is there to be seen."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from integration.argilla_server import Dataset, User, choice, ranking, rating, running, text
-from labelguard_connectors.argilla import Argilla
+from labelguard_connectors.argilla import Argilla, publishing
 from support.releases import make_release
 
 import labelguard
@@ -230,8 +229,13 @@ def test_a_release_is_a_data_set_of_pairs_without_labelers(server, tmp_path, cha
     kind = "chat" if chats else "text"
     asked = {"preference": "label_selection", "release": "terms", "probability": "float"}
     assert kinds == {"prompt": kind, **dict.fromkeys(SIDES, kind), **asked}
-    with pytest.raises(ConnectorError, match="HTTP 409: it exists already; choose another name"):
-        argilla(server).push(release, name, no_progress)
+    assert argilla(server).push(release, name, no_progress) == url
+    again = server.call(
+        "GET", f"/datasets/{identity}/records?include=responses&include=suggestions&limit=100"
+    )
+    assert again == shown
+    with pytest.raises(ConnectorError, match="choose another name"):
+        argilla(server).push(release, "prefs", no_progress)
 
 
 @pytest.mark.usefixtures("annotated", "key")
@@ -250,14 +254,21 @@ def test_a_release_is_published_in_a_workspace_that_is_named(server, tmp_path):
         labelguard.publish(release.name, "argilla:nowhere/pairs", project=project)
 
 
-@pytest.mark.usefixtures("annotated")
-def test_a_data_set_that_cannot_be_filled_is_removed(server, key, tmp_path, monkeypatch):
-    release, _ = _release(tmp_path / "project", chats=False)
+@pytest.mark.usefixtures("annotated", "key")
+def test_a_data_set_that_was_not_filled_is_completed(server, tmp_path, monkeypatch):
+    release, frame = _release(tmp_path / "project", chats=False)
+    monkeypatch.setattr(publishing, "_RECORDS", 4)
+    shares = []
 
     def stop(step, share):
-        raise KeyboardInterrupt
+        shares.append(share)
+        if len(shares) == 2:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         argilla(server).push(release, "stopped", stop)
-    assert "stopped" not in [one["name"] for one in server.call("GET", "/me/datasets")["items"]]
-    assert os.environ["LABELGUARD_ARGILLA_API_KEY"] == key
+    where = argilla(server).push(release, "stopped", no_progress)
+    identity = where.removeprefix(f"{server.url}/dataset/").removesuffix("/annotation-mode")
+    told = server.call("GET", f"/datasets/{identity}/records?limit=100")
+    assert {one["external_id"] for one in told["items"]} == set(frame["item_id"])
+    assert told["total"] == 6

@@ -6,11 +6,15 @@ Who is told how runs end: signed, once, whatever the receiver does, and nothing 
 import contextlib
 import hashlib
 import json
+import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from support.commands import run
 from support.deaths import killed_in
 from support.job_projects import desk
@@ -21,12 +25,15 @@ import labelguard as lg
 from labelguard import extras
 from labelguard.errors import ConnectorError, InvalidLabels, LabelguardError, ProjectBusy
 from labelguard.extras import MissingExtra
+from labelguard.jobs import finish, start
 from labelguard.jobs import run as runs
-from labelguard.jobs import start
 from labelguard.jobs.run import dry_run, retrain
+from labelguard.jobs.settings import NotifySettings
 from labelguard.jobs.state import JobState, Models
+from labelguard.project.attempts import REASONS
 from labelguard.project.project import CONFIG
 
+RULES = Path(__file__).parents[2] / "examples" / "alerts.yml"
 FACTS = {"run": 1, "release": "r0001"}
 
 
@@ -328,6 +335,23 @@ def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
     assert (low["below"], low["run"]) == (["rr"], 2)
 
 
+@pytest.mark.parametrize(("nobodies", "told"), [(84, ["rr"]), (40, [])])
+def test_a_budget_is_low_when_many_have_nothing_left_whatever_the_mean(nobodies, told, monkeypatch):
+    """400 labelers, of whom few or many have nothing left, and all others all of it."""
+    use = SimpleNamespace(
+        event="rr", allowed=400, left=400 - nobodies, labelers=400, exhausted_labelers=nobodies
+    )
+    known = SimpleNamespace(allowances=[use])
+    monkeypatch.setattr(finish.overview, "read_budget", lambda home: known)
+    sent: list[Any] = []
+    monkeypatch.setattr(finish, "_deliver", lambda settings, message: sent.append(message["body"]))
+    state = SimpleNamespace(read_json=lambda name: None, write_json=lambda name, facts: None)
+    run = SimpleNamespace(job="job", run=1, outcome="unchanged", started_at="", ended_at="")
+    finish.notify(NotifySettings(url="https://example.org"), None, state, run)  # type: ignore[arg-type]
+    assert [one["data"]["below"] for one in sent] == ([told] if told else [])
+    assert all(one["data"]["exhausted"] == {"rr": 0.21} for one in sent)
+
+
 def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
     somebody, tmp_path, monkeypatch
 ):
@@ -368,3 +392,35 @@ def test_what_is_not_installed_is_said_before_anything_is_charged(somebody, tmp_
     assert small.charged() == 0
     with contextlib.suppress(LabelguardError):
         retrain(small.job)
+
+
+def read_metrics(small):
+    """The samples of the job's file, by name and labels other than the job's."""
+    path = small.state / "metrics.prom"
+    assert path.stat().st_mode & 0o777 == 0o600
+    samples: dict[Any, float] = {}
+    for family in text_string_to_metric_families(path.read_text()):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("job") == "job"
+            samples[sample.name.removeprefix("labelguard_job_"), *labels.values()] = sample.value
+    return samples
+
+
+def test_every_run_writes_metrics_and_a_failure_its_reason_alone(somebody, tmp_path):
+    small = make_desk(somebody, tmp_path)
+    retrain(small.job)
+    first = read_metrics(small)
+    assert (first["runs_total", "promoted"], first["releases_total",]) == (1, 1)
+    assert 0 < first["last_success_timestamp",] <= first["last_run_timestamp",]
+    retrain(small.job)
+    assert read_metrics(small)["runs_total", "unchanged"] == 1
+    small.asks(gate={"by": "probes", "probes": "nowhere.csv"})
+    with pytest.raises(LabelguardError, match=r"nowhere\.csv"):
+        retrain(small.job)
+    last = read_metrics(small)
+    failed = {name[1] for name, value in last.items() if name[0] == "failed" and value}
+    assert len(failed) == 1 and failed <= {*REASONS}
+    measured = {f"labelguard_job_{name}" for name, *_ in last}
+    assert {*re.findall(r"labelguard_job_\w+", RULES.read_text())} <= measured
+    assert "nowhere" not in (small.state / "metrics.prom").read_text()

@@ -212,7 +212,7 @@ def faults(here):
         text = uncomment((FILES / name).read_text())
         # systemd looks whether the program is there.
         (here / name).write_text(text.replace("/opt/labelguard/bin/labelguard", "/bin/true"))
-    command = ["systemd-analyze", "verify", "--user", "--man=no", str(here / SERVICE)]
+    command = ["systemd-analyze", "verify", "--man=no", str(here / SERVICE)]
     own = os.environ | {"XDG_RUNTIME_DIR": str(here), "HOME": str(here)}
     result = subprocess.run([*command, str(here / TIMER)], capture_output=True, text=True, env=own)
     assert "Failed to initialize" not in result.stderr, result.stderr
@@ -226,6 +226,18 @@ def test_systemd_accepts_the_units_and_their_optional_settings(tmp_path):
     for calendar in re.findall(r"OnCalendar=(.*)|`(.*)` is every week", text):
         command = ["systemd-analyze", "calendar", "".join(calendar)]
         subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+@pytest.mark.parametrize("unit", [FILES / SERVICE, FILES.parent / "hook.service"])
+def test_systemd_counts_few_exposures_of_the_units(unit):
+    # 2.5 of 10: what the network, devices of a GPU and the user's own files need.
+    command = ["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=25"]
+    result = subprocess.run([*command, str(unit)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+    text = unit.read_text()
+    (project,) = re.findall(r"ExecStart=.*--project (\S+)", text)
+    assert re.findall(r"(?m)^ReadWritePaths=(.*)$", text) == [project]
 
 
 def test_the_service_runs_the_job():

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import exports, published
+from support import exports, published, tools
 from support.commands import FIRST, run
 from support.preferences import LAYOUTS, opinions, pairs, public
 from support.releases import make_release
@@ -255,10 +255,24 @@ def test_where_skips_are_hidden_among_ties_none_is_counted(tool):
     assert json.loads(worlds[0])["skipped"] == 0
 
 
-def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(tool):
+def test_before_the_first_answer_it_says_so_and_is_no_failure(tool):
+    project, _ = tool
+    shown = run("connect", "check", "desk", project=project)
+    assert shown.exit_code == 0
+    assert "holds no answers yet" in " ".join(shown.output.split())
+    assert json.loads(said(project, "--json"))["answers"] == 0
+
+
+def test_what_the_tool_does_not_ask_is_said_before_the_first_answer(tool, monkeypatch):
+    project, _ = tool
+    about = {"questions": "harmless (label_selection), honest (label_selection)"}
+    monkeypatch.setattr(tools.DeskConnector, "about", lambda desk: about)
+    with pytest.raises(InvalidLabels, match=r'the tool asks no "helpful"; it asks: harmless'):
+        check_connector("desk", _asking(project))
+
+
+def test_tasks_that_cannot_be_read_are_said(tool):
     project, desk = tool
-    with pytest.raises(InvalidLabels, match="holds no answers yet"):
-        check_connector("desk", project)
     desk.answer("maria", 1, "left", harmless="right")
     with pytest.raises(InvalidLabels, match="question"):
         check_connector("desk", project)

@@ -21,12 +21,12 @@ def inbox_of(made):
 
 
 @contextlib.contextmanager
-def client(made, limits=None, *, serves=True):
+def client(made, limits=None, *, serves=True, token=""):
     """A client of a project's hook, which may serve no connector, and its inbox."""
     with inbox_of(made) as inbox:
         served = Endpoints.of(made).served if serves else {}
         hook = Hook(served, inbox, limits or Limits(), ServedProject(made))
-        with TestClient(application({"": hook})) as found:
+        with TestClient(application({"": hook}, token=token)) as found:
             yield found, inbox
 
 

@@ -66,7 +66,8 @@ def stored(made):
 
 
 class Server:
-    """`labelguard serve` in a process of its own; `lines` are what it logged, as they come."""
+    """`labelguard serve` in a process of its own; `lines` are what it logged, as they come, and
+    `printed` what it said on standard output."""
 
     def __init__(self, made, *options):
         arguments = ("serve", "--port", "0", *options, "--project", str(made.state))
@@ -108,6 +109,7 @@ class Server:
     def _end(self):
         code = self.process.wait(60)
         self._reader.join(10)
+        self.printed = self.process.stdout.read()
         for pipe in (self.process.stdout, self.process.stderr):
             pipe.close()
         return code

@@ -35,7 +35,7 @@ class Quiet(BaseHTTPRequestHandler):
     def _respond(self):
         self.respond()
 
-    do_GET = do_POST = do_PUT = do_DELETE = _respond  # noqa: N815 (http.server calls them so)
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _respond  # noqa: N815 (http.server calls them so)
 
 
 @contextmanager

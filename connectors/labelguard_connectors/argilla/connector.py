@@ -100,11 +100,11 @@ class Argilla:
                 yield Page(answers, "", unreadable)
 
     def push(self, release: Path, name: str, progress: Progress) -> str:
-        """Publish a release as a new data set; return its page's address.
+        """Publish a release as a data set, or complete one; return its page's address.
 
         `name` may be WORKSPACE/NAME; else it is in the workspace of the data set that is read.
         """
-        from labelguard_connectors.argilla.publishing import create_dataset, read_pairs
+        from labelguard_connectors.argilla.publishing import publish_pairs, read_pairs
 
         workspace, _, title = name.rpartition("/")
         pairs = read_pairs(release, title)
@@ -114,9 +114,8 @@ class Argilla:
                 if workspace
                 else client.dataset(self._dataset).workspace_id
             )
-            where = client.where
-        key = read_credential(self._name, "api_key")
-        dataset = create_dataset(where, self._url, key, identity, title, release, pairs, progress)
+            key = read_credential(self._name, "api_key")
+            dataset = publish_pairs(client, key, identity, title, release, pairs, progress)
         return f"{self._url}/dataset/{dataset}/annotation-mode"
 
     def check_access(self) -> None:

@@ -6,8 +6,8 @@ Reading does without that package: it loses the status of responses. Here none a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from labelguard import extras
 from labelguard.errors import ConnectorError
 from labelguard.release.writer import load, read_card
 from labelguard.text import Progress
-from labelguard_connectors.argilla.rest import HINTS
+from labelguard_connectors.argilla.rest import HINTS, READY, ArgillaClient, Dataset, list_pages
 
 # Records in one request: Argilla takes 500, but some seconds for them.
 _RECORDS = 200
 _LONGEST_DATASET = 200
 _SIDES = ("response_a", "response_b")
+_NO_FIELDS = ("item_id", "share")
 _COLUMNS = {"prompt", "chosen", "rejected", "item_id", "label_probability"}
 _LONGEST_CHAT, _LONGEST_ROLE = 500, 20
 _GUIDELINES = (
@@ -42,9 +43,8 @@ def read_pairs(release: Path, name: str) -> pl.DataFrame:
     return collect_displayable_pairs(load(release))
 
 
-def create_dataset(
-    where: str,
-    url: str,
+def publish_pairs(
+    argilla: ArgillaClient,
     api_key: str,
     workspace: str,
     name: str,
@@ -52,47 +52,64 @@ def create_dataset(
     pairs: pl.DataFrame,
     progress: Progress,
 ) -> str:
-    """Make a data set of a release's pairs in a workspace (id) at `url`; return its id.
+    """Make a data set of a release's pairs in a workspace (id), or complete it; return its id.
 
     Each pair is one record, with its sides in the order of their contents, and suggests the side
     that was released as preferred, with the mean released probability; nothing, if that is 1/2.
-    Metadata are the release's id, and the probability that A is preferred. A data set that cannot
-    be filled is removed again. `where` begins every message about the server.
+    Metadata are the release's id, and the probability that A is preferred. Its guidelines name the
+    release: by them what an earlier call began is known again, and only missing records are added.
+    Raises `ConnectorError` where another data set has the name.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # progress is told once
     import argilla as rg
 
     identity = str(read_card(release)["release"])
-    with _hide_client_messages(where):
-        client = rg.Argilla(api_url=url, api_key=api_key)
-        dataset = rg.Dataset(
-            name, client.workspaces(id=workspace), _build_settings(rg, pairs), client
-        ).create()
-    try:
-        for start in range(0, len(pairs), _RECORDS):
-            progress("publishing to Argilla", start / len(pairs))
-            rows = pairs.slice(start, _RECORDS).iter_rows(named=True)
-            batch = [_build_record(rg, row, identity) for row in rows]
-            with _hide_client_messages(where):
-                dataset.records.log(batch, batch_size=len(batch))
-    except BaseException:
-        with suppress(ConnectorError), _hide_client_messages(where):
-            dataset.delete()
-        raise
+    begun = _find_begun(argilla, workspace, name, identity)
+    is_ready = begun is not None and begun.status == READY
+    with _hide_client_messages(argilla.where):
+        client = rg.Argilla(api_url=argilla.url, api_key=api_key)
+        dataset = client.datasets(id=begun.id) if begun else None
+        if dataset and is_ready:
+            dataset.get()
+        else:
+            if dataset:  # a draft without records, which nobody was ever shown
+                dataset.delete()
+            settings = _build_settings(rg, pairs, identity)
+            dataset = rg.Dataset(name, client.workspaces(id=workspace), settings, client).create()
+    number = str(dataset.id)
+    there = {one.external_id for page in list_pages(argilla, number) for one in page}
+    rows = [row for row in pairs.iter_rows(named=True) if _name_record(row) not in there]
+    for start in range(0, len(rows), _RECORDS):
+        progress("publishing to Argilla", start / len(rows))
+        batch = [_build_record(rg, row, identity) for row in rows[start : start + _RECORDS]]
+        with _hide_client_messages(argilla.where):
+            dataset.records.log(batch, batch_size=len(batch))
     progress("publishing to Argilla", 1.0)
-    return str(dataset.id)
+    return number
 
 
-def _build_settings(rg: Any, pairs: pl.DataFrame) -> Any:
+def _find_begun(argilla: ArgillaClient, workspace: str, name: str, release: str) -> Dataset | None:
+    """Return the data set of this name, if there is one, which must be of this release."""
+    for dataset in argilla.datasets(workspace):
+        if dataset.name != name:
+            continue
+        if release in (dataset.guidelines or ""):
+            return dataset
+        raise ConnectorError(
+            f"{argilla.where}: Argilla has a data set of that name, and its guidelines do not name "
+            f"release {release}; choose another name, or delete it there"
+        )
+    return None
+
+
+def _build_settings(rg: Any, pairs: pl.DataFrame, release: str) -> Any:
     """Return fields, question and metadata of the data set."""
-    kinds = {
-        name: kind == pl.String for name, kind in pairs.drop("item_id", "share").schema.items()
-    }
+    kinds = {name: kind == pl.String for name, kind in pairs.drop(_NO_FIELDS).schema.items()}
     probability = rg.FloatMetadataProperty(
         "probability", 0.0, 1.0, title="released probability of A", visible_for_annotators=False
     )
     return rg.Settings(
-        guidelines=_GUIDELINES,
+        guidelines=f"{_GUIDELINES} It is release {release}.",
         fields=[
             (rg.TextField if is_text else rg.ChatField)(name, use_markdown=False)
             for name, is_text in kinds.items()
@@ -104,14 +121,19 @@ def _build_settings(rg: Any, pairs: pl.DataFrame) -> Any:
     )
 
 
-def _build_record(rg: Any, row: dict[str, Any], release: str) -> Any:
-    share, item = row.pop("share"), row.pop("item_id")
+def _name_record(row: Mapping[str, Any]) -> str:
+    """Return the id of a pair's record."""
+    return f"{row['item_id']}: {row['question']}" if row.get("question") else str(row["item_id"])
+
+
+def _build_record(rg: Any, row: Mapping[str, Any], release: str) -> Any:
+    share = row["share"]
     side = _SIDES[0] if share > 1 / 2 else _SIDES[1]
     about = {"score": max(share, 1 - share), "agent": "labelguard", "type": "model"}
     suggested = [] if share == 1 / 2 else [rg.Suggestion("preference", side, **about)]
     return rg.Record(
-        id=f"{item}: {row['question']}" if row.get("question") else item,
-        fields=row,
+        id=_name_record(row),
+        fields={name: value for name, value in row.items() if name not in _NO_FIELDS},
         metadata={"release": release, "probability": share},
         suggestions=suggested,
     )

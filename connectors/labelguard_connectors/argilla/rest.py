@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from labelguard.errors import ConnectorError
 from labelguard_connectors.argilla.answers import ArgillaQuestion, DatasetName, Record, Response
 from labelguard_connectors.http import HttpClient
-from labelguard_connectors.payloads import Count, Payload, Text, Time, Uuid
+from labelguard_connectors.payloads import Count, Payload, Text, TextOrNone, Time, Uuid
 
 HINTS = {
     401: "the API key is not accepted; check it",
@@ -25,6 +25,7 @@ HINTS = {
     422: "Argilla does not accept what was sent",
 }
 _API = "/api/v1"
+READY = "ready"
 # Records per page; Argilla gives at most 1,000.
 LIMIT = 500
 
@@ -38,6 +39,8 @@ class Dataset(_Workspace):
     """A data set, as Argilla describes it."""
 
     workspace_id: Uuid
+    status: Text = READY
+    guidelines: TextOrNone = None
 
 
 T = TypeVar("T")
@@ -83,8 +86,11 @@ class ArgillaClient(HttpClient):
         if name.id:
             return self.get(Dataset, f"{_API}/datasets/{name.id}")
         workspace = self.workspace(name.workspace)
-        datasets = self.get(Listing[Dataset], f"{_API}/me/datasets", workspace_id=workspace).items
-        return self._find_by_name(datasets, "dataset", name.dataset)
+        return self._find_by_name(self.datasets(workspace), "dataset", name.dataset)
+
+    def datasets(self, workspace: str) -> list[Dataset]:
+        """Return the data sets of a workspace (id), drafts too."""
+        return self.get(Listing[Dataset], f"{_API}/me/datasets", workspace_id=workspace).items
 
     def workspace(self, name: str | None) -> str:
         """Return the id of a workspace. Raises `ConnectorError` where there is none."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 from collections.abc import AsyncIterator, Mapping
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,13 +30,14 @@ _DELIVERY = {
 }
 
 
-def application(hooks: Mapping[str, Hook], stray: Hook | None = None) -> ASGIApp:
+def application(hooks: Mapping[str, Hook], stray: Hook | None = None, token: str = "") -> ASGIApp:
     """Return the application of projects by name; a delivery goes to /hooks/PROJECT/CONNECTOR.
 
     The name "" is that of an only one, which takes /hooks/CONNECTOR. `stray`, which serves no
-    connector, answers deliveries to no project. The hooks' inboxes stay open when it ends.
+    connector, answers deliveries to no project. Who asks for /status or /metrics must give the
+    `token`, if there is one. The hooks' inboxes stay open when it ends.
     """
-    pages, any_hook = _make_page_application(hooks, stray), next(iter(hooks.values()))
+    pages, any_hook = _make_page_application(hooks, stray, token), next(iter(hooks.values()))
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PATH):
@@ -53,11 +55,18 @@ def application(hooks: Mapping[str, Hook], stray: Hook | None = None) -> ASGIApp
     return route
 
 
-def _make_page_application(hooks: Mapping[str, Hook], stray: Hook | None) -> FastAPI:
+def _make_page_application(hooks: Mapping[str, Hook], stray: Hook | None, token: str) -> FastAPI:
     """Return an application with all pages but deliveries, of projects by name; "" is the only
     one.
     """
     only = "" in hooks
+
+    async def require_token(request: Request) -> None:
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if token and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+            raise HTTPException(401, headers={"www-authenticate": "Bearer"})
+
+    guarded = [Depends(require_token)]
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -89,12 +98,14 @@ def _make_page_application(hooks: Mapping[str, Hook], stray: Hook | None) -> Fas
         why = {"error": "the inbox cannot be used now"}
         return JSONResponse(why, 503, {"retry-after": RETRY_SECONDS})
 
-    @app.get("/status", summary="Whether releases succeed, how many events wait, and dead letters")
+    about = "Whether releases succeed, how many events wait, and dead letters"
+
+    @app.get("/status", summary=about, dependencies=guarded)
     async def status() -> Response:
         each = {name: await hook.status() for name, hook in hooks.items()}
         return JSONResponse(each[""] if only else each)
 
-    @app.get("/metrics", summary="Numbers for Prometheus")
+    @app.get("/metrics", summary="Numbers for Prometheus", dependencies=guarded)
     async def metrics() -> Response:
         await asyncio.gather(*(hook.refresh_counts() for hook in hooks.values()))
         return Response(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP, Command, CommandGroup, project_options
-from labelguard.cli.terminal import echo, print_table, prints
+from labelguard.cli.terminal import StopSignal, echo, print_table, prints, wants_json
+from labelguard.errors import LabelguardError
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
@@ -26,9 +28,28 @@ _EXTRA = "serve"
 _NUMBERS = 3
 
 
-def _print_summary(value: ServerSummary) -> None:
-    stored = pluralize(value.events, "event")
-    echo(f"{value.address} answered {value.deliveries:,} with 200; {stored} stored.")
+def _print_nothing(_: Any) -> None:
+    """Print no result: the log has it, of which every line is one JSON object."""
+
+
+@contextlib.contextmanager
+def _log_errors() -> Iterator[None]:
+    """Let the log tell why a command ends, unless --json asks for that."""
+    from labelguard_connectors.hook import logs
+
+    logs.configure()
+    log, end = logs.logger(), click.get_current_context().exit
+    try:
+        yield
+    except (KeyboardInterrupt, StopSignal) as stop:
+        log.info("stopped")
+        end(getattr(stop, "code", 130))
+    except (LabelguardError, OSError) as error:
+        if wants_json():
+            raise
+        why = getattr(error, "strerror", None) or logs.describe_own_error(error)
+        log.error("refused", why=why)
+        end(getattr(error, "exit_code", 1))
 
 
 @click.command(
@@ -38,7 +59,7 @@ def _print_summary(value: ServerSummary) -> None:
 @click.option("--port", type=click.IntRange(0, 65_535), default=8410, help="0 takes any.")
 @click.option("--no-worker", is_flag=True, help="Release nothing: see `labelguard hook work`.")
 @project_options(" Several: deliveries go to /hooks/DIR/CONNECTOR.")
-@prints(_print_summary)
+@prints(_print_nothing)
 def serve(host: str, port: int, no_worker: bool, project: tuple[Path, ...]) -> ServerSummary:
     """Receive webhooks of the connectors in labelguard.toml, at POST /hooks/CONNECTOR.
 
@@ -53,7 +74,8 @@ def serve(host: str, port: int, no_worker: bool, project: tuple[Path, ...]) -> S
     from labelguard_connectors.hook import server
 
     worker = [] if no_worker else [sys.executable, "-m", "labelguard", "hook", "work", "--attached"]
-    return server.serve(*project, host=host, port=port, worker=worker)
+    with _log_errors():
+        return server.serve(*project, host=host, port=port, worker=worker)
 
 
 @click.group(
@@ -65,21 +87,11 @@ def hook() -> None:
     """Answers that the hook received, and the releases that are made of them."""
 
 
-def _print_turn(value: Turn) -> None:
-    answers = pluralize(value.answers, "answer")
-    releases = pluralize(len(value.releases), "release")
-    echo(f"{answers} ingested; {releases}.")
-    for line in (*value.releases, *value.published):
-        echo(line)
-    for line in value.failed:
-        echo(f"labelguard: {line}", err=True)
-
-
 @hook.command("work", short_help="Ingest and release what the hook received.")
 @click.option("--once", is_flag=True, help="Do what is due now, and exit.")
 @click.option("--attached", is_flag=True, hidden=True, help="Exit when standard input ends.")
 @click.option("--named", default="", hidden=True, help="Its name in log lines.")
-@prints(_print_turn, code=lambda value: 1 if value.failed else 0, project=True)
+@prints(_print_nothing, code=lambda value: 1 if value.failed else 0, project=True)
 def hook_work(once: bool, attached: bool, named: str, project: Path | None) -> Turn:
     """Ingest what the hook received, once a day what it missed, and release as [hook.release] says.
 
@@ -92,9 +104,10 @@ def hook_work(once: bool, attached: bool, named: str, project: Path | None) -> T
     extras.require_extra(_EXTRA, "labelguard hook work")
     from labelguard_connectors.hook import worker
 
-    if once:
-        return worker.work_once(project)
-    return worker.run_forever(project, attached=attached, name=named)
+    with _log_errors():
+        if once:
+            return worker.work_once(project)
+        return worker.run_forever(project, attached=attached, name=named)
 
 
 def _print_letters(values: Sequence[Letter]) -> None:

@@ -10,8 +10,10 @@ import contextlib
 import errno
 import logging
 import sys
+import threading
 import time
 import traceback
+import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -55,9 +57,21 @@ def configure() -> None:
             record.levelno != logging.WARNING or seldom.admit(str(record.msg)) is not None
         )
     )
+    log = logger()
+    sys.excepthook = lambda _, error, __: log.critical("crashed", exc_info=error)
+    threading.excepthook = lambda crash: log.critical("crashed", exc_info=crash.exc_value)
+    sys.unraisablehook = lambda crash: log.error("not raised", exc_info=crash.exc_value)
+    warnings.showwarning = _log_warning  # type: ignore[assignment]
     # What libraries say in detail may name what they were given.
-    for name in ("httpx", "httpcore", "sqlalchemy", "asyncio"):
+    for name in ("httpx", "httpcore", "sqlalchemy", "asyncio", "argilla.sdk"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # Nor what has no name: Argilla's package says so who logged in.
+    root.addFilter(lambda record: record.levelno >= logging.ERROR)
+
+
+def _log_warning(_: object, category: type[Warning], filename: str, lineno: int, *__: Any) -> None:
+    """Say of which kind a warning is and where; its text may hold anything."""
+    logger().warning("warning", kind=category.__name__, at=[f"{filename}:{lineno}"])
 
 
 class _Stderr(logging.Handler):

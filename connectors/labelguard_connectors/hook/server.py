@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from labelguard.answers.connector import read_secret
 from labelguard.answers.store import describe_unknown_source
 from labelguard.cli import terminal
 from labelguard.errors import ConnectorError, PolicyError
@@ -30,6 +31,8 @@ _WORKER_SECONDS = 60
 _RESTART_SECONDS = (1, 300)
 # How long one has to run to count as running, after another ended.
 _STEADY_SECONDS = 60
+# Whoever asks how the server is must give it, where it is set.
+_TOKEN, _SAFE_TOKEN = "LABELGUARD_STATUS_TOKEN", re.compile(r"[!-~]{16,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -66,6 +69,11 @@ def serve(
     bounds, projects = bounds or Limits(), _open_named_projects(places or (None,))
     endpoints = _read_endpoints(projects)
     _refuse_shared_secrets(endpoints)
+    token = read_secret(_TOKEN, ConnectorError)
+    if token and not _SAFE_TOKEN.fullmatch(token):
+        raise ConnectorError(
+            f"{_TOKEN} must have 16 or more letters and digits: openssl rand -hex 24"
+        )
     for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
         try:
@@ -73,6 +81,7 @@ def serve(
         except (ConnectorError, PolicyError) as error:
             raise type(error)(f"{name}: {error}" if name else str(error)) from None
     logs.configure()
+    terminal.ignore_hangups()
     log = logs.logger()
     with contextlib.ExitStack() as stack:
         bodies, hooks, watched = limits.Bodies(bounds), {}, {}
@@ -96,11 +105,13 @@ def serve(
         log.info("serving", address=address, connectors=paths)
         if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
+            if not token:
+                log.warning("no token", why=f"anybody may read /status and /metrics; set {_TOKEN}")
         for name, opened in projects.items() if worker else ():
             own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
             stack.enter_context(_keep_worker_running([*worker, *own], watched[name], name))
         terminal.run_server(
-            app.application(hooks, stray),
+            app.application(hooks, stray, token),
             listener,
             http=limits.make_protocol(bounds, bounds.fit_connections_to_files()),
             lifespan="on",
@@ -108,9 +119,10 @@ def serve(
             forwarded_allow_ips="127.0.0.1,::1",
             backlog=terminal.BACKLOG,
         )
-        log.info("ended", address=address)
         totals = [hook.metrics.count_deliveries_and_events() for hook in hooks.values()]
-        return ServerSummary(address, paths, *map(sum, zip(*totals, strict=True)))
+        deliveries, events = map(sum, zip(*totals, strict=True))
+        log.info("ended", address=address, deliveries=deliveries, events=events)
+        return ServerSummary(address, paths, deliveries, events)
 
 
 def _open_named_projects(places: Sequence[Where]) -> dict[str, OpenProject]:

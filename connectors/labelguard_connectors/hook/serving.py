@@ -34,6 +34,7 @@ from labelguard.answers.connector import Answer, Connector, Settings, read_crede
 from labelguard.answers.inbox import Event, Letter
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
+from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 
@@ -297,7 +298,8 @@ def _check_letters_exist(numbers: Sequence[int], letters: Sequence[Letter]) -> N
 def retry(where: Where = None, numbers: Sequence[int] = ()) -> RetryResult:
     """Let the connectors, as they are now, read dead letters again: those named, or all.
 
-    Raises `ConnectorError` for a number that there is no letter of.
+    Letters of a pull hold nothing: their tools are read anew, whole. Raises `ConnectorError` for a
+    number that there is no letter of, and what reading a tool raises.
     """
     opened = OpenProject.open(where)
     settings = connectors.read_all_settings(opened.project.connectors)
@@ -305,12 +307,15 @@ def retry(where: Where = None, numbers: Sequence[int] = ()) -> RetryResult:
         letters = inbox.list_dead_letters()
         _check_letters_exist(numbers, letters)
         letters = [letter for letter in letters if not numbers or letter.number in numbers]
+        for name in sorted({one.connector for one in letters if not one.bytes} & set(settings)):
+            ingestion.reconcile(name, opened.project)
+        still = {letter.number for letter in inbox.list_dead_letters()}
         names = {letter.connector for letter in letters} & set(settings)
         known = {name: connectors.open_connector(settings[name]) for name in names}
-        left = []
+        left = list[Letter]()
         for letter in letters:
-            if letter.connector not in known:
-                left.append(letter)
+            if letter.connector not in known or not letter.bytes:
+                left += [letter] if letter.number in still else []
                 continue
             body = inbox.read_dead_letter(letter.number)
             try:

@@ -23,6 +23,7 @@ from types import FrameType
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
 from labelguard.answers.store import WorkerState
+from labelguard.cli import terminal
 from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError, LabelguardError, PolicyError, ProjectBusy
 from labelguard.ledger import sources
@@ -268,7 +269,9 @@ def _open_completion_connector(settings: Settings) -> CountsCompletion:
 def work_once(where: Where = None) -> Turn:
     """Do what is due now. Raises what `Worker` raises."""
     logs.configure()
-    return Worker(where).turn()
+    turn = Worker(where).turn()
+    _log_end(turn)
+    return turn
 
 
 def run_forever(where: Where = None, *, attached: bool = False, name: str = "") -> Turn:
@@ -277,6 +280,7 @@ def run_forever(where: Where = None, *, attached: bool = False, name: str = "") 
     A release that is under way is stopped, and finished by the next worker at no further charge.
     """
     logs.configure()
+    terminal.ignore_hangups()
     worker, ended = Worker(where, name=name), threading.Event()
     watcher = threading.Thread(target=_end_with_standard_input, args=(ended,))
     if attached:
@@ -294,8 +298,13 @@ def run_forever(where: Where = None, *, attached: bool = False, name: str = "") 
         ended.set()
         if attached:  # a thread that outlives this one keeps what duckdb would complain of
             watcher.join()
-    logs.logger(name).info("worker ended")
+    _log_end(worker.total, name)
     return worker.total
+
+
+def _log_end(turn: Turn, name: str = "") -> None:
+    done = {"answers": turn.answers, "releases": turn.releases, "published": turn.published}
+    logs.logger(name).info("worker ended", **done)
 
 
 def _set_on_signal(number: int, ended: threading.Event) -> None:

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError
-from labelguard.text import GROUND_TRUTH, SKIP
+from labelguard.text import GROUND_TRUTH, OTHER_CONTROLS, SKIP
 from labelguard_connectors import payloads
 from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference, Text, ZonedTime
 
@@ -26,6 +26,8 @@ from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference,
 LABEL_OF = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
 # Names of a region take at most this part of the bytes that labels have.
 _MEMBERS = 4
+# Of controls that a project has not: how many are told, and how much of their names.
+_MOST_NAMES, _LONGEST_NAME = 3, 60
 # What a project asks for: by the name of a control tag, its type and the objects it is about, of a
 # <Pairwise> the left one first.
 Interface: TypeAlias = Mapping[str, tuple[str, tuple[str, ...]]]
@@ -98,8 +100,21 @@ def to_answer(
     except ValueError:
         raise ConnectorError(f"{origin}: data: expected valid JSON") from None
     reason = GROUND_TRUTH if annotation.ground_truth else SKIP if annotation.was_cancelled else ""
+    if not reason and not answer["result"]:
+        reason = _describe_other_controls(annotation.result, interface or {})
     version = annotation.updated_at.microseconds
     return Answer(str(annotation.id), version, str(annotation.completed_by), body, reason)
+
+
+def _describe_other_controls(result: Any, interface: Interface) -> str:
+    """Return which controls are answered that the interface has not, and which it has; or ""."""
+    regions = map(_select_members, result) if isinstance(result, list) else ()
+    names = {f"{one['from_name']} of {one['to_name']}"[:_LONGEST_NAME] for one in regions if one}
+    if not names or not interface:
+        return ""
+    known = sorted(f"{tag} of {', '.join(of)}" for tag, (_, of) in interface.items())
+    listed = ", ".join(sorted(names)[:_MOST_NAMES])
+    return f"{OTHER_CONTROLS}: {listed}; the project has {'; '.join(known)}"
 
 
 def _select_regions(result: Any, interface: Interface | None) -> list[dict[str, Any]]:
@@ -112,7 +127,7 @@ def _select_regions(result: Any, interface: Interface | None) -> list[dict[str, 
     """
     regions: dict[Any, dict[str, Any]] = {}
     for item in result if isinstance(result, list) else []:
-        if isinstance(item, dict) and (region := _select_members(item, interface)):
+        if region := _select_members(item, interface):
             regions.setdefault((region["from_name"], region["type"], region["to_name"]), region)
     first = list(regions.values())[: payloads.REGIONS]
     for region in first:
@@ -121,10 +136,10 @@ def _select_regions(result: Any, interface: Interface | None) -> list[dict[str, 
     return first
 
 
-def _select_members(
-    region: Mapping[str, Any], interface: Interface | None
-) -> dict[str, Any] | None:
+def _select_members(region: Any, interface: Interface | None = None) -> dict[str, Any] | None:
     """Return the members of a region that are stored; None where it cannot be an answer."""
+    if not isinstance(region, dict):
+        return None
     public = {name: region.get(name) for name in ("from_name", "to_name", "type")}
     tag, item, kind = public.values()
     if not (isinstance(tag, str) and isinstance(item, str) and isinstance(kind, str)):

@@ -2,7 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
-from support.commands import PRIVATIZE
+from support.commands import FIRST
 from support.databases import dump
 from support.preferences import ASKED, TABLE, spent, write
 
@@ -20,8 +20,10 @@ def run(project, tmp_path, monkeypatch):
 
     def command(text):
         asked = text.split()
-        first = PRIVATIZE if asked[0] == "privatize" else asked[:1]
-        return CliRunner().invoke(main, [*first, *asked[1:]])
+        first = [asked[0]] if asked[0] != "privatize" else ["privatize", *FIRST]
+        named = {"privatize", "--mechanism"} & set(asked) == {"privatize"}
+        by = ["--mechanism", "rr"] if named else []
+        return CliRunner().invoke(main, [*first, *by, *asked[1:]])
 
     return command
 
