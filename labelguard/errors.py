@@ -69,6 +69,10 @@ class ConnectorError(LabelguardError):
     """An annotation tool cannot be reached or answers something unexpected."""
 
 
+class GoneFromTool(ConnectorError):
+    """The tool has no such project or data set, or this key may not see it any more."""
+
+
 class BudgetExceeded(LabelguardError):
     """Labelers lack allowance for what was requested; nothing was charged or released.
 

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 import httpx
 import tenacity
 
-from labelguard.errors import ConnectorError
+from labelguard.errors import ConnectorError, GoneFromTool
 from labelguard.text import pluralize
 from labelguard_connectors.payloads import parse
 
@@ -30,7 +30,7 @@ TRIES = 5
 SECONDS = 60.0
 # The most that everything that is read of a tool at once may take.
 READ_SECONDS = 4 * 3_600.0
-_BUSY, _UNAUTHORIZED = 429, 401
+_BUSY, _UNAUTHORIZED, _GONE = 429, 401, (404, 410)
 
 
 class _TryAgain(Exception):
@@ -136,7 +136,8 @@ class HttpClient:
             raise ConnectorError(f"{what}: {type(error).__name__}; check url") from None
         if not 200 <= status < 300:
             hint = self.hints.get(status, "check url" if status < 500 else "try again later")
-            raise ConnectorError(f"{what}: HTTP {status}: {hint}")
+            kind = GoneFromTool if status in _GONE else ConnectorError
+            raise kind(f"{what}: HTTP {status}: {hint}")
         try:
             return json.loads(data) if data else None
         except (ValueError, RecursionError):

@@ -15,7 +15,7 @@ from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.answers.segments import Segments
-from labelguard.errors import InvalidLabels, NothingIngested, ProjectError
+from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import sources
@@ -23,6 +23,15 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.sources import Segment
 from labelguard.storage import buckets
 from labelguard.storage.files import fresh_directory, write_atomically
+
+
+def explain_gone(name: str) -> str:
+    """Return what it means, and what to do, where a tool no longer has what a connector reads."""
+    return (
+        f"connector {name}: the tool no longer has its project or data set, so none of its answers "
+        "is released; if it is there, correct labelguard.toml and pull; if these answers are gone: "
+        f"labelguard connect reconcile {name} --accept-deletions"
+    )
 
 
 @dataclass(frozen=True)
@@ -89,15 +98,22 @@ class AnswerStore:
             )
         return name or sources[0]
 
+    def list_gone(self) -> list[str]:
+        """Return the connectors of whom a tool no longer has the project or data set."""
+        cursors = {s.connector: s.cursor for s in self.list_segments() if s.cursor is not None}
+        return sorted(name for name, cursor in cursors.items() if cursor == sources.GONE)
+
     def export_source(self, source: str, directory: Path) -> list[Path]:
         """Write the answers of a source that count, as exports of its tools; a file each connector.
 
-        Raises `InvalidLabels` if none counts.
+        Raises `InvalidLabels` if none counts, `ConnectorError` where a tool may have lost them.
         """
         fresh_directory(directory, mode=0o700)
         segments = [segment for segment in self.list_segments() if segment.source == source]
-        files = []
-        for name in sorted({segment.connector for segment in segments}):
+        files, names = [], sorted({segment.connector for segment in segments})
+        for name in set(names) & set(self.list_gone()):
+            raise ConnectorError(explain_gone(name))
+        for name in names:
             of_tool = [segment for segment in segments if segment.connector == name]
             standing = stored.read_counting_states(self.files, of_tool)
             path = directory / f"{name}.jsonl"

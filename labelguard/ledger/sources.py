@@ -150,6 +150,10 @@ def _write_source(connection: sa.Connection, record: SourceRecord) -> dict[str, 
 _DELETING, _PRUNED = "withdrawn", "pruned"
 
 
+# The cursor of a connector whose tool no longer has what it is about.
+GONE = "gone"
+
+
 @dataclass(frozen=True)
 class Segment:
     """A segment that counts.

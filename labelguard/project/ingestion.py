@@ -20,7 +20,7 @@ from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.connector import Answer, Page, Settings, Unreadable
 from labelguard.answers.segments import AnswerRows, AnswerStates
-from labelguard.errors import ConnectorError, ProjectError
+from labelguard.errors import ConnectorError, GoneFromTool, ProjectError
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.keys import keyring
 from labelguard.ledger import sources
@@ -195,6 +195,27 @@ class _Ingestion:
                 "it is the right project and the account sees all of it; if they are gone: "
                 f"labelguard connect reconcile {settings.name} --accept-deletions"
             )
+        return self._delete(settings, deleted)
+
+    def note_presence(self, pull: _Pull, *, is_gone: bool) -> None:
+        """Note whether the tool has what the connector reads: what is gone is not released."""
+        segments = self._list_connector_segments(pull.settings.name)
+        was_gone = pull.settings.name in self.opened.answers.list_gone()
+        if segments and was_gone != is_gone:
+            cursor = sources.GONE if is_gone else ""
+            self.opened.ledger.write(
+                self._epoch, sources.record_pull_cursor, segments[-1].name, cursor
+            )
+            self._segments = self.opened.answers.list_segments()
+
+    def delete_all(self, pull: _Pull) -> IngestionResult:
+        """Mark all answers as deleted, of a project or data set that the tool no longer has."""
+        now = self.read_answer_states(pull.settings.name)
+        self.note_presence(pull, is_gone=False)
+        standing = now.record[now.alive & ~now.forgotten]
+        return self._delete(pull.settings, standing) if len(standing) else _NOTHING
+
+    def _delete(self, settings: Settings, deleted: Blocks) -> IngestionResult:
         rows = AnswerRows.from_answers([], settings.name, settings.source, self.opened.keys)
         rows = replace(rows, deleted=deleted)
         self._write_segment(settings, rows, _draw_segment_name(), is_pull=True, cursor=None)
@@ -275,9 +296,10 @@ class _Ingestion:
         return replace(result, forgotten=result.forgotten + count, waits=waits)
 
     def cursor(self, connector: str) -> str:
-        """Return the cursor from which the next pull goes on."""
+        """Return the cursor from which the next pull goes on; what was gone is read anew."""
         segments = self._list_connector_segments(connector)
-        return next((s.cursor for s in reversed(segments) if s.cursor is not None), "")
+        cursor = next((s.cursor for s in reversed(segments) if s.cursor is not None), "")
+        return "" if cursor == sources.GONE else cursor
 
     def read_answer_states(self, connector: str) -> AnswerStates:
         """Return which answers of a connector count."""
@@ -353,7 +375,17 @@ class _Pull:
             )
 
     def run(self, *, accept_deletions: bool) -> IngestionResult:
-        """Read, store and forget."""
+        """Read, store and forget; of what is gone, nothing is released until that is accepted."""
+        try:
+            return self._read(accept_deletions=accept_deletions)
+        except GoneFromTool:
+            with self._hold_project() as job:
+                if accept_deletions:
+                    return job.forget(self.result + job.delete_all(self))
+                job.note_presence(self, is_gone=True)
+            raise
+
+    def _read(self, *, accept_deletions: bool) -> IngestionResult:
         count, name = 0, self.settings.name
         pages = connectors.open_connector(self.settings).pull(self.cursor)
         for page in _merge_small_pages(map(_mark_future_unreadable, pages)):
@@ -369,6 +401,7 @@ class _Pull:
                     self.result += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})
         with self._hold_project() as job:
             job.record_unreadable_as_dead_letters(self, is_whole=not self.cursor)
+            job.note_presence(self, is_gone=False)
             if not self.cursor:
                 self.result += job.delete_unlisted(self, accept_deletions=accept_deletions)
             return job.forget(self.result)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from labelguard import extras
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
-from labelguard.answers.store import describe_unknown_source
+from labelguard.answers.store import describe_unknown_source, explain_gone
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.project import attempts, retention
@@ -158,7 +158,8 @@ def _check_project(project: Where) -> list[Finding]:
         detail = f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
         unknown = dict.fromkeys(opened.answers.find_unknown_sources().values())
         waits = [why] if (why := retention.explain_wait(opened)) else []
-        notices = [*map(describe_unknown_source, unknown), *waits]
+        gone = map(explain_gone, opened.answers.list_gone())
+        notices = [*map(describe_unknown_source, unknown), *gone, *waits]
         text = "; ".join([detail, *notices])
         return Finding("ingested answers", True, text, notice=bool(notices))
 

@@ -15,12 +15,18 @@ from support.tools import DeskConnector, connected, deliver, take_in
 import labelguard as lg
 from labelguard.answers.inbox import Inbox
 from labelguard.answers.segments import Segments
-from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
+from labelguard.errors import (
+    ConnectorError,
+    GoneFromTool,
+    InvalidLabels,
+    NothingIngested,
+    ProjectError,
+)
 from labelguard.ledger import sources
 from labelguard.project import ingestion, retention
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
-from labelguard.report import overview
+from labelguard.report import doctor, overview
 from labelguard.storage import blocks
 from labelguard.text import UNREADABLE
 
@@ -344,3 +350,34 @@ def test_an_answer_is_kept_until_all_its_questions_were_released(tool):
     assert ingestion.ingest(project).forgotten == 2
     assert release_counts(project, question="harmless") == {("prompt 1", "right 1"): 1}
     assert ingestion.ingest(project).forgotten == 1
+
+
+@pytest.mark.parametrize("read", [ingestion.pull, ingestion.reconcile])
+def test_what_the_tool_no_longer_has_is_not_released_until_that_is_accepted(read, tool):
+    project, desk = tool
+    for task in (1, 2):
+        desk.answer("maria", task, "left")
+    assert read("desk", project).answers == 2
+
+    def gone(self, cursor=""):
+        raise GoneFromTool("HTTP 404")
+        yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeskConnector, "pull", gone)
+        for _ in range(2):
+            with pytest.raises(GoneFromTool):
+                read("desk", project)
+        with pytest.raises(ConnectorError, match="labelguard connect reconcile desk --accept-del"):
+            release_counts(project)
+        checks = {one.name: one for one in doctor.check_installation(project)}
+        assert "no longer has its project" in checks["ingested answers"].detail
+    desk.answer("maria", 3, "left")
+    assert read("desk", project).answers == 1  # it is there again
+    assert release_counts(project).total() == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeskConnector, "pull", gone)
+        assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 3
+        assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 0
+    with pytest.raises(InvalidLabels, match="all were deleted in the tool"):
+        release_counts(project)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from labelguard.errors import ConnectorError
+from labelguard.errors import ConnectorError, GoneFromTool
 from labelguard_connectors.argilla.answers import ArgillaQuestion, DatasetName, Record, Response
 from labelguard_connectors.http import HttpClient
 from labelguard_connectors.payloads import Count, Payload, Text, TextOrNone, Time, Uuid
@@ -101,7 +101,7 @@ class ArgillaClient(HttpClient):
         for item in items:
             if item.name == name:
                 return item
-        raise ConnectorError(
+        raise GoneFromTool(
             f"{self.where}: Argilla has no {noun} of that name that the API key's user may see; "
             f"check {noun}"
         )
