@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.inputs import canonical
+from labelguard.inputs import canonical, readers
 from labelguard.storage.buckets import read_table
 
 PAIRS = ("prompt", "chosen", "rejected")
@@ -52,7 +52,7 @@ def find_least_holdout(texts: Path) -> float:
     for path in sorted(texts.iterdir()):
         if path.stat().st_size:
             sides = read_table(path).select(["prompt", "first", "second"])
-            with duckdb.connect() as connection:
+            with readers.connect(texts.parent / "spill") as connection:
                 rows = connection.from_arrow(sides.rename_columns(list(PAIRS)))
                 keys = compute_keys_and_sides(rows, str(path))[0]
             least = min(least, float(keys.min()) / 2**64)

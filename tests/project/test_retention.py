@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.commands import run
+from support.releases import make_release
 from support.times import simulate_time
 from support.tools import connected, deliver
 
@@ -45,7 +46,7 @@ class Clinic:
             for who in ("maria", "otto"):
                 self.deliver(who)
             ingestion.ingest(self.project)
-            lg.privatize(project=self.project, **OPEN)
+            make_release(project=self.project, **OPEN)
 
     def ingest(self, when):
         with night(when):
@@ -76,7 +77,7 @@ def test_a_clock_that_is_once_ahead_forgets_nothing_and_release_goes_on(clinic):
     assert (told.answers, told.forgotten) == (1, 0) and "see that the clock is right" in told.waits
     assert clinic.ingest(100.01).forgotten == 0  # the worker's next round, by the same clock
     with night(100.02):
-        lg.privatize(project=clinic.project, **OPEN)
+        make_release(project=clinic.project, **OPEN)
         found = {one.name: one for one in doctor.check_installation(clinic.project)}
         assert found["ingested answers"].notice
         assert "retention waits" in found["ingested answers"].detail

@@ -275,7 +275,7 @@ def test_who_declines_is_charged_nothing_and_fixes_nothing(options, project):
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_what_was_shown_is_what_is_released(options, project):
-    planned = plan(SMALL, project=project, **options)
+    planned = plan(SMALL, project=project, **{"once": "uses" not in options} | options)
     shown = planned.preview
     assert repr(planned) == f"Plan(preview={shown!r})", "neither rows nor prices"
     assert shown == preview_release(project, **options)

@@ -260,7 +260,10 @@ def test_before_the_first_answer_it_says_so_and_is_no_failure(tool):
     shown = run("connect", "check", "desk", project=project)
     assert shown.exit_code == 0
     assert "holds no answers yet" in " ".join(shown.output.split())
-    assert json.loads(said(project, "--json"))["answers"] == 0
+    assert (
+        json.loads(run("connect", "check", "desk", "--json", project=project).output)["answers"]
+        == 0
+    )
 
 
 def test_what_the_tool_does_not_ask_is_said_before_the_first_answer(tool, monkeypatch):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from labelguard_trainer.gradient import aup
 from numpy.typing import NDArray
 from support import world
-from support.commands import PRIVATIZE
+from support.commands import FIRST
 from support.preferences import LISTED, dump, files, labels, opinions, public, write
 from support.receivers import SECRET
 from support.tools import connected
@@ -173,8 +173,9 @@ def observed(here, layout, scenario, asked, ranks, coins, order="shuffled"):
                 Path("job.yaml").write_text(run.job.replace("{input}", path.name))
                 code = invoke("retrain", "job.yaml", *options)
             else:
-                first = [word for word in PRIVATIZE if word != "--once" or "--uses" not in options]
-                code = invoke(*first, *source, *PRICE, *options)
+                first = [word for word in FIRST if word != "--once" or "--uses" not in options]
+                by = [] if "--mechanism" in options else ["--mechanism", "rr"]
+                code = invoke("privatize", *first, *by, *source, *PRICE, *options)
             path.unlink(missing_ok=True)
             assert run.exits in (None, code), seen
         for arguments in scenario.afterwards:
