@@ -109,7 +109,7 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
     "very deep lists": ("x.jsonl", nest(1_000_000, "[", "]"), "must be all text"),
     "deep objects": ("x.jsonl", nest(10_000, '{"a":', "}"), "must be all text"),
     "deep types": ("x.parquet", _deep_parquet, "not a complete Parquet file"),
-    "pages that are not there": ("x.parquet", _pages_that_are_not_there, "damaged"),
+    "pages that are not there": ("x.parquet", _pages_that_are_not_there, "not a complete Parquet"),
     "texts that unpack to gigabytes": ("x.parquet", _long_texts, "its rows take far more room"),
 }
 
