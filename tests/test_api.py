@@ -72,7 +72,9 @@ def _found(name):
 
 @pytest.mark.docs
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_of_a_public_name_runs_as_it_is_printed(name, release, tmp_path, monkeypatch):
+def test_the_example_of_a_public_name_runs_as_it_is_printed(
+    name, release, hub, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     pq.write_table(lg.simulate(labelers=30, labels=900, items=200), "labels.parquet")
     known = {"lg": lg, "release": release, "Path": Path}

@@ -325,7 +325,7 @@ def export(release: str, output: Path, project: Path | None, **options: Any) -> 
     \b
     Example:
       labelguard release export r0001 --to trl -o for-trl
-      labelguard release export r0001 --to axolotl -o for-axolotl --json
+      labelguard release export r0001 --to axolotl -o for-axolotl
     """
     from labelguard.release.export import export as write_export
 

@@ -36,7 +36,8 @@ from labelguard.project.project import find
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
-PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
+FIRST_RELEASE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 {' '.join(FIRST)}"
+PRIVATIZE = f"{FIRST_RELEASE} --mechanism rr"
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "serve")
 OF_MODELS = ("align", "train")
@@ -98,7 +99,7 @@ def stages(tmp_path_factory):
         for name, before, lines in (
             ("new", "nothing", (SIMULATE, "init")),
             ("released", "new", (PRIVATIZE,)),
-            ("head", "new", (f"{PRIVATIZE} {HEAD}",)),
+            ("head", "new", (f"{FIRST_RELEASE} {HEAD}",)),
         ):
             found[name] = here = tmp_path_factory.mktemp(name)
             _begin(found[before], here, patch)
@@ -196,9 +197,9 @@ def _tool(here, patch):
 
 def _serve(line):
     """Run it on any port, in a process of its own, until it has answered."""
-    words = shlex.split(line)
+    words = shlex.split(line.replace(" --port 8410", ""))
     assert words[:2] == ["labelguard", "serve"], line
-    with serving(find(Path()), *words[2:], "--port", "0") as server:
+    with serving(find(Path()), *words[2:]) as server:
         with urlopen(f"{server.url}/healthz") as answer:
             assert answer.status == 200
         assert server.stop() == 0
