@@ -70,7 +70,8 @@ class Server:
     `printed` what it said on standard output."""
 
     def __init__(self, made, *options):
-        arguments = ("serve", "--port", "0", *options, "--project", str(made.state))
+        port = () if "--port" in options else ("--port", "0")
+        arguments = ("serve", *port, *options, "--project", str(made.state))
         self.process = subprocess.Popen(
             [sys.executable, *PROGRAM, *arguments],
             stdout=subprocess.PIPE,
