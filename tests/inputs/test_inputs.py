@@ -423,7 +423,7 @@ with pq.ParquetWriter(path / "x.parquet", schema, compression="zstd") as writer:
         writer.write_table(table, row_group_size=250)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 project = labelguard.init(path / "p")
-made = make_release(path / "x.parquet", epsilon=3, delta=1e-5, project=project,
+made = labelguard.privatize(path / "x.parquet", once=True, epsilon=3, delta=1e-5, project=project,
                             max_labels_per_labeler=100, block=1, workers=1)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """

@@ -101,7 +101,7 @@ def test_what_an_engine_runs_twice_is_cached_once(spec, table, model, tmp_path, 
     assert not list((tmp_path / "scratch").iterdir())
 
 
-@pytest.mark.quick("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_processes_encode_the_bits_of_threads(workers, model, tmp_path, monkeypatch):
     seen = []

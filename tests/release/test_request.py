@@ -62,6 +62,7 @@ runpy.run_path({docs!r}, run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_an_option_added_to_one_class_is_everywhere(tmp_path):
     for package in ("labelguard", "docs"):
         leave = shutil.ignore_patterns("*.png", "*.svg")

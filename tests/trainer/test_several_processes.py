@@ -105,7 +105,7 @@ def _assert_same_numbers(one, two):
     assert len(losses) == 4 and max(losses) - min(losses) > 1e-3  # something was learned
 
 
-@pytest.mark.quick("dpo-processes")
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["processes", "processes, LoRA", "shards", "shards, LoRA"])
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_two_processes_train_the_model_of_one(kind, how, varied):
