@@ -28,7 +28,7 @@ def test_publishing_again_changes_nothing(argilla, used_project):
     first = publish(used_project)
     pairs, written = argilla.records("pairs"), list(argilla.writes)
     assert len(pairs) == lg.load("r0001", project=used_project)["item_id"].n_unique()
-    assert first.where == f"{argilla.url}/dataset/{argilla.named('pairs')['id']}/annotation-mode"
+    assert first.where == f"{argilla.url}/dataset/{argilla.find('pairs')['id']}/annotation-mode"
     assert publish(used_project) == first
     assert (argilla.records("pairs"), argilla.writes) == (pairs, written)
 
@@ -55,11 +55,11 @@ def test_what_was_interrupted_is_completed(argilla, used_project, monkeypatch):
 
 def test_a_draft_that_was_left_is_made_anew(argilla, used_project):
     release = publish(used_project).release
-    draft = argilla.named("pairs")
+    draft = argilla.find("pairs")
     draft["status"] = "draft"
     publish(used_project)
-    assert argilla.named("pairs")["id"] != draft["id"]
-    assert release in argilla.named("pairs")["guidelines"]
+    assert argilla.find("pairs")["id"] != draft["id"]
+    assert release in argilla.find("pairs")["guidelines"]
     assert argilla.records("pairs")
 
 
@@ -68,4 +68,4 @@ def test_another_data_set_of_that_name_stays_as_it_is(status, argilla, used_proj
     theirs = dict(argilla.make("pairs", status, "Answer kindly."))
     with pytest.raises(ConnectorError, match=r"do not name release r0001.*choose another name"):
         publish(used_project)
-    assert argilla.named("pairs") == theirs and not argilla.writes
+    assert argilla.find("pairs") == theirs and not argilla.writes

@@ -55,7 +55,7 @@ def places(home, worker):
     return own.allowed, own.used
 
 
-def drawn(home):
+def draws(home):
     """The private map of all releases, by row key."""
     rows = [
         row | {"bucket": int(path.stem.removeprefix("bucket=")[:4])}
@@ -105,7 +105,7 @@ def test_who_is_linked_changes_no_coin(layout, tmp_path):
         home = home_of(tmp_path / str(number), linked)
         put_into_force(home, "coins", "rr:uses=128,block=1")
         release(home, table)
-        rows = drawn(home).values()
+        rows = draws(home).values()
         coins.append({row["row_key"]: (row["value"], row["threshold"]) for row in rows})
     assert coins[0] == coins[1]
 
@@ -118,7 +118,7 @@ def test_labels_lie_with_their_unit_under_the_name_and_at_the_price_of_their_lab
         labeler = keys.hash_labelers("files", [f"worker {worker}"])
         who[name := blocks.to_bytes(labeler)] = worker
         bucket[name] = blocks.to_bytes(links.unit_of(labeler))[0] >> 4
-    rows = drawn(home).values()
+    rows = draws(home).values()
     assert Counter(who[row["labeler"]] for row in rows) == Counter(ASKED.labeler.tolist())
     assert all(row["bucket"] == bucket[row["labeler"]] for row in rows)
     assert len({row["threshold"] for row in rows}) == 1
@@ -161,7 +161,7 @@ def test_no_sequence_of_runs_takes_more_than_a_units_uses(runs, most, again, tmp
         release(home, pairs(asked[index], RANKS[index]), **options)
     seen = set().union(*runs)
     allowed, used = places(home, min(seen) % 2)
-    assert used == allowed == 1 and (again or len(drawn(home)) <= most)
+    assert used == allowed == 1 and (again or len(draws(home)) <= most)
 
 
 def test_without_a_link_the_same_labelers_take_their_uses_twice(tmp_path):
@@ -169,7 +169,7 @@ def test_without_a_link_the_same_labelers_take_their_uses_twice(tmp_path):
     home = home_of(tmp_path, ())
     release(home, pairs(asked, RANKS[:40]), max_labels_per_labeler=5)
     assert [places(home, worker) for worker in (0, 1)] == [(1, 1)] * 2
-    assert Counter(row["labeler"] for row in drawn(home).values()).most_common()[-1][1] == 5
+    assert Counter(row["labeler"] for row in draws(home).values()).most_common()[-1][1] == 5
 
 
 def test_a_ranking_of_each_labeler_is_kept_or_dropped_on_its_own(tmp_path):

@@ -170,17 +170,17 @@ EVENTS: dict[str, Act] = {
 
 
 @pytest.fixture(scope="module", params=EACH)
-def lived(request, tmp_path_factory):
+def project_with_a_life(request, tmp_path_factory):
     """A project with one release of 50 labels, on each database."""
-    directory = tmp_path_factory.mktemp("lived")
+    directory = tmp_path_factory.mktemp("life")
     with pytest.MonkeyPatch.context() as patch, on(request.param, directory, patch) as url:
         yield first_release(directory / "project"), url
 
 
 @pytest.fixture
-def home(lived, tmp_path, monkeypatch):
+def home(project_with_a_life, tmp_path, monkeypatch):
     """A copy of it."""
-    with copy_of(*lived, tmp_path / "project", monkeypatch) as copy:
+    with copy_of(*project_with_a_life, tmp_path / "project", monkeypatch) as copy:
         yield copy
 
 

@@ -52,7 +52,7 @@ class Clinic:
         with night(when):
             return ingestion.ingest(self.project)
 
-    def held(self):
+    def count_answers(self):
         """How many answers are whole."""
         opened = OpenProject.open(self.project)
         files = opened.answers.files
@@ -89,14 +89,14 @@ def test_a_clock_that_is_once_ahead_forgets_nothing_and_release_goes_on(clinic):
     # Wrong once more, a day after it was before.
     assert clinic.ingest(101.5).forgotten == 0
     assert [clinic.ingest(when).forgotten for when in (2, 3, 4)] == [0, 0, 0]
-    assert clinic.ingest(4).waits == "" and clinic.held() == 3
+    assert clinic.ingest(4).waits == "" and clinic.count_answers() == 3
     assert overview.verify(clinic.project).ok
 
 
 def test_a_project_that_rested_forgets_at_its_second_run(clinic):
     assert "retention waits" in clinic.ingest(100).waits
     told = clinic.ingest(101)
-    assert (told.forgotten, told.waits, clinic.held()) == (2, "", 0)
+    assert (told.forgotten, told.waits, clinic.count_answers()) == (2, "", 0)
     journal = [entry.kind for entry in OpenProject.open(clinic.project).ledger.read_journal()]
     assert journal.count("clock") == 1
 
@@ -106,7 +106,7 @@ def test_a_project_that_works_once_a_month_forgets_what_was_due_the_month_before
         clinic.deliver("zoe")
         assert clinic.ingest(when).forgotten == 0
     clinic.release(91)
-    assert clinic.held() == 6
+    assert clinic.count_answers() == 6
     told = clinic.ingest(122)
     assert (told.forgotten, told.waits) == (2, "")
 
@@ -114,7 +114,7 @@ def test_a_project_that_works_once_a_month_forgets_what_was_due_the_month_before
 def test_a_clock_that_is_behind_makes_nothing_old(clinic):
     clinic.release(-100)
     told = clinic.ingest(-99)
-    assert told.forgotten == 0 and clinic.held() == 4
+    assert told.forgotten == 0 and clinic.count_answers() == 4
     assert [clinic.ingest(when).forgotten for when in (1, 2, 89)] == [0, 0, 0]
     assert clinic.ingest(91).forgotten + clinic.ingest(92).forgotten == 4
 

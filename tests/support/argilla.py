@@ -27,14 +27,14 @@ class FakeArgilla:
     parts: dict = field(default_factory=dict)
     writes: list = field(default_factory=list)
 
-    def named(self, name):
+    def find(self, name):
         """The data set of this name."""
         (found,) = [one for one in self.datasets.values() if one["name"] == name]
         return found
 
     def records(self, name):
         """The records of the data set of this name, by their external id."""
-        return {one["external_id"]: one for one in self.parts[self.named(name)["id"], "records"]}
+        return {one["external_id"]: one for one in self.parts[self.find(name)["id"], "records"]}
 
     def make(self, name, status="ready", guidelines=None):
         """A data set that somebody made there."""
