@@ -8,6 +8,7 @@ but the id that the tool has for the labeler. Connectors come by the entry point
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,6 +121,13 @@ class Settings:
             own.model_extra or {},
         )
 
+    @property
+    def reading(self) -> str:
+        """The columns and the question that it reads, as one text."""
+        return json.dumps(
+            {"columns": dict(self.columns), "question": self.question}, sort_keys=True
+        )
+
     def parse_options(self, kind: type[T]) -> T:
         """Return the connector's own options as a model, or `ConnectorError` for what does not fit
         it.
@@ -210,22 +218,6 @@ def open_push(settings: Settings) -> Callable[[Path, str, Progress], str]:
 def read_all_settings(tables: Mapping[str, Any]) -> dict[str, Settings]:
     """Return the settings of all `[connectors]` by name. Raises `ConnectorError`."""
     return {name: read_settings(tables, name) for name in tables}
-
-
-def read_source_settings(tables: Mapping[str, Any], source: str) -> Settings:
-    """Return how answers of a source are read: as all its connectors say.
-
-    Raises `ConnectorError` if labelguard.toml names none, or they differ.
-    """
-    settings = [one for one in read_all_settings(tables).values() if one.source == source]
-    if not settings:
-        raise ConnectorError(f"labelguard.toml names no connector of source {source!r}")
-    first = settings[0]
-    if any((s.columns, s.question) != (first.columns, first.question) for s in settings):
-        raise ConnectorError(
-            f"the connectors of source {source!r} differ in columns or question; they must agree"
-        )
-    return first
 
 
 _SERVICE = "labelguard"

@@ -13,6 +13,7 @@ import numpy as np
 
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
+from labelguard.answers.connector import Settings
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.answers.segments import Segments
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
@@ -81,7 +82,8 @@ class AnswerStore:
     def resolve_source(self, name: str | None) -> str:
         """Return the source of this name, or the only one that was ingested.
 
-        Raises `NothingIngested` where there is none, `InvalidLabels` if there are several.
+        Raises `NothingIngested` where there is none, `InvalidLabels` if there are several,
+        `ConnectorError` where labelguard.toml says to read it otherwise than it was ingested.
         """
         sources = self.list_sources()
         if name is not None and name not in sources:
@@ -96,7 +98,40 @@ class AnswerStore:
                 f"answers of several sources were ingested ({', '.join(sources)}); pick one: "
                 "--source"
             )
-        return name or sources[0]
+        source = name or sources[0]
+        self.check_readings(source)
+        return source
+
+    def check_readings(self, source: str | None = None) -> None:
+        """Raise what `check_reading` raises of any connector, or of one of this source."""
+        for settings in connectors.read_all_settings(self.tables).values():
+            if source in (None, settings.source):
+                self.check_reading(settings)
+
+    def check_reading(self, settings: Settings) -> None:
+        """Raise `ConnectorError` where answers of its source are read otherwise than it says."""
+        for other in connectors.read_all_settings(self.tables).values():
+            if other.source == settings.source and other.reading != settings.reading:
+                raise ConnectorError(
+                    f"connectors {settings.name} and {other.name} share source {settings.source!r} "
+                    "and differ in columns or question, though a release reads all answers of a "
+                    "source in one way: let them agree, or give one of them another source"
+                )
+        for segment in self.list_segments():
+            if segment.source == settings.source and segment.reading not in ("", settings.reading):
+                raise ConnectorError(
+                    f"connector {settings.name} names other columns or another question than "
+                    f"{segment.connector} did when it ingested answers of source "
+                    f"{settings.source!r}: put back what labelguard.toml said; or drop what was "
+                    f"not released (labelguard connect forget {segment.connector}); if some of it "
+                    "was, name another source"
+                )
+
+    def find_reading(self, source: str) -> dict[str, Any]:
+        """Return the `columns` and the `question` by which answers of a source are read."""
+        readings = [s.reading for s in self.list_segments() if s.source == source and s.reading]
+        reading: dict[str, Any] = json.loads(readings[-1]) if readings else {}
+        return {"columns": {}, "question": None} | reading
 
     def list_gone(self) -> list[str]:
         """Return the connectors of whom a tool no longer has the project or data set."""
@@ -137,11 +172,17 @@ class AnswerStore:
                 waiting = inbox.count_waiting()
         return StoredAnswers(sum(segment.rows for segment in segments), len(segments), waiting)
 
-    def find_unknown_sources(self) -> dict[str, str]:
-        """Return sources that were not added, by connector; none before there is a first one."""
-        known = {record.name for record in self.ledger.people.sources()}
-        settings = sorted(connectors.read_all_settings(self.tables).items())
-        return {n: one.source for n, one in settings if known and one.source not in known}
+    def explain_held_sources(self) -> dict[str, str]:
+        """Return why answers are not released, by source; none before there is a first one."""
+        known = {record.name: record for record in self.ledger.people.sources()}
+        held = {name: sources.explain_held(name) for name, one in known.items() if one.is_held}
+        for one in connectors.read_all_settings(self.tables).values() if known else ():
+            if one.source not in known:
+                held[one.source] = (
+                    f"answers of source {one.source!r} are not released until it is added: "
+                    f"labelguard source add {one.source}"
+                )
+        return held
 
     def recover_segments(self) -> None:
         """Complete or undo what a crash left of segments. Only for who holds the project."""
@@ -220,14 +261,6 @@ class AnswerStore:
         names = [f"dead letter {letter.number} for {letter.connector}" for letter in letters]
         names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
         return RawRows(count, tuple(names), answers=count)
-
-
-def describe_unknown_source(source: str) -> str:
-    """Return what to do about a connector's source that was not added."""
-    return (
-        f"answers of source {source!r} are not released until it is added: labelguard source add "
-        f"{source}"
-    )
 
 
 _IGNORED_FILE = "ignored.json"

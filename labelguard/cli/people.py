@@ -36,24 +36,29 @@ def source() -> None:
 
 def _print_source(value: SourceRecord) -> None:
     facts = [("source", value.name), ("people", value.people)]
-    if value.people == "known":
-        facts.append(("", "link whoever is known before their first charge: people link"))
-    print_facts([*facts, ("release", f"labelguard privatize … --source {value.name}")])
+    if value.is_held:
+        facts.append(("held until", "a file links whoever is known (people link FILE), or"))
+        facts.append(("", f"you say that all are linked: source add {value.name} --people linked"))
+    facts.append(("release", f"labelguard privatize … --source {value.name}"))
+    print_facts(facts)
 
 
 @source.command("add", short_help="Accept labels of another tool.")
 @click.argument("name")
 @click.option(
     "--people",
-    type=click.Choice(["new", "known"]),
-    help="Whether all its people are new to the project or some are known; default: ask.",
+    type=click.Choice(["new", "known", "linked"]),
+    help="Whether all its people are new to the project, some are known, or all these are linked; "
+    "default: ask.",
 )
 @prints(_print_source, wait=True)
 def source_add(name: str, people: People | None, project: Path | None) -> SourceRecord:
     """Accept labels of source NAME, whose ids are separate from those of other sources.
 
     Release them with `privatize --source NAME`. People with labels under another source too share
-    one budget only if they are linked before their first charge here: `people link`.
+    one budget only if they are linked before their first charge here. So where some are known,
+    nothing is released until `people link FILE` links them, or until you add the source again and
+    say that all are linked (or new, after all).
 
     \b
     Example:

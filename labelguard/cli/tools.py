@@ -16,6 +16,7 @@ from labelguard.cli.options import (
     directory_option,
 )
 from labelguard.cli.terminal import (
+    confirm,
     echo,
     format_range,
     format_relative_path,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from labelguard.jobs.run import Retrained, RunPreview
     from labelguard.jobs.start import JobFile
     from labelguard.project.ingestion import IngestionResult
+    from labelguard.project.retention import ForgottenConnector
     from labelguard.release.export import ExportResult
     from labelguard.report.doctor import ConnectorCheck
 
@@ -149,6 +151,38 @@ def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -
 
     with show_progress() as report:
         return ingestion.reconcile(name, project, report, accept_deletions=accept_deletions)
+
+
+def _print_forgotten(value: ForgottenConnector) -> None:
+    facts = [("dropped", f"{pluralize(value.dropped, 'answer')} that no release holds")]
+    if value.waiting:
+        facts.append(("", f"{pluralize(value.waiting, 'answer')} that waited to be ingested"))
+    if value.released:
+        facts.append(("kept", f"{pluralize(value.released, 'answer')} whose labels were released"))
+    facts.append(("next pull", "reads everything anew"))
+    print_facts(facts)
+
+
+@connect.command("forget", short_help="Drop a connector's unreleased answers.")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@prints(_print_forgotten, wait=True)
+def connect_forget(name: str, yes: bool, project: Path | None) -> ForgottenConnector:
+    """Drop the answers of connector NAME that were never released, and those in the inbox.
+
+    All answers of a source are read in one way. Where a connector read other columns or another
+    question, its answers make way: change labelguard.toml, and pull again. NAME need not be in
+    labelguard.toml any more. What was charged stays charged.
+
+    \b
+    Example:
+      labelguard connect forget label-studio
+    """
+    from labelguard.project import retention
+
+    if not yes:
+        confirm(f"Drop the unreleased answers of connector {name}?")
+    return retention.forget_connector(name, project)
 
 
 _OUTCOMES = {"promoted": "promoted (in use from now on)"}

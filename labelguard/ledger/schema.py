@@ -140,6 +140,7 @@ segments = _declare_table(
         "name": sa.String(32),
         "connector": sa.String(64),
         "source": sa.String(200),
+        "reading": sa.Text,
         "pulled": sa.Boolean,
         "rows": _NUMBER,
         "digest": _DIGEST,

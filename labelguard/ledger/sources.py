@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,8 +22,9 @@ from labelguard import clock
 from labelguard.errors import PolicyError
 from labelguard.ledger import journal, schema
 
-# Whether a source's people have labels under no other source, or some have.
-People = Literal["new", "known"]
+# Whether a source's people have labels under no other source, or some have: these are to be linked
+# before its first release, and are `linked` then.
+People = Literal["new", "known", "linked"]
 # Roles whose column can neither come nor go: they say whose label it is, and of what.
 FIXED = ("labeler_id", "item_id")
 
@@ -34,12 +35,17 @@ class SourceRecord:
 
     # the source's name
     name: str
-    # as it was declared: new, known, or first (nobody came before)
+    # as it was declared: new, known, linked, or first (nobody came before)
     people: str
     # roles, and the columns that its releases read; none before the first
     columns: Mapping[str, str]
     # when it came in, UTC
     at: str
+
+    @property
+    def is_held(self) -> bool:
+        """True while some of its people would be charged under two ids: nothing is released."""
+        return self.people == "known"
 
 
 def read_sources(connection: sa.Connection) -> list[SourceRecord]:
@@ -53,7 +59,7 @@ def read_sources(connection: sa.Connection) -> list[SourceRecord]:
 
 
 def check_columns(sources: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) -> None:
-    """Raise `PolicyError` if a source was not added, or is read by other columns than before."""
+    """Raise `PolicyError` if a source was not added, is held, or has other columns than before."""
     if not sources:
         return
     record = next((source for source in sources if source.name == name), None)
@@ -64,6 +70,8 @@ def check_columns(sources: Sequence[SourceRecord], name: str, columns: Mapping[s
             "everybody would have a new budget; use one of these (--source), or add it: "
             f"labelguard source add {name}"
         )
+    if record.is_held:
+        raise PolicyError(explain_held(name))
     if not record.columns:
         return
     differing = list(_describe_differences(record.columns, columns))
@@ -75,6 +83,15 @@ def check_columns(sources: Sequence[SourceRecord], name: str, columns: Mapping[s
             "for other people or another tool add a source (labelguard source add NAME) and say "
             "--source NAME"
         )
+
+
+def explain_held(name: str) -> str:
+    """Return why nothing of a source is released whose people are known, and what to do."""
+    return (
+        f"source {name!r} is held: some of its people have labels under another source, and must "
+        "be linked before they are charged as two: labelguard people link FILE; once all are "
+        f"linked, or if none is known: labelguard source add {name} --people linked (or new)"
+    )
 
 
 def _columns_option(before: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -109,12 +126,23 @@ def _roles_of_column(columns: Mapping[str, str], column: str) -> set[str]:
 
 
 def add_source(connection: sa.Connection, name: str, people: str) -> SourceRecord:
-    """Add a source. Raises `PolicyError` if it is one already."""
-    if any(source.name == name for source in read_sources(connection)):
+    """Add a source, or end that it is held. Raises `PolicyError` where there is nothing to add."""
+    before = next((source for source in read_sources(connection) if source.name == name), None)
+    if before is None and people == "linked":
+        raise PolicyError(f"{name!r} is no source of this project: add it, with --people known")
+    if before is not None and (people == "known" or not before.is_held):
         raise PolicyError(f"{name!r} is a source of this project already")
-    record = SourceRecord(name, people, {}, clock.now())
+    at, columns = (before.at, before.columns) if before else (clock.now(), {})
+    record = SourceRecord(name, people, columns, at)
     journal.append_entry(connection, "source", _write_source(connection, record))
     return record
+
+
+def end_holds(connection: sa.Connection, names: Collection[str]) -> None:
+    """Let sources be released of these names that were held."""
+    for source in read_sources(connection):
+        if source.name in names and source.is_held:
+            add_source(connection, source.name, "linked")
 
 
 def record_source_use(
@@ -158,8 +186,9 @@ GONE = "gone"
 class Segment:
     """A segment that counts.
 
-    `connector` told its answers, whose labelers' ids are of `source`. `pulled`: it holds what the
-    tool listed, not what it announced. `rows` is how many it has, deletions among them, and
+    `connector` told its answers, whose labelers' ids are of `source`, and `reading` is how it said
+    that they are read; "" where the segment holds none. `pulled`: it holds what the tool listed,
+    not what it announced. `rows` is how many it has, deletions among them, and
     `digest_sources` that of its file. After a pull, `cursor` is from where the next one goes on.
     """
 
@@ -167,6 +196,7 @@ class Segment:
     name: str
     connector: str
     source: str
+    reading: str
     pulled: bool
     rows: int
     digest: str
@@ -204,16 +234,41 @@ def record_rewritten_segments(
     Returns all segments, as they count from now on.
     """
     for name, (new, rows) in changed.items():
-        own = sa.update(schema.segments).where(schema.segments.c.name == name)
-        connection.execute(own.values(digest=new, rows=rows))
+        _update_segment(connection, name, digest=new, rows=rows)
     journal.append_entry(connection, _PRUNED, {"segments": digest_segments(connection)})
     return read_segments(connection)
 
 
+def record_dropped_answers(
+    connection: sa.Connection,
+    connector: str,
+    changed: Mapping[str, tuple[str, int]],
+    emptied: Collection[str],
+) -> list[Segment]:
+    """Record that segments of a connector were rewritten, of which some were `emptied`: these bind
+    nobody to their reading. The next pull reads everything.
+
+    Returns all segments, as they count from now on.
+    """
+    for name, (new, rows) in changed.items():
+        _update_segment(connection, name, digest=new, rows=rows)
+    for name in emptied:
+        _update_segment(connection, name, reading="")
+    own = schema.segments.c.connector == connector
+    connection.execute(sa.update(schema.segments).where(own).values(cursor=None))
+    body = {"connector": connector, "segments": digest_segments(connection)}
+    journal.append_entry(connection, "forgotten", body)
+    return read_segments(connection)
+
+
+def _update_segment(connection: sa.Connection, name: str, **values: object) -> None:
+    own = sa.update(schema.segments).where(schema.segments.c.name == name)
+    connection.execute(own.values(**values))
+
+
 def record_pull_cursor(connection: sa.Connection, name: str, cursor: str) -> None:
     """Record at a connector's segment that a pull came as far as `cursor`, with nothing new."""
-    own = sa.update(schema.segments).where(schema.segments.c.name == name)
-    connection.execute(own.values(cursor=cursor))
+    _update_segment(connection, name, cursor=cursor)
     journal.append_entry(connection, "pulled", {"segments": digest_segments(connection)})
 
 

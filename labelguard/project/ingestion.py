@@ -136,12 +136,14 @@ class _Ingestion:
         result = _NOTHING
         with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
             inbox.finish_claims(set(self.segment_names))
-            # Events of a connector that is gone wait, and stop those of no other.
-            tables = self.opened.project.connectors
-            for name in sorted(
-                inbox.list_connectors(), key=lambda name: (name not in tables, name)
-            ):
-                settings = connectors.read_settings(tables, name)
+            refused: list[ConnectorError] = []
+            for name in inbox.list_connectors():
+                try:
+                    settings = connectors.read_settings(self.opened.project.connectors, name)
+                    self.opened.answers.check_reading(settings)
+                except ConnectorError as error:  # its events wait, and stop those of no other
+                    refused.append(error)
+                    continue
                 for _ in range(0, inbox.count_waiting(name), _MOST):
                     count = inbox.claim_events(name, segment := _draw_segment_name(), _MOST)
                     events = inbox.read_claimed(segment)
@@ -149,11 +151,14 @@ class _Ingestion:
                     result += self._store_new_answers(settings, answers, segment, is_pull=False)
                     inbox.finish_claims({*self.segment_names, segment})
                     self._progress(f"ingesting {name}: {count:,} events", None)
+        if refused:
+            raise refused[0]
         return result
 
     def add_page(self, pull: _Pull, page: Page) -> IngestionResult:
         """Store what was read of a tool while others may have had the project."""
         settings = pull.settings
+        self.opened.answers.check_reading(settings)
         with contextlib.closing(self.opened.answers.open_inbox()) as inbox:
             repeated = inbox.find_repeated(settings.name, page.answers)
             # Whether it was listed before it was deleted cannot be said: the next pull will.
@@ -278,8 +283,9 @@ class _Ingestion:
         self, settings: Settings, rows: AnswerRows, name: str, *, is_pull: bool, cursor: str | None
     ) -> None:
         digest = self.opened.answers.files.write(name, rows.split_by_place())
+        reading = settings.reading if len(rows.table) else ""
         segment = Segment(
-            *(self.last_segment_number + 1, name, settings.name, settings.source),
+            *(self.last_segment_number + 1, name, settings.name, settings.source, reading),
             *(is_pull, len(rows), digest, cursor),
         )
         self.opened.ledger.write(self._epoch, sources.add_segment, segment, len(rows.deleted))
@@ -361,11 +367,13 @@ class _Pull:
         """Ingest what waits in the inbox; a whole pull reads everything, not what is new."""
         with OpenProject.hold_for_job(project) as opened:
             job = _Ingestion(opened, progress)
+            settings = connectors.read_settings(opened.project.connectors, name)
+            opened.answers.check_reading(settings)
             result = job.drain_inbox()
             return cls(
                 project=opened.project,
                 progress=progress,
-                settings=connectors.read_settings(opened.project.connectors, name),
+                settings=settings,
                 cursor="" if is_whole else job.cursor(name),
                 before=job.read_answer_states(name),
                 segment=job.last_segment_number,

@@ -8,9 +8,9 @@ lasts.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from labelguard.keys.identities import Identities
 from labelguard.ledger import people
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Links
-from labelguard.ledger.sources import People, SourceRecord
+from labelguard.ledger.sources import People, SourceRecord, end_holds
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
@@ -165,14 +165,14 @@ def explain_unknown_id(text: str, opened: OpenProject) -> str:
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:
     """Let labels of another source in, whose people are all `new` to the project, or some `known`.
 
-    Whoever is known is to be linked (`link_two_ids`) before their first charge under the new
-    source; else they have a budget under each. Raises `PolicyError` for a source that was added
-    before.
+    Where some are known, nothing of the source is released until a table links its ids
+    (`link_table`), or the source is added again with all `linked`, or all `new`: who is charged
+    under two ids stays two for good. Raises `PolicyError` for any other source that there is.
     """
     if not name or not name.isprintable() or name != name.strip() or len(name) > 200:
         raise PolicyError("a source's name has 1 to 200 printable characters, no blank at its ends")
-    if people not in ("new", "known"):
-        raise PolicyError(f"people must be new or known, found {people!r}")
+    if people not in get_args(People):
+        raise PolicyError(f"people must be {', '.join(get_args(People))}, found {people!r}")
     with OpenProject.hold_for_job(project) as opened:
         ledger = opened.ledger
         return ledger.people.add_source(ledger.begin_job(), name, people)
@@ -209,7 +209,8 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     """`link_two_ids` for many: a table, in any format of labels, with one pair of ids in each row.
 
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
-    and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing.
+    and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing. Sources that it
+    names ids of are held no longer.
     """
     from labelguard.inputs import staging
 
@@ -220,6 +221,7 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
         rows = staging.read_ids(source, lambda these: _choose_id_columns(these, names), home.work)
         keys: list[Blocks] = []
         met: list[Identities] = []
+        named: set[str] = set()
         for name in rows.columns:
             texts = rows[name].to_list()
             if name in _TABLE:
@@ -228,8 +230,9 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
             else:
                 labelers, sources = opened.keys.hash_labelers(name, texts), [name] * len(texts)
             keys.append(labelers)
+            named.update(sources)
             met += _identify(texts, sources, labelers, opened)
-        return LinkedTable(_link_labelers(opened, keys[0], keys[1], met), len(rows))
+        return LinkedTable(_link_labelers(opened, keys[0], keys[1], met, named), len(rows))
 
 
 def _choose_id_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
@@ -260,8 +263,13 @@ def _identify(
 
 
 def _link_labelers(
-    opened: OpenProject, labelers: Blocks, same: Blocks, met: Sequence[Identities]
+    opened: OpenProject,
+    labelers: Blocks,
+    same: Blocks,
+    met: Sequence[Identities],
+    complete: Collection[str] = (),
 ) -> int:
+    """Link labelers row by row; of the sources `complete`, nobody else is to be linked."""
     # A release that was begun was planned with the units of before.
     epoch = opened.begin_epoch_between_releases()
     with opened.ledger.transaction(epoch) as connection:
@@ -269,6 +277,7 @@ def _link_labelers(
         known, links = people.read_known_people(connection), people.read_links(connection)
         for each in met:
             refuse_lookalikes(each, known, links)
+        end_holds(connection, complete)
         return count
 
 

@@ -1,5 +1,5 @@
 """Retention of raw answers: those whose labels were released long enough ago are forgotten, and
-those that are gone from the tool.
+those that are gone from the tool; and a connector's unreleased ones, when somebody says so.
 
 `[ingest] keep = "90d"` in labelguard.toml says how long an answer stays after the release of all
 its labels, and after it came itself. What stays then is the pair that it was about and the keys of
@@ -14,9 +14,10 @@ the time before the step ahead; after a step back nothing is forgotten.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
@@ -25,18 +26,17 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard import clock
-from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.configuration.loader import validate_settings
 from labelguard.configuration.project_file import FILE, IngestTable
-from labelguard.errors import NotAnswered, ProjectError
+from labelguard.errors import ConnectorError, InvalidLabels, NotAnswered, ProjectError
 from labelguard.inputs.canonical import GROUP_TAG, id_digest_sql
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import read_canonical_rows
 from labelguard.ledger import journal, sources
 from labelguard.ledger.sources import Segment
 from labelguard.project import private_map
-from labelguard.project.opening import OpenProject
+from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BUCKETS
@@ -45,6 +45,9 @@ from labelguard.storage.files import fresh_directory
 # The longest step of the clock between entries of the journal that is believed at once, how far the
 # clocks of machines may differ, and how long a longer step is watched: till the next nightly run.
 _STEP, _SKEW, _WATCHED = timedelta(days=7), timedelta(hours=1), timedelta(hours=20)
+
+# Later than any time.
+_ALWAYS = "9999"
 
 # Records, each with the pair it was about and the keys of its rows.
 _Forgotten = dict[bytes, tuple[str, list[bytes]]]
@@ -92,6 +95,80 @@ def forget_due_answers(opened: OpenProject, epoch: int) -> int:
             opened.ledger.write(epoch, sources.record_rewritten_segments, rewritten)
         )
     return count
+
+
+@dataclass(frozen=True)
+class ForgottenConnector:
+    """Counts of the answers of a connector that were dropped."""
+
+    # the connector's name
+    connector: str
+    # answers that were stored, and not released
+    dropped: int
+    # answers that waited in the inbox
+    waiting: int
+    # answers all of whose labels were released
+    released: int
+
+
+def forget_connector(name: str, project: Where = None) -> ForgottenConnector:
+    """Drop the answers of a connector, named in labelguard.toml or not, that were not released.
+
+    The connector's next pull reads everything anew. Raises `ConnectorError` where nothing is known
+    of such a connector.
+    """
+    with OpenProject.hold_for_job(project) as opened:
+        epoch = opened.ledger.begin_job()
+        opened.answers.recover_segments()
+        segments = opened.answers.list_segments()
+        names = {*opened.project.connectors, *(segment.connector for segment in segments)}
+        with contextlib.closing(opened.answers.open_inbox()) as inbox:
+            inbox.finish_claims({segment.name for segment in segments})
+            names |= {
+                *inbox.list_connectors(),
+                *(one.connector for one in inbox.list_dead_letters()),
+            }
+            if name not in names:
+                known = ", ".join(sorted(names)) or "none"
+                raise ConnectorError(f"nothing is known of a connector {name!r}; known: {known}")
+            for letter in inbox.list_dead_letters():
+                if letter.connector == name:
+                    inbox.delete_dead_letter(letter.number)
+            waiting = inbox.filter_events(lambda one: None if one.connector == name else one)
+        dropped, released = _drop_unreleased_answers(opened, epoch, name)
+        return ForgottenConnector(name, dropped, waiting, released)
+
+
+def _drop_unreleased_answers(opened: OpenProject, epoch: int, connector: str) -> tuple[int, int]:
+    """Take a connector's answers out of segments, but for those all of whose labels were released.
+
+    Its next pull reads everything. Returns how many went, and how many stay.
+    """
+    files, segments = opened.answers.files, opened.answers.list_segments(connector)
+    if not segments:
+        return 0, 0
+    standing = stored.read_counting_states(files, segments)
+    released = _read_released_keys(opened, _ALWAYS, clock.now())
+    stays: set[bytes] = set(blocks.to_list(standing.record[standing.forgotten]))
+    for source in sorted({segment.source for segment in segments}):
+        others = np.array([segment.source != source for segment in segments])
+        own = replace(standing, forgotten=standing.forgotten | others[standing.segment])
+        # What cannot be read was never released.
+        with contextlib.suppress(InvalidLabels):
+            stays |= _find_released_answers(opened, segments, own, released, source).keys()
+    every = set(blocks.to_list(standing.record))
+    rewritten, emptied = {}, []
+    for number, segment in enumerate(segments):
+        tables = files.read(segment)
+        changed = _rewrite_without_forgotten(tables, number, standing, every - stays, {})
+        left = {place: len(t) for place, t in (tables | changed).items() if place != stored.DELETED}
+        if changed:
+            rewritten[segment.name] = files.rewrite(segment, changed)
+        if not any(left.values()):
+            emptied.append(segment.name)
+    record = sources.record_dropped_answers
+    files.complete_rewrites(opened.ledger.write(epoch, record, connector, rewritten, emptied))
+    return int(standing.alive.sum()) - len(stays), len(stays)
 
 
 def find_proven_time(written: Sequence[str], now: str) -> str:
@@ -174,18 +251,18 @@ def _find_released_answers(
     tables = list(stored.read_counting_rows(opened.answers.files, segments, standing))
     if not tables:
         return {}
-    settings = _find_connector_settings(opened, segments[0].connector, source)
+    read_as = opened.answers.find_reading(source)
     table = pa.concat_tables(tables)
-    path = fresh_directory(opened.project.work / "retention", mode=0o700) / f"{settings.name}.jsonl"
+    path = fresh_directory(opened.project.work / "retention", mode=0o700) / "answers.jsonl"
     path.write_text("".join(f"{task}\n" for task in table["body"].to_pylist()), encoding="utf-8")
     policy = opened.ledger.policies.active()
     # Where skips are hidden among ties, nothing may tell which are.
     skips = policy.policy.skips if policy else "public"
     answers: _Forgotten | None = None
-    for question in _list_released_questions(opened, settings):
-        reading = Reading(settings.columns, question=question, skips=skips)
+    for question in _list_released_questions(opened, source) or [read_as["question"]]:
+        reading = Reading(read_as["columns"], question=question, skips=skips)
         try:
-            rows = _read_rows(opened, path, reading, settings.source)
+            rows = _read_rows(opened, path, reading, source)
         except NotAnswered:  # all that are left are skips, or answer something else
             rows = {}
         complete = _select_released(rows, released)
@@ -201,23 +278,10 @@ def _find_released_answers(
     return {names[digest]: row for digest, row in (answers or {}).items() if digest in names}
 
 
-def _find_connector_settings(opened: OpenProject, name: str, source: str) -> connectors.Settings:
-    """Return how answers are read: as their connector says, or the one that has its source now."""
-    tables = opened.project.connectors
-    heirs = [s.name for s in connectors.read_all_settings(tables).values() if s.source == source]
-    settings = connectors.read_settings(tables, name if name in tables or not heirs else heirs[0])
-    return replace(settings, source=source)
-
-
-def _list_released_questions(
-    opened: OpenProject, settings: connectors.Settings
-) -> list[str | None]:
-    """Return the questions under which answers of a source were released."""
-    columns = next(
-        (s.columns for s in opened.ledger.people.sources() if s.name == settings.source), {}
-    )
-    questions = {role.partition(" of ")[2] for role in columns if " of " in role}
-    return [*sorted(questions)] or [settings.question]
+def _list_released_questions(opened: OpenProject, source: str) -> list[str]:
+    """Return the questions by whose names answers of a source were released."""
+    columns = next((s.columns for s in opened.ledger.people.sources() if s.name == source), {})
+    return sorted({role.partition(" of ")[2] for role in columns if " of " in role})
 
 
 def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -> _Forgotten:

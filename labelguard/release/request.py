@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
-from labelguard.answers import connector as connectors
 from labelguard.budget.label_values import LabelValues, Skips, Ties
 from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.request import Horizon, PolicyRequest
@@ -70,11 +69,12 @@ def resolve_source(
     """
     if source is not None:
         return source, replace(home, namespace=namespace or home.namespace), options
-    name = OpenProject.open(home).answers.resolve_source(namespace)
-    settings = connectors.read_source_settings(home.connectors, name)
+    answers = OpenProject.open(home).answers
+    name = answers.resolve_source(namespace)
+    reading = answers.find_reading(name)
     if options.get("question") is None:
-        options = {**options, "question": settings.question}
-    return Ingested(name), replace(home, namespace=name, columns=settings.columns), options
+        options = {**options, "question": reading["question"]}
+    return Ingested(name), replace(home, namespace=name, columns=reading["columns"]), options
 
 
 def _write_ingested(source: Input, opened: OpenProject, columns: Mapping[str, str]) -> Input:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from labelguard import extras
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
-from labelguard.answers.store import describe_unknown_source, explain_gone
+from labelguard.answers.store import explain_gone
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.project import attempts, retention
@@ -153,15 +153,22 @@ def _check_project(project: Where) -> list[Finding]:
         settings = connectors.read_all_settings(home.connectors)
         for one in settings.values():
             connectors.open_connector(one)  # which checks its own options
+        opened.answers.check_readings()
         names = ", ".join(sorted(settings)) or "none"
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
         detail = f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
-        unknown = dict.fromkeys(opened.answers.find_unknown_sources().values())
         waits = [why] if (why := retention.explain_wait(opened)) else []
         gone = map(explain_gone, opened.answers.list_gone())
-        notices = [*map(describe_unknown_source, unknown), *gone, *waits]
+        notices = [*gone, *waits]
         text = "; ".join([detail, *notices])
         return Finding("ingested answers", True, text, notice=bool(notices))
+
+    def check_sources() -> str | Finding:
+        opened = OpenProject.open(home)
+        declared = [f"{one.name} ({one.people})" for one in opened.ledger.people.sources()]
+        held = list(opened.answers.explain_held_sources().values())
+        detail = "; ".join([", ".join(declared) or "none yet: the first release makes one", *held])
+        return Finding("sources", True, detail, notice=bool(held))
 
     def check_hook() -> str | Finding:
         state = HookState.read(OpenProject.open(home))
@@ -200,6 +207,7 @@ def _check_project(project: Where) -> list[Finding]:
         "keys": check_keys,
         "ledger": check_ledger,
         "private maps": check_maps,
+        "sources": check_sources,
         "ingested answers": check_answers,
         "deliveries": check_hook,
         "budget": check_budget,
@@ -277,6 +285,7 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
 
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
+    opened.answers.check_reading(settings)
     tool = connectors.open_connector(settings)
     about = tool.about()
     pulled = chain.from_iterable(page.answers for page in tool.pull())

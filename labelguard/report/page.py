@@ -130,6 +130,7 @@ def _build_sections(
     yield sections.describe_policies(facts, verification)
     yield from figures.describe_usage(facts)
     yield sections.describe_dropped_labels(facts)
+    yield sections.describe_sources(facts)
     yield sections.describe_departures_and_links(facts)
     yield from figures.describe_noise(facts)
     if not facts.chosen:

@@ -48,6 +48,7 @@ def describe_to_do(facts: ReportFacts, verification: Verification) -> Section:
     stated = read_organisation_statements(facts.opened.project)
     missing = [name for name, value in stated.items() if value == NOT_STATED]
     shown: dict[str, Any] = {"facts": facts, "verification": verification, "troubles": troubles}
+    shown["sources"] = facts.opened.ledger.people.sources()
     part = fill_words("to_do", missing=missing, exhausted=_count_exhausted(facts), **shown)
     return part if part.points else replace(part, text=("Nothing to do.",))
 
@@ -205,6 +206,13 @@ def describe_dropped_labels(facts: ReportFacts) -> Section:
     )
     bounded = sum(bool(one.settings.get("dropped_by_bound")) for one in facts.committed_releases)
     return fill_words("left_out", facts=facts, newest=newest, bounded=bounded)
+
+
+def describe_sources(facts: ReportFacts) -> Section | None:
+    """Return the sources of ids and how each was declared; None before the first release."""
+    sources = facts.opened.ledger.people.sources()
+    rows = ((one.name, one.people, format_time(one.at)) for one in sources)
+    return fill_words("sources", rows=rows) if sources else None
 
 
 def describe_departures_and_links(facts: ReportFacts) -> Section | None:

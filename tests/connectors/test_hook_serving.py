@@ -649,3 +649,10 @@ def test_the_command_of_the_page_serves_both_with_a_worker_each(projects, tmp_pa
     assert summary["connectors"] == ["clinic/clinic", "survey/survey"]
     assert (summary["deliveries"], summary["events"], started.returncode) == (2, 2, 0)
     assert not any(secret in "".join(lines) + rest for secret in SECRETS.values())
+
+
+def test_nothing_is_served_whose_answers_no_release_could_read(tmp_path, monkeypatch):
+    more = '[connectors.other]\nkind = "tool"\nsource = "clinic"\nquestion = "harmless"\n'
+    project = hooks.project(tmp_path, monkeypatch, more)
+    with pytest.raises(ConnectorError, match="clinic and other share source 'clinic' and differ"):
+        server.serve(project, port=0)

@@ -23,7 +23,7 @@ from labelguard.answers.inbox import FILE, Inbox
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
 from labelguard.project import attempts, ingestion, policies
-from labelguard.project.linking import add_source
+from labelguard.project.linking import add_source, link_table, link_two_ids
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
 from labelguard.report import doctor, overview
@@ -442,14 +442,48 @@ def test_a_source_that_was_not_added_is_said_and_released_once_it_is(
     make_release([row], project=project, mechanism="rr")
     table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
     connected, desk = tools.connected(project, tmp_path, monkeypatch, table)
-    shown = check(connected, "ingested answers")
+    shown = check(connected, "sources")
     assert shown.ok and shown.notice and "labelguard source add desk" in shown.detail
     tools.deliver(connected, desk.answer("ann", 1, "left"))
     worker = Worker(connected)
     assert worker.turn().failed and not worker.turn().failed  # later, not at once
     add_source("desk", "new", connected)
     assert len(worker.turn().releases) == 1
-    assert not check(connected, "ingested answers").notice
+    shown = check(connected, "sources")
+    assert not shown.notice and {*shown.detail.split(", ")} == {"files (first)", "desk (new)"}
+
+
+@pytest.mark.parametrize("confirmed", ["by a table", "by word"])
+def test_a_source_whose_people_are_known_is_held_until_they_are_linked(
+    confirmed, project, tmp_path, monkeypatch
+):
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
+    policies.activate("clinic", project)
+    row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "z", "label": 1}
+    make_release([row], project=project, mechanism="rr")
+    table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
+    connected, desk = tools.connected(project, tmp_path, monkeypatch, table)
+    add_source("desk", "known", connected)
+    tools.deliver(connected, desk.answer("zoe", 1, "left"))
+    worker = Worker(connected)
+    [why] = worker.turn().failed
+    shown = check(connected, "sources")
+    for text in (why, shown.detail):
+        assert "people link FILE" in text and "source add desk --people linked" in text
+    assert shown.notice and "desk (known)" in shown.detail
+    link_two_ids("desk:zoe", "files:z", connected)  # perhaps the first of several
+    assert not worker.turn().releases and check(connected, "sources").notice
+    if confirmed == "by a table":
+        path = tmp_path / "people.csv"
+        path.write_text("desk,files\nzoe,z\n")
+        link_table(path, connected)
+    else:
+        add_source("desk", "linked", connected)
+    assert len(worker.turn().releases) == 1
+    assert "desk (linked)" in check(connected, "sources").detail
+    for people in ("known", "new", "linked"):
+        with pytest.raises(PolicyError, match="source of this project already"):
+            add_source("desk", people, connected)
 
 
 def test_dead_letters_are_discarded_by_their_numbers(tmp_path, monkeypatch):

@@ -4,9 +4,11 @@ import contextlib
 import json
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
+from support.commands import run
 from support.deaths import killed_in
 from support.lives import put_into_force
 from support.releases import make_release
@@ -381,3 +383,96 @@ def test_what_the_tool_no_longer_has_is_not_released_until_that_is_accepted(read
         assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 0
     with pytest.raises(InvalidLabels, match="all were deleted in the tool"):
         release_counts(project)
+
+
+def set_connectors(project, **lines):
+    """The project with these connectors to one tool, all of source `desk`, and lines of each."""
+    config = project.state / CONFIG
+    text = config.read_text()
+    file = next(line for line in text.splitlines() if line.startswith("file = "))
+    tables = [
+        f'[connectors.{name}]\nkind = "desk"\nsource = "desk"\n{file}\n{more}\n'
+        for name, more in lines.items()
+    ]
+    config.write_text("\n".join([text.partition("[connectors")[0], *tables]))
+    return find(project.state.parent)
+
+
+HARMLESS = 'question = "harmless"'
+
+
+def test_connectors_of_one_source_agree_where_answers_come_in(tool):
+    project, desk = tool
+    desk.answer("maria", 1, "left")
+    ingestion.pull("desk", project)
+    project = set_connectors(project, desk="", other=HARMLESS)
+    deliver(project, desk.answer("otto", 1, "left"), name="other")
+    for read in (
+        lambda: ingestion.pull("other", project),
+        lambda: ingestion.reconcile("other", project),
+        lambda: ingestion.ingest(project),
+        lambda: doctor.check_connector("other", project),
+        lambda: release_counts(project),
+    ):
+        with pytest.raises(ConnectorError, match="differ in columns or question"):
+            read()
+    checks = {one.name: one for one in doctor.check_installation(project)}
+    assert not checks["ingested answers"].ok
+    assert {one.connector for one in OpenProject.open(project).answers.list_segments()} == {"desk"}
+
+
+def test_answers_are_read_as_the_connector_said_that_brought_them(tool):
+    project, desk = tool
+    project = set_connectors(project, desk='question = "helpful"')
+    desk.answer("maria", 1, "left", harmless="right")
+    ingestion.pull("desk", project)
+    project = set_connectors(project, other=HARMLESS)
+    for read in (partial(ingestion.pull, "other"), release_counts):
+        with pytest.raises(ConnectorError, match="other columns or another question than desk did"):
+            read(project)
+    assert release_counts(set_connectors(project)) == {("prompt 1", "left 1"): 1}
+
+
+def test_a_connector_is_forgotten_but_for_what_was_released(tool):
+    project, desk = tool
+    take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
+    release_counts(project)
+    take_in(project, desk.answer("zoe", 2, "left"), desk.delete("2"))
+    deliver(project, desk.answer("zoe", 3, "left"))
+    shown = run("connect", "forget", "desk", "--yes", "--json", project=project)
+    told = json.loads(shown.stdout)
+    assert told == {"connector": "desk", "dropped": 1, "waiting": 1, "released": 1}
+    again = retention.forget_connector("desk", project)
+    assert (again.dropped, again.waiting, again.released) == (0, 0, 1)
+    assert release_counts(project) == {("prompt 1", "left 1"): 1}
+    assert ingestion.pull("desk", project).answers == 2  # both of Zoe's, from the start
+    assert release_counts(project).total() == 3
+    assert overview.verify(project).ok
+    with pytest.raises(ConnectorError, match="nothing is known of a connector 'clinic'; known: de"):
+        retention.forget_connector("clinic", project)
+
+
+def test_what_was_forgotten_binds_nobody_to_how_it_was_read(tool):
+    project, desk = tool
+    for task in (1, 2):
+        desk.answer("maria", task, "left", harmless="right")
+    ingestion.pull("desk", project)
+    project = set_connectors(project, desk=HARMLESS)
+    with pytest.raises(ConnectorError, match="labelguard connect forget desk"):
+        ingestion.pull("desk", project)
+    assert retention.forget_connector("desk", project).dropped == 2
+    assert ingestion.pull("desk", project).answers == 2
+    assert release_counts(project) == {("prompt 1", "right 1"): 1, ("prompt 2", "right 2"): 1}
+
+
+def test_a_connector_is_forgotten_whole_whatever_dies(tool):
+    project, desk = tool
+    desk.answer("maria", 1, "left")
+    for name in ("rewrite", "complete_rewrites"):
+        ingestion.pull("desk", project)
+        with killed_in(Segments, name):
+            retention.forget_connector("desk", project)
+        retention.forget_connector("desk", project)
+        assert not any(one.rows for one in OpenProject.open(project).answers.list_segments())
+        assert ingestion.pull("desk", project).answers == 1
+        assert overview.verify(project).ok

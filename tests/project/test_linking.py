@@ -117,6 +117,9 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project):
     assert [who.source for who in done.ids] == ["tool", "files"]
     mine = OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0"))
     mine = rename_workers(mine, {"worker 0": "7"})
+    with pytest.raises(PolicyError, match="source 'tool' is held"):
+        make_release(mine, mechanism="rr", namespace="tool", project=project)
+    linking.add_source("tool", "linked", project)
     with pytest.raises(BudgetExceeded):
         make_release(mine, mechanism="rr", namespace="tool", project=project)
     assert count(project, "tool:7") == count(project, "worker 0") == 1
@@ -373,9 +376,12 @@ def test_the_commands_ask_and_answer(project, tmp_path):
     own = {"project": project}
     run("source", "add", "tool", input="n\n", **own)  # not all of them are new
     run("people", "link", "tool:worker 0", "worker 0", **own)
+    shown = json.loads(run("people", "list", "--json", **own).stdout)
+    assert {one["people"] for one in shown["sources"]} == {"first", "known"}
+    run("source", "add", "tool", "--people", "linked", **own)
     run(*PRIVATIZE, tmp_path / "tool.parquet", "--source", "tool", "--exhausted", "drop", **own)
     shown = json.loads(run("people", "list", "--json", **own).stdout)
-    assert [one["people"] for one in shown["sources"]] == ["first", "known"]
+    assert {one["people"] for one in shown["sources"]} == {"first", "linked"}
     assert len(shown["linked"]) == 2
     assert "takes from" in run("people", "list", **own).output and count(project, "worker 0") == 2
     run("people", "link", "a", "b", "c", code=2)

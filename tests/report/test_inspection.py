@@ -242,12 +242,13 @@ def test_where_skips_are_hidden_among_ties_none_is_counted(tool):
     path = project.state / CONFIG
     columns = 'response_a = "answer1"\nresponse_b = "answer2"'
     path.write_text(f"{path.read_text()}\n[connectors.desk.columns]\n{columns}\n")
+    project = find(project.state.parent)
     hidden: dict[str, Any] = {"skips": "tie", "mechanism": "rr", "accept_delta": True}
     worlds = []
     desk.answer("maria", 1, "left")
     desk.answer("maria", 2, "left")
     ingestion.pull("desk", project)
-    make_release(project=find(project.state.parent), **hidden)
+    make_release(project=project, **hidden)
     for side in ("left", None):
         desk.change("1", side)
         worlds.append(check_tool(project, "--json"))
@@ -298,5 +299,5 @@ def test_one_fault_is_told_once(used_project):
     (used_project.keys / "project.key").unlink()
     found = {one.name: one.detail for one in check_installation(used_project) if not one.ok}
     assert "project.key" in found.pop("keys")
-    names = ("ledger", "private maps", "ingested answers", "deliveries", "budget")
+    names = ("ledger", "private maps", "sources", "ingested answers", "deliveries", "budget")
     assert found == dict.fromkeys(names, "not checked: see keys")

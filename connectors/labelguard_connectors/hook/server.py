@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labelguard.answers.connector import read_secret
-from labelguard.answers.store import describe_unknown_source
 from labelguard.cli import terminal
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import OpenProject, Where
@@ -90,9 +89,8 @@ def serve(
             watched[name] = ServedProject(opened.project)
             served = endpoints[name].served
             hooks[name] = Hook(served, inbox, bounds, watched[name], bodies, name)
-            for connector, source in opened.answers.find_unknown_sources().items():
-                why = describe_unknown_source(source)
-                log.warning("unknown source", connector=f"{name}/{connector}".lstrip("/"), why=why)
+            for source, why in opened.answers.explain_held_sources().items():
+                log.warning("source held", source=f"{name}/{source}".lstrip("/"), why=why)
         stray = None if "" in hooks else Hook({}, inbox, bounds, watched[name], bodies)
         listener = stack.enter_context(contextlib.closing(terminal.open_listener(host, port)))
         address = terminal.format_address(listener)
@@ -150,6 +148,7 @@ def _read_endpoints(projects: Mapping[str, OpenProject]) -> dict[str, Endpoints]
     endpoints, wrong = dict[str, Endpoints](), list[str]()
     for name, opened in projects.items():
         try:
+            opened.answers.check_readings()
             endpoints[name] = Endpoints.of(opened.project)
         except ConnectorError as error:
             wrong.append(f"{name}: {error}" if name else str(error))

@@ -79,7 +79,7 @@ class Worker:
         self.total = Turn()
         self._ingested = -math.inf
         self._missed: set[str] = set()
-        self._unknown: set[str] = set()
+        self._held: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
         self.outlook = self._schedule.describe_releases_and_allowance(self._project)
         for settings in self._settings.values():
@@ -118,10 +118,10 @@ class Worker:
                 act = partial(self._reconcile, turn, progress, name)
                 self._do_or_retry_later(turn, act, "reconcile", name)
         self._do_or_retry_later(turn, partial(self._ingest, turn, progress), "ingest")
-        unknown = set(OpenProject.open(self._project).answers.find_unknown_sources().values())
-        for source in self._unknown - unknown:  # it was added: its release is tried at once
+        held = set(OpenProject.open(self._project).answers.explain_held_sources())
+        for source in self._held - held:  # its release is tried at once
             self._failures.pop(("release", source), None)
-        self._unknown = unknown
+        self._held = held
         for source in self._sources:
             self._do_or_retry_later(
                 turn, partial(self._release, turn, progress, source), "release", source

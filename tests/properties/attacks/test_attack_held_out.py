@@ -157,6 +157,7 @@ def test_nobody_changes_parts_under_another_name_of_theirs(project):
     people = held_out["labeler_id"].unique().to_list()
     for person in people:
         link_two_ids(f"files:{person}", f"other:alias {person}", project)
+    add_source("other", "linked", project)
     aliases = held_out.with_columns(
         labeler_id=pl.lit("alias ") + pl.col("labeler_id").cast(pl.String),
         prompt=pl.lit("elsewhere: ") + pl.col("prompt"),
