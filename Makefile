@@ -10,8 +10,7 @@ AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 # What needs more than this clone: tools, a browser, the built wheel, the built site; and real data.
 MORE := integration or browser or clusters or dist or site
 ELSEWHERE := shared_data or $(MORE)
-# Tests of one file mostly run in one process, which makes what they share once.
-SIDE_BY_SIDE := -n auto --dist worksteal
+SIDE_BY_SIDE := -n auto
 # Asserts are rewritten once, and not by every process in every run.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -1,11 +1,13 @@
-"""Processes that one command was launched as, by `accelerate launch` or torchrun.
+"""Processes that one command was launched as, by `accelerate launch` or torchrun, and its cores.
 
-They say so in the environment: WORLD_SIZE is how many there are, RANK which of them this one is.
+Processes say so in the environment: WORLD_SIZE is how many there are, RANK which of them this one
+is.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from labelguard.errors import LabelguardError
 
@@ -14,6 +16,13 @@ def count_processes() -> int:
     """Return how many processes were launched together; 1 where nobody says."""
     size = os.environ.get("WORLD_SIZE", "")
     return int(size) if "RANK" in os.environ and size.isdecimal() and int(size) else 1
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use: a container or a scheduler may give it few."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def is_first_process() -> bool:

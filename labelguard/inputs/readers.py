@@ -19,6 +19,7 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels, ProjectError
+from labelguard.processes import count_cores
 
 # Opens one file or table as a relation, from its start.
 Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
@@ -109,7 +110,7 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
             "disabled_optimizers": "statistics_propagation,compressed_materialization",
             "memory_limit": f"{_choose_memory_limit()}B",
             # Each thread that reads JSON holds 64 MiB.
-            "threads": min(os.cpu_count() or 1, 8),
+            "threads": min(count_cores(), 8),
             "temp_directory": str(scratch),
             "preserve_insertion_order": True,
         }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
@@ -14,6 +15,8 @@ from labelguard.storage.buckets import read_table
 
 PAIRS = ("prompt", "chosen", "rejected")
 _TAG, _FEW = "labelguard/holdout/2:", 1e-4
+# Bytes of texts that are looked at together.
+_SMALL = 4 << 20
 
 
 def compute_keys_and_sides(
@@ -48,14 +51,15 @@ def find_least_holdout(texts: Path) -> float:
 
     0 where that is below 1 in 10,000, so that few texts of a large input are looked at.
     """
+    paths = [path for path in sorted(texts.iterdir()) if path.stat().st_size]
+    is_small = sum(path.stat().st_size for path in paths) <= _SMALL
     least = 1.0
-    for path in sorted(texts.iterdir()):
-        if path.stat().st_size:
-            sides = read_table(path).select(["prompt", "first", "second"])
-            with readers.connect(texts.parent / "spill") as connection:
-                rows = connection.from_arrow(sides.rename_columns(list(PAIRS)))
-                keys = compute_keys_and_sides(rows, str(path))[0]
+    with readers.connect(texts.parent / "spill") as connection:
+        for several in [paths] if is_small else ([path] for path in paths):
+            sides = pa.concat_tables(map(read_table, several))
+            sides = sides.select(["prompt", "first", "second"]).rename_columns(list(PAIRS))
+            keys = compute_keys_and_sides(connection.from_arrow(sides), str(texts))[0]
             least = min(least, float(keys.min()) / 2**64)
-        if least < _FEW:
-            return 0.0
+            if least < _FEW:
+                return 0.0
     return least

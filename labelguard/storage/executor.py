@@ -10,7 +10,6 @@ A package adds an engine by an entry point in the group `labelguard.executors`: 
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
@@ -22,6 +21,7 @@ from typing import ClassVar, Protocol, TypeVar, cast
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
+from labelguard.processes import count_cores
 
 GROUP = "labelguard.executors"
 LOCAL = "local"
@@ -122,7 +122,7 @@ def open_executor(
     if entry is None:
         known = ", ".join(extras.list_entry_points(GROUP))
         raise LabelguardError(f"--engine: there is no engine {engine!r}; available: {known}")
-    return cast(Executor, entry.load()(workers or os.cpu_count() or 1, address))
+    return cast(Executor, entry.load()(workers or count_cores(), address))
 
 
 def run_over_buckets(

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from labelguard.processes import count_cores
 from labelguard.storage.executor import Task, Workers, run_ahead, run_over_buckets
 from labelguard.storage.files import replace_when_done
 
@@ -105,7 +106,7 @@ def map_portions(work: Callable[[slice], NDArray[Any]], rows: int) -> Iterator[N
     """Yield the arrays `work(rows)` of all portions of so many rows, in order, each made by one
     core, on threads of this process.
     """
-    portions, workers = map(rows_of_portion, range(count_portions(rows))), os.cpu_count() or 1
+    portions, workers = map(rows_of_portion, range(count_portions(rows))), count_cores()
     with _limit_to_one_core(), ThreadPoolExecutor(workers) as pool:
         yield from run_ahead(pool, workers, work, portions)
 

@@ -165,6 +165,7 @@ def test_numbers_that_no_run_has_are_refused(arguments, message):
         subsampled.epsilon(*arguments, 1e-5)
 
 
+@pytest.mark.quick("1e-05-1e-05-1")
 @pytest.mark.parametrize(("q", "delta", "steps"), [(1e-6, 1e-5, 5), (1e-5, 1e-5, 1), (0.1, 0.3, 3)])
 def test_noise_is_not_looked_for_where_delta_covers_whoever_is_drawn(q, delta, steps):
     """The search ended in an OverflowError; who is drawn would be given away."""

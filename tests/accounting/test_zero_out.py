@@ -37,6 +37,7 @@ def test_steps_cost_what_another_accountant_says():
     assert noise == pytest.approx(1.81165, abs=1e-4)
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("updates", [2, 4, 9])
 def test_updates_of_one_cohort_cost_one_gaussian_that_is_sampled_then(updates):
     single = zero_out.epsilon(2.0, 0.1, 20, 1, 1e-5)
@@ -53,6 +54,7 @@ def test_stages_of_one_person_cost_what_one_long_stage_costs(count):
     assert joint.epsilon([WholeRecords(3.0, 0.1, 20, 2, 1)] * count, 1e-5) == several.epsilon(1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "updates"), [(0.05, 1), (0.3, 4), (1.0, 2)])
 def test_calibrated_noise_is_enough_and_not_much_more(q, updates):
     noise = zero_out.calibrate(3.0, 1e-6, q, 30, updates)

@@ -175,6 +175,7 @@ class Busy(ArgillaClient):
         return {"id": name, "inserted_at": created, **members}
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(0, 100), max_size=40),

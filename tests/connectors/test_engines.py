@@ -223,6 +223,7 @@ def test_the_bytes_that_an_input_may_take_are_counted_over_all_workers(shards, t
     assert not fits(shards, 2 * size) and fits(shards, 4 * size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
 def test_the_number_of_buckets_changes_no_label_and_may_change(
     options, shards, tmp_path, monkeypatch
@@ -242,6 +243,7 @@ def test_the_number_of_buckets_changes_no_label_and_may_change(
         make_release(shards, project=project, buckets=48, **uses)
 
 
+@pytest.mark.slow
 def test_stages_go_on_in_another_number_of_buckets(shards, tmp_path, monkeypatch):
     seen = []
     stages = BUDGET | {"mechanism": "props", "features": "length", "stages": 2, "components": 1}
@@ -388,6 +390,7 @@ def write_late(task: Path, bucket: int) -> None:
     (task / f"labels-{bucket}").touch()
 
 
+@pytest.mark.slow
 def test_no_process_writes_when_its_job_has_ended(tmp_path):
     with pytest.raises(LabelguardError, match="refused"):
         list(run_over_buckets(Processes(2), write_late, tmp_path, count=16))

@@ -109,6 +109,7 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(clinic, en
         assert one not in lines
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_is_seen(clinic):
     made, _ = clinic
     with hooks.serving(made) as server:
@@ -150,6 +151,7 @@ def read_refusal(made, *options):
     return ran.stderr
 
 
+@pytest.mark.slow
 def test_without_a_policy_deliveries_are_kept_and_the_worker_says_that_none_is_released(
     project, tmp_path, monkeypatch
 ):
@@ -408,6 +410,7 @@ def test_a_hangup_ends_neither_the_server_nor_its_worker(clinic):
         assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_every_line_of_server_and_worker_is_one_json_object(clinic):
     made, desk = clinic
     with hooks.serving(made) as server:

@@ -159,6 +159,7 @@ def tool(request):
         found.ended.set()
 
 
+@pytest.mark.quick("slow-label-studio", "silent-argilla")
 @pytest.mark.parametrize(
     "table",
     ['kind = "label-studio"\nproject = 1', 'kind = "argilla"\nworkspace = "w"\ndataset = "d"'],

@@ -45,6 +45,7 @@ def call(*arguments):
     return CliRunner().invoke(Main(commands={"plan": command}), ["plan", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_a_plan_by_processes_prints_what_a_plan_prints(labels, tmp_path):
     for name, rows in (("a", labels.slice(0, 450)), ("b", labels.slice(450))):
         pq.write_table(rows, tmp_path / f"{name}.parquet")

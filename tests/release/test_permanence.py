@@ -153,6 +153,7 @@ def resubmit(ranks, later):
     return pa.concat_tables(tables)
 
 
+@pytest.mark.quick("labels")
 @pytest.mark.parametrize("labels", [RANKS, RANKS[:, ::-1]], ids=["labels", "others"])
 def test_a_later_file_without_the_earlier_one_says_whose_rows_it_has(labels, project):
     table = pairs(ASKED, labels)
@@ -178,6 +179,7 @@ def test_a_label_that_was_changed_after_its_release_is_ignored(project):
     assert unread.id == later.id and unread.reused
 
 
+@pytest.mark.quick("changed labels")
 @pytest.mark.parametrize("later", [1, 7], ids=["unchanged labels", "changed labels"])
 def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(later, project):
     first = privatize(project, pairs(ASKED, RANKS))

@@ -221,6 +221,7 @@ class Unseen(Twice):
         yield from results
 
 
+@pytest.mark.quick("100")
 @pytest.mark.parametrize("left", [None, 0, 100])
 def test_a_part_that_the_command_does_not_see_whole_stops_the_release(left, tmp_path, monkeypatch):
     project = lg.init(tmp_path / "project")

@@ -98,6 +98,7 @@ def cards(tmp_path_factory):
     return card
 
 
+@pytest.mark.quick("ball of three", "evaluation", "rr for a year", "Gaussian", "rr beside Gaussian", "rr of items", "rr", "props")
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_price_of_a_release_follows_from_its_card(name, cards, tmp_path):
     card = cards(name)
@@ -111,6 +112,7 @@ def test_the_price_of_a_release_follows_from_its_card(name, cards, tmp_path):
     assert f"claimed ε = {claimed}" in said and said.endswith("HOLDS\n")
 
 
+@pytest.mark.quick("rr beside ball", "rr", "props", "Gaussian", "rr of choices", "evaluation")
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_smaller_epsilon_is_refused(name, cards, tmp_path):
     card = cards(name)
@@ -274,6 +276,7 @@ def test_the_program_is_short_and_imports_nothing_of_labelguard():
     assert imports == {"json", "sys", "pathlib", "mpmath"}
 
 
+@pytest.mark.slow
 def test_a_run_of_a_gradient_method_cannot_be_checked(project, tmp_path):
     run: dict[str, Any] = {"sampling_probability": 0.25, "steps": 5, "public_columns": ["score"]}
     columns = {"features": "columns:score", "mechanism": "uls"}

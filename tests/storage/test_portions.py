@@ -28,7 +28,7 @@ COUNTS = np.random.default_rng(1).integers(0, 9, len(X))
 @pytest.mark.parametrize("cores", [1, 2])
 def test_sums_and_coordinates_are_the_same_on_any_number_of_threads(cores, tmp_path, monkeypatch):
     def results(threads):
-        monkeypatch.setattr("os.cpu_count", lambda: threads)
+        monkeypatch.setattr("labelguard.storage.portions.count_cores", lambda: threads)
         spectrum = geometry.compute_spectrum(X, COUNTS)
         z = geometry.project(X, spectrum.axes[:, :7], tmp_path)
         return spectrum.values.tobytes(), spectrum.axes.tobytes(), z.tobytes()

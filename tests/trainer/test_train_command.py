@@ -183,6 +183,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train):
         assert Path("out", name).read_bytes() == Path("whole", name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_it_reads_a_release_and_nothing_else_of_its_project(train):
     project = lg.init(Path("project"))
     release = make_release(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)

@@ -465,6 +465,7 @@ def test_losses_need_torch_alone():
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_copies_of_a_pair_are_stock_dpo_on_probabilities(base, other, tmp_path):
     """Its loss and gradient are those of `soft`; of other probabilities, to within 1/(2k)."""
     from support.copies import release_copy

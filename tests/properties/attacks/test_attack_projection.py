@@ -95,6 +95,7 @@ MEMBERS = {
 }
 
 
+@pytest.mark.quick("a member of the same name-datasets", "an empty member in capitals-table", "an empty member after it-Parquet", "a member of the same name-polars")
 @pytest.mark.parametrize("door", ["table", "Parquet", "datasets", "polars"])
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_second_member_of_one_name_takes_no_text_of_one_side(member, door, tmp_path):
@@ -144,6 +145,7 @@ def test_a_key_written_twice_in_a_message_takes_no_text_of_one_side(tmp_path):
 COMPUTED = ["one", "other", "shared", "beginning", "turns", "answer", "user", "status", "value"]
 
 
+@pytest.mark.quick("turns-chats", "one-chats", "value-texts", "status-texts", "answer-texts")
 @pytest.mark.parametrize("chat", [True, False], ids=["chats", "texts"])
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_column_that_is_called_as_one_of_ours_takes_no_place(name, chat, tmp_path):
@@ -155,6 +157,7 @@ def test_a_column_that_is_called_as_one_of_ours_takes_no_place(name, chat, tmp_p
         assert publish(tmp_path, tables, format="hh-rlhf").public in (plain.public, REFUSED)
 
 
+@pytest.mark.quick("chats-Chosen", "chats-label", "texts-REJECTED", "texts-response_a")
 @pytest.mark.parametrize(
     "name", ["chosen", "Chosen", "REJECTED", "rejected", "response_a", "label"]
 )
@@ -395,6 +398,7 @@ def read_answers(answers, question, path):
     return read(file, path / "staged", KeyRing.public(), given, quarantine=True)
 
 
+@pytest.mark.quick("Argilla-longer than 8 KiB", "Label Studio-half a surrogate pair", "Label Studio-longer than 8 KiB", "Argilla-nested without end")
 @pytest.mark.parametrize("what", UNSTORABLE)
 @pytest.mark.parametrize("tool", HEARD)
 def test_a_label_that_cannot_be_stored_is_a_tie(tool, what, tmp_path):

@@ -185,6 +185,7 @@ def test_prompts_without_room_for_a_response_are_left_out(follow):
         follow("other", **tables, rl={"config": {**RL, "max_completion_length": 256}})
 
 
+@pytest.mark.slow
 def test_public_demonstrations_leave_no_mark_of_the_release(follow, hub):
     answers = pa.table({"prompt": ["tea?", "rain?"] * 8, "response": ["yes good", "sure"] * 8})
     pq.write_table(answers, "answers.parquet")

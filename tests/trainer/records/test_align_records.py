@@ -112,6 +112,7 @@ def test_other_terms_than_were_priced_are_refused(aligned, terms):
         follow(**terms)
 
 
+@pytest.mark.slow
 def test_updates_are_paid_by_noise_that_grows_with_their_root(records):
     one, four = (
         lg.policies.new(

@@ -84,6 +84,7 @@ def test_other_contents_under_the_same_ids_are_the_same_request(aligned):
     assert Path("again/sft/model.safetensors").read_bytes() == before
 
 
+@pytest.mark.quick("seed", "limit")
 @pytest.mark.parametrize("change", ["seed", "more", "fewer", "limit"])
 def test_another_run_over_the_same_people_is_another_stage_and_refused(aligned, change):
     terms = {}
