@@ -78,7 +78,6 @@ def test_no_file_can_grow_beyond_a_size(size, tmp_path, monkeypatch):
     [
         "ledger.sqlite3",
         ".",
-        "keys",
         "releases",
         "released",
         "lock",

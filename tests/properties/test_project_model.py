@@ -350,10 +350,10 @@ def attempt(project, source, **options):
 
 @EXAMPLES
 def test_random_tables_and_flags(examples):
-    bound(examples)(_random_tables_and_flags)()
+    drawn = given(first=tables(), second=tables(), flags=FLAGS, as_json=st.booleans())
+    bound(examples)(drawn(_random_tables_and_flags))()
 
 
-@given(first=tables(), second=tables(), flags=FLAGS, as_json=st.booleans())
 def _random_tables_and_flags(first, second, flags, as_json):
     with tempfile.TemporaryDirectory() as directory:
         project = labelguard.init(Path(directory))
@@ -365,14 +365,14 @@ def _random_tables_and_flags(first, second, flags, as_json):
 
 @EXAMPLES
 def test_random_damage_to_files(examples):
-    bound(examples)(_random_damage_to_files)()
+    drawn = given(
+        suffix=st.sampled_from([".csv", ".jsonl", ".parquet", ".csv.gz", ".jsonl.zst"]),
+        cut=st.integers(0, 400),
+        noise=st.binary(max_size=6),
+    )
+    bound(examples)(drawn(_random_damage_to_files))()
 
 
-@given(
-    suffix=st.sampled_from([".csv", ".jsonl", ".parquet", ".csv.gz", ".jsonl.zst"]),
-    cut=st.integers(0, 400),
-    noise=st.binary(max_size=6),
-)
 def _random_damage_to_files(suffix, cut, noise):
     rows = [
         {"labeler_id": str(n % 3), "prompt": f"p{n}", "response_a": "a", "response_b": "b"}

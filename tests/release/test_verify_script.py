@@ -98,7 +98,16 @@ def cards(tmp_path_factory):
     return card
 
 
-@pytest.mark.quick("ball of three", "evaluation", "rr for a year", "Gaussian", "rr beside Gaussian", "rr of items", "rr", "props")
+@pytest.mark.quick(
+    "ball of three",
+    "evaluation",
+    "rr for a year",
+    "Gaussian",
+    "rr beside Gaussian",
+    "rr of items",
+    "rr",
+    "props",
+)
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_price_of_a_release_follows_from_its_card(name, cards, tmp_path):
     card = cards(name)

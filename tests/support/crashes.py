@@ -109,7 +109,7 @@ def steps_of(job, base, ledger=""):
     if base.exists():
         copy_project(base, trial)
     [end] = crash(job | {"project": str(trial), "ledger": ledger})
-    assert end["signal"] == 0 and end["steps"] > 10, end
+    assert end["signal"] == 0 and end["steps"] > 3, end
     return int(end["steps"])
 
 

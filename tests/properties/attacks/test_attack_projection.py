@@ -95,7 +95,12 @@ MEMBERS = {
 }
 
 
-@pytest.mark.quick("a member of the same name-datasets", "an empty member in capitals-table", "an empty member after it-Parquet", "a member of the same name-polars")
+@pytest.mark.quick(
+    "a member of the same name-datasets",
+    "an empty member in capitals-table",
+    "an empty member after it-Parquet",
+    "a member of the same name-polars",
+)
 @pytest.mark.parametrize("door", ["table", "Parquet", "datasets", "polars"])
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_second_member_of_one_name_takes_no_text_of_one_side(member, door, tmp_path):
@@ -398,7 +403,12 @@ def read_answers(answers, question, path):
     return read(file, path / "staged", KeyRing.public(), given, quarantine=True)
 
 
-@pytest.mark.quick("Argilla-longer than 8 KiB", "Label Studio-half a surrogate pair", "Label Studio-longer than 8 KiB", "Argilla-nested without end")
+@pytest.mark.quick(
+    "Argilla-longer than 8 KiB",
+    "Label Studio-half a surrogate pair",
+    "Label Studio-longer than 8 KiB",
+    "Argilla-nested without end",
+)
 @pytest.mark.parametrize("what", UNSTORABLE)
 @pytest.mark.parametrize("tool", HEARD)
 def test_a_label_that_cannot_be_stored_is_a_tie(tool, what, tmp_path):
