@@ -20,6 +20,7 @@ def one_step(noise, q, epsilon):
     return q * drawn + (1 - q) * not_drawn - math.exp(epsilon) * not_drawn
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(st.floats(0.5, 5), st.floats(0.01, 0.9), st.floats(0.05, 3))
 def test_one_step_costs_what_the_formula_says_and_never_less(noise, q, epsilon):

@@ -104,6 +104,7 @@ def test_an_unknown_kind_is_named_with_those_there_are():
         Allowance("laplace", 1)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1), numbers))
 def test_a_stored_price_comes_back_exactly(price):
     text = pricing.format_price(price)

@@ -174,6 +174,7 @@ def staged_contents(staged: Staged) -> dict[str, Any]:
     return {**tables, "names": names, **counts}
 
 
+@pytest.mark.quick("chats", "withdrawn")
 @pytest.mark.parametrize("name", INPUTS)
 def test_files_that_workers_read_are_staged_as_if_read_here(name, tmp_path):
     parts, options = INPUTS[name]
@@ -284,6 +285,7 @@ HIDDEN: dict[str, Callable[[Any], Path]] = {
 }
 
 
+@pytest.mark.quick("randomize_bucket", "sort_bucket")
 @pytest.mark.parametrize("step", HIDDEN)
 def test_a_worker_that_does_not_see_the_files_is_no_empty_bucket(
     step, shards, tmp_path, monkeypatch
@@ -413,6 +415,7 @@ def kill(task: Path, bucket: int) -> int:
     return bucket
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_loses_nothing_but_the_run(tmp_path):
     engine = Processes(2)
     with pytest.raises(LabelguardError, match="a worker process died"):

@@ -395,6 +395,7 @@ def read_as_json(lines):
     return [json.loads(line) for line in "".join(lines).splitlines()]
 
 
+@pytest.mark.slow
 def test_a_hangup_ends_neither_the_server_nor_its_worker(clinic):
     made, desk = clinic
     with hooks.serving(made) as server:
@@ -441,6 +442,7 @@ def test_a_refusal_to_start_is_one_json_object(clinic, options):
     assert (line["event"], line["level"]) == ("refused", "error") and line["why"]
 
 
+@pytest.mark.slow
 def test_the_token_of_status_comes_from_the_environment_and_cannot_be_guessed(
     clinic, tmp_path, monkeypatch
 ):
@@ -617,6 +619,7 @@ def test_settings_that_cannot_be_are_said_of_their_project(projects):
         server.serve(*opened, port=0, worker=["true"])
 
 
+@pytest.mark.slow
 def test_the_command_of_the_page_serves_both_with_a_worker_each(projects, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")

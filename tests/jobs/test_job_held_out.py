@@ -29,6 +29,7 @@ def mechanisms(small):
     return [one.mechanism for one in overview.list_releases(small.path) if one.state == "committed"]
 
 
+@pytest.mark.slow
 def test_every_model_is_judged_by_one_charged_statistic(tmp_path):
     small = make_desk(tmp_path)
     assert "charges each of them one" in dry_run(small.job).gate

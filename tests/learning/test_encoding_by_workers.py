@@ -135,6 +135,7 @@ def test_processes_release_and_score_the_bytes_of_threads(model, tmp_path, monke
     assert here == there and "head.npz" in here[0]
 
 
+@pytest.mark.slow
 def test_a_release_and_its_scores_have_texts_encoded_by_the_engine(model, tmp_path, monkeypatch):
     engines = []
 

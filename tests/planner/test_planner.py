@@ -139,6 +139,7 @@ def test_a_plan_is_the_same_whichever_side_was_chosen(labels):
     assert first == second
 
 
+@pytest.mark.slow
 def test_the_page_and_the_picture_stand_alone(source, tmp_path):
     found = call(source, "--features", "length", "--epsilons", "1,8", "-o", tmp_path / "plan")
     assert found.exit_code == 0, found.output

@@ -52,7 +52,7 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
         assert {"computing", "drawn"} <= set(states)
 
 
-@pytest.mark.quick("sqlite-first", "sqlite-in parts")
+@pytest.mark.quick("sqlite-in parts")
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("kind", databases.KINDS)
 def test_killed_twice_the_same_command_ends_as_if_nothing_had_happened(

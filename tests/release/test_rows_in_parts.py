@@ -76,6 +76,7 @@ def test_parts_behind_one_another_are_the_rows_of_the_one_file(releases):
     )
 
 
+@pytest.mark.quick("arrow", "polars")
 @pytest.mark.parametrize("kind", ["polars", "arrow", "pandas", "datasets"])
 def test_every_reader_reads_parts_as_it_reads_one_file(kind, releases, tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
@@ -186,7 +187,7 @@ def test_rows_of_two_releases_in_one_directory_are_not_read(name, copy, releases
 # Workers.
 
 
-@pytest.mark.quick("rr")
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
 def test_parts_are_the_same_wherever_and_however_often_they_are_written(
     options, tmp_path, monkeypatch

@@ -39,6 +39,7 @@ def model_of_bounded(unit, group, order, free):
     return [name in kept for name in zip(unit, order, group, strict=True)]
 
 
+@pytest.mark.slow
 @given(data=st.data(), labels=st.integers(0, 60), labelers=st.integers(1, 6))
 @settings(max_examples=300, deadline=None)
 def test_places_are_given_to_whole_groups_in_keyed_order(data, labels, labelers):

@@ -245,6 +245,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.quick("3-1e-05-allow5", "0.1-1e-07-allow4", "8-1e-05-allow3")
 @pytest.mark.parametrize(("epsilon", "delta", "allow"), POLICIES)
 def test_it_computes_what_the_accountants_do(epsilon, delta, allow):
     terms = [events.parse_allowance(text) for text in allow]

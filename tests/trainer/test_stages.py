@@ -102,7 +102,7 @@ def test_tokens_are_those_of_a_trainer(kind, chat, base):
     assert {name: made[name][:] for name in ours.column_names} == ours.to_pydict()
 
 
-@pytest.mark.quick("full")
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, "r=4,alpha=8"], ids=["full", "LoRA"])
 def test_a_margin_is_the_log_ratio_to_the_base_model_in_every_stage(lora, prepare, base):
     prepared = prepare("dpo", lora=lora)
@@ -349,7 +349,7 @@ def test_a_release_holds_its_rows_and_the_last_model(options, labels, labelguard
     )
 
 
-@pytest.mark.quick("uls, reward, LoRA")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

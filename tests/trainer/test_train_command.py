@@ -303,6 +303,7 @@ def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(begin
 # What is refused, by one line that names the file or the model.
 
 
+@pytest.mark.quick("-options4-nonexistent")
 @pytest.mark.parametrize(
     ("more", "options", "word"),
     [

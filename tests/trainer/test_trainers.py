@@ -380,6 +380,7 @@ def test_the_mean_over_flips_is_the_loss_of_true_labels(kind, base, other):
     assert not torch.allclose(stays[1], wanted[1], rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_without_noise_ipo_is_trls_step_by_step(base):
     rows, settings = tiny.release(32, label_probability=1.0), {**ONE_STEP, **IPO, "max_steps": 3}
     settings |= {"per_device_train_batch_size": 8, "learning_rate": 3e-3}
@@ -425,6 +426,7 @@ def test_dpo_takes_log_probabilities():
     torch.testing.assert_close(ours, -torch.log(seen))
 
 
+@pytest.mark.slow
 def test_trls_configuration_is_taken_with_the_noise_of_rows(base):
     rows = tiny.release(32, flip_probability=0.2)
     settings = {**ONE_STEP, "max_steps": 2, "per_device_train_batch_size": 8}

@@ -366,6 +366,7 @@ def public(directory):
     return {**files, "README.md": files["TRAINING_CARD.md"]}
 
 
+@pytest.mark.slow
 def test_the_hub_gets_a_model_that_loads_and_its_card(model, hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     where = publish_model(model, f"hf:{NAME}").where

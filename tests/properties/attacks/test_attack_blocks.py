@@ -113,6 +113,7 @@ def some_left_out(asked, ranks):
     return pairs(asked, ranks).slice(3, 9)
 
 
+@pytest.mark.quick("twice", "some_left_out")
 @pytest.mark.parametrize("dress", [by_label, sides_exchanged, twice, some_left_out])
 def test_the_same_labels_in_another_dress_are_drawn_once(dress, project, drawn):
     """Labels have changed meanwhile: a second answer would tell which."""

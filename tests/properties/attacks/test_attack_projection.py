@@ -215,6 +215,7 @@ SHADOWED: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick("a computed name")
 @pytest.mark.parametrize("attack", SHADOWED)
 def test_nor_through_a_plan_an_inspection_or_a_second_export(attack, tmp_path):
     seen: list[list[Any]] = []

@@ -68,7 +68,7 @@ def test_a_stricter_price_is_never_answered_with_a_looser_one(file, options, run
     assert overview.read_journal(project.state)[-1] == before
 
 
-@pytest.mark.quick("epsilon--1-rr", "epsilon-nan-rr", "epsilon-0-auto", "delta-1-rr")
+@pytest.mark.quick("epsilon-nan-rr", "epsilon-0-auto", "delta-1-rr")
 @pytest.mark.parametrize(
     ("name", "value", "mechanism"),
     [

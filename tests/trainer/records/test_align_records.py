@@ -36,6 +36,7 @@ def charged(project="project"):
     return OpenProject.open(project).ledger.releases.usage().get("records", [])
 
 
+@pytest.mark.slow
 def test_three_models_come_out_and_everybody_pays_for_their_part(aligned):
     assert sorted(path.name for path in Path("aligned").iterdir()) == [
         *("CARD.md", "SHA256SUMS", "card.json", "reward", "rl", "sft")

@@ -532,6 +532,7 @@ def summed(problem, *people):
     return problem.clipped_sum(np.array(people), np.ones(6), 0.1)
 
 
+@pytest.mark.quick("tea-reward", "-sft", "tea-rl")
 @pytest.mark.parametrize("name", ["sft", "reward", "rl"])
 @pytest.mark.parametrize("written", ["x" * 4000, "", "\x00<pad><eos>", "tea"])
 def test_what_others_add_is_the_same_to_the_last_bit_whoever_is_beside_them(records, name, written):
