@@ -48,7 +48,6 @@ STAGES |= dict.fromkeys(("align", "score"), "head")
 
 
 reference = script(REFERENCE)
-RESULTS = reference.results()
 LEAVES = [
     pytest.param(
         path,
@@ -143,7 +142,7 @@ def test_the_examples_of_every_command_run_and_their_json_is_as_documented(
             continue
         printed = run(line + option)
         if option:
-            _check_json(json.loads(printed), RESULTS[" ".join(path)])
+            _check_json(json.loads(printed), reference.results()[" ".join(path)])
         else:
             assert unexplained(printed) == []
 

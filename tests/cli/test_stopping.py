@@ -76,7 +76,7 @@ def find_copies(directory):
     return found
 
 
-@pytest.mark.quick("15")
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_what_was_read_goes_with_the_command(number, labels, temporary):
     with reading(temporary, temporary, "inspect", labels) as process:

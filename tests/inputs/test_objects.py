@@ -46,7 +46,7 @@ def release(where, source, patch, **options):
     return files(made.path), files(project.private_maps)
 
 
-@pytest.mark.quick("twice-jsonl", "local-parquet")
+@pytest.mark.quick("local-parquet")
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("engine", ["local", "twice"])
 def test_objects_are_released_like_files(suffix, engine, tmp_path, monkeypatch):

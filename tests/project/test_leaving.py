@@ -324,7 +324,7 @@ def leaving(*options):
     return Scenario(runs)
 
 
-@pytest.mark.quick("coins-pairs", "statistic-pairs")
+@pytest.mark.quick("coins-pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("options", [(), STATISTIC], ids=["coins", "statistic"])
 def test_nothing_of_leaving_depends_on_raw_labels(layout, options, tmp_path):

@@ -407,7 +407,7 @@ def test_a_release_writer_is_opened_by_a_grant_only(project):
     assert ReleaseWriter(grant, project.releases).final == project.releases / grant.release.id
 
 
-@pytest.mark.quick("7-pairs")
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 7])
 def test_workers_change_no_byte(workers, layout, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ X = np.random.default_rng(0).standard_normal((PORTION + 99, 388), np.float32)
 COUNTS = np.random.default_rng(1).integers(0, 9, len(X))
 
 
-@pytest.mark.quick("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2])
 def test_sums_and_coordinates_are_the_same_on_any_number_of_threads(cores, tmp_path, monkeypatch):
     def results(threads):

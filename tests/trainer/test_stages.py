@@ -378,6 +378,7 @@ def test_a_release_of_noisy_steps_holds_the_model_and_the_pairs_that_it_labeled(
 ULS = ("--mechanism", "uls", "--learner", "reward", *BASE)
 
 
+@pytest.mark.quick("command1", "command4", "command6", "command8")
 @pytest.mark.parametrize(
     ("command", "words"),
     [
