@@ -28,15 +28,15 @@ def write_metrics(state: JobState) -> Iterator[None]:
     except ProjectBusy:
         raise
     except Exception as error:
-        with contextlib.suppress(OSError, LabelguardError):  # the first error has to be raised
-            _write(state, find_reason(error))
+        _write(state, find_reason(error))
         raise
     _write(state, "")
 
 
 def _write(state: JobState, failed_for: str) -> None:
-    text = "".join(f"{line}\n" for line in _list_lines(state, failed_for))
-    write_atomically(state.directory / FILE, text.encode(), mode=0o600)
+    with contextlib.suppress(OSError, LabelguardError):  # which fail no run, nor hide why one did
+        text = "".join(f"{line}\n" for line in _list_lines(state, failed_for))
+        write_atomically(state.directory / FILE, text.encode(), mode=0o600)
 
 
 def _list_lines(state: JobState, failed_for: str) -> Iterator[str]:

@@ -167,7 +167,8 @@ class JobExecution:
                     raise
                 raise shown from None
         entry = JobRun(**run.end_entry or {})
-        notes = notes + list(run.steps.get("release", {}).get("notes", ()))
+        for step in ("pull", "release"):
+            notes = notes + list(run.steps.get(step, {}).get("notes", ()))
         notes += finish.record_and_notify(self.job, self.home, run)
         same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
         return Retrained(
@@ -254,12 +255,12 @@ class JobExecution:
     def _pull(self) -> Facts:
         if self.job.source is not None:
             return {"answers": 0}
-        names, answers = self.settings.pull, 0
-        for name in names:
-            answers += ingestion.pull(name, self.home, self.progress).answers
+        names = self.settings.pull
+        results = [ingestion.pull(name, self.home, self.progress) for name in names]
         if not names and self.home.connectors:  # deliveries to the hook wait in the inbox
-            answers += ingestion.ingest(self.home, self.progress).answers
-        return {"answers": answers}
+            results.append(ingestion.ingest(self.home, self.progress))
+        waits = {result.waits for result in results if result.waits}
+        return {"answers": sum(result.answers for result in results), "notes": sorted(waits)}
 
     def count_waiting_answers(self) -> int:
         """Return how many answers wait in the inbox for the step that pulls."""

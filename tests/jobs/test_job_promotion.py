@@ -4,6 +4,7 @@ Who is told how runs end: signed, once, whatever the receiver does, and nothing 
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import re
@@ -25,11 +26,12 @@ import labelguard as lg
 from labelguard import extras
 from labelguard.errors import ConnectorError, InvalidLabels, LabelguardError, ProjectBusy
 from labelguard.extras import MissingExtra
-from labelguard.jobs import finish, start
+from labelguard.jobs import finish, metrics, start
 from labelguard.jobs import run as runs
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.settings import NotifySettings
 from labelguard.jobs.state import JobState, Models
+from labelguard.project import retention
 from labelguard.project.attempts import REASONS
 from labelguard.project.project import CONFIG
 
@@ -157,10 +159,13 @@ def answer(tool, numbers):
         tool.answer(f"annotator {number % 3}", number, "left" if number % 2 else "right")
 
 
-def test_a_run_pulls_what_is_new_and_releases_it(pulled):
+def test_a_run_pulls_what_is_new_and_releases_it(pulled, monkeypatch):
     small, _, tool = pulled
     small.asks(input=None, pull=["desk"])
     assert retrain(small.job).new_labels == 12
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "explain_wait", lambda opened: "retention waits")
+        assert "retention waits" in retrain(small.job).notes
     assert retrain(small.job).outcome == "unchanged"
     answer(tool, range(12, 24))
     assert retrain(small.job).new_labels == 12 and small.charged() == 24
@@ -424,3 +429,14 @@ def test_every_run_writes_metrics_and_a_failure_its_reason_alone(somebody, tmp_p
     measured = {f"labelguard_job_{name}" for name, *_ in last}
     assert {*re.findall(r"labelguard_job_\w+", RULES.read_text())} <= measured
     assert "nowhere" not in (small.state / "metrics.prom").read_text()
+
+
+def test_numbers_that_cannot_be_written_fail_no_run(somebody, tmp_path, monkeypatch):
+    small = make_desk(somebody, tmp_path)
+
+    def fill(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(metrics, "write_atomically", fill)
+    assert retrain(small.job).outcome == "promoted"
+    assert not (small.state / "metrics.prom").exists()
