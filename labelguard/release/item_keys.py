@@ -52,6 +52,8 @@ def find_least_holdout(texts: Path) -> float:
     0 where that is below 1 in 10,000, so that few texts of a large input are looked at.
     """
     paths = [path for path in sorted(texts.iterdir()) if path.stat().st_size]
+    if not paths:
+        return 1.0
     is_small = sum(path.stat().st_size for path in paths) <= _SMALL
     least = 1.0
     with readers.connect(texts.parent / "spill") as connection:
