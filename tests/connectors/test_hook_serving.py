@@ -436,6 +436,7 @@ def test_every_line_of_server_and_worker_is_one_json_object(clinic):
     assert {"serving", "released", "published", "worker ended", "ended"} <= {*events}
 
 
+@pytest.mark.quick("options1")
 @pytest.mark.parametrize("options", [("--host", "192.0.2.1"), ("--project", "/nowhere")])
 def test_a_refusal_to_start_is_one_json_object(clinic, options):
     (line,) = read_as_json([read_refusal(clinic[0], "--no-worker", *options)])

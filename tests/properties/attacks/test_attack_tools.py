@@ -139,6 +139,7 @@ def test_the_size_of_a_segment_does_not_follow_its_labels(tool):
     assert len(sizes) == 1
 
 
+@pytest.mark.slow
 def test_the_size_of_a_table_of_answers_follows_no_label_at_any_length_of_its_prompt(tmp_path):
     """Labelers may choose what the pair says: at a step of the padding one byte would tell."""
     held = Segments(tmp_path, KeyRing.create(tmp_path / "keys"))

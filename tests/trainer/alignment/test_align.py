@@ -270,6 +270,7 @@ def test_a_base_model_of_raw_labels_is_refused(follow):
         follow(model="raw")
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_stage_and_a_recipe(follow):
     follow(stage="sft")
     assert "ε = 8" in run("align", "rl", "recipe.yaml", "-o", "out").output

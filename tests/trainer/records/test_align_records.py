@@ -58,6 +58,7 @@ def test_three_models_come_out_and_everybody_pays_for_their_part(aligned):
     assert not list(Path("project/.labelguard/props").glob("r*")), "no checkpoint is left"
 
 
+@pytest.mark.slow
 def test_the_same_recipe_is_answered_once_and_charges_nothing(aligned):
     before = Path("aligned/rl/model.safetensors").read_bytes()
     result = follow("again")
