@@ -160,7 +160,7 @@ class AnswerStore:
         if not files:
             raise InvalidLabels(
                 f"no answer of source {source!r} is left to release: all were deleted in the tool, "
-                "or forgotten after their release"
+                "forgotten after their release, or dropped (pull again)"
             )
         return files
 

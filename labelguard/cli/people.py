@@ -37,7 +37,7 @@ def source() -> None:
 def _print_source(value: SourceRecord) -> None:
     facts = [("source", value.name), ("people", value.people)]
     if value.is_held:
-        facts.append(("held until", "a file links whoever is known (people link FILE), or"))
+        facts.append(("held until", "a file links those who are known (people link FILE), or"))
         facts.append(("", f"you say that all are linked: source add {value.name} --people linked"))
     facts.append(("release", f"labelguard privatize … --source {value.name}"))
     print_facts(facts)

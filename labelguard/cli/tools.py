@@ -158,7 +158,7 @@ def _print_forgotten(value: ForgottenConnector) -> None:
     if value.waiting:
         facts.append(("", f"{pluralize(value.waiting, 'answer')} that waited to be ingested"))
     if value.released:
-        facts.append(("kept", f"{pluralize(value.released, 'answer')} whose labels were released"))
+        facts.append(("kept", f"{pluralize(value.released, 'answer')} that were released"))
     facts.append(("next pull", "reads everything anew"))
     print_facts(facts)
 
@@ -172,7 +172,7 @@ def connect_forget(name: str, yes: bool, project: Path | None) -> ForgottenConne
 
     All answers of a source are read in one way. Where a connector read other columns or another
     question, its answers make way: change labelguard.toml, and pull again. NAME need not be in
-    labelguard.toml any more. What was charged stays charged.
+    labelguard.toml any more. Answers that were released stay, and so does what was charged.
 
     \b
     Example:

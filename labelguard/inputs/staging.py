@@ -258,11 +258,11 @@ def _map_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[st
 
 
 def read_canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Yield batches as staging gets them, whatever is wrong with their labels.
+    """Yield batches of answers as staging gets them, whatever is wrong with their labels.
 
-    Raises `InvalidLabels` for a file that cannot be read so.
+    Messages call the file by its stem. Raises `InvalidLabels` for a file that cannot be read so.
     """
-    (file,) = resolve_input(path, roles=reading.columns)
+    file = resolve_file(path, reading.columns, f"answers of {path.stem}")
     with readers.connect(path.parent / "spill") as connection:
         formatted = apply_format(file, connection, reading)
         layout = formatted.find_layout(connection)

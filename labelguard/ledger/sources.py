@@ -86,7 +86,7 @@ def check_columns(sources: Sequence[SourceRecord], name: str, columns: Mapping[s
 
 
 def explain_held(name: str) -> str:
-    """Return why nothing of a source is released whose people are known, and what to do."""
+    """Return why nothing of a held source is released, and what to do."""
     return (
         f"source {name!r} is held: some of its people have labels under another source, and must "
         "be linked before they are charged as two: labelguard people link FILE; once all are "
@@ -175,7 +175,7 @@ def _write_source(connection: sa.Connection, record: SourceRecord) -> dict[str, 
     return body | {"sources": digest_sources(connection)}
 
 
-_DELETING, _PRUNED = "withdrawn", "pruned"
+_DELETING, _PRUNED, _DROPPED = "withdrawn", "pruned", "forgotten"
 
 
 # The cursor of a connector whose tool no longer has what it is about.
@@ -254,11 +254,22 @@ def record_dropped_answers(
         _update_segment(connection, name, digest=new, rows=rows)
     for name in emptied:
         _update_segment(connection, name, reading="")
+    segments = [one for one in read_segments(connection) if one.connector == connector]
+    is_gone = [one.cursor for one in segments if one.cursor is not None][-1:] == [GONE]
     own = schema.segments.c.connector == connector
     connection.execute(sa.update(schema.segments).where(own).values(cursor=None))
+    if is_gone:
+        _update_segment(connection, segments[-1].name, cursor=GONE)
     body = {"connector": connector, "segments": digest_segments(connection)}
-    journal.append_entry(connection, "forgotten", body)
+    journal.append_entry(connection, _DROPPED, body)
     return read_segments(connection)
+
+
+def count_drops(connection: sa.Connection, connector: str) -> int:
+    """Return how often a connector's unreleased answers were dropped."""
+    own = schema.journal.c
+    bodies = connection.scalars(sa.select(own.body).where(own.kind == _DROPPED))
+    return sum(json.loads(body)["connector"] == connector for body in bodies)
 
 
 def _update_segment(connection: sa.Connection, name: str, **values: object) -> None:

@@ -359,6 +359,7 @@ class _Pull:
     began: int
     result: IngestionResult
     names: list[str]
+    drops: int
     listed: list[Blocks] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
@@ -380,6 +381,7 @@ class _Pull:
                 began=int(time.time() * 1e6),
                 result=result,
                 names=job.segment_names,
+                drops=opened.ledger.read(sources.count_drops, name),
             )
 
     def run(self, *, accept_deletions: bool) -> IngestionResult:
@@ -426,6 +428,11 @@ class _Pull:
                 raise ProjectError(
                     f"{opened.project.state} is another copy of the project than when the tool was "
                     "read; pull again"
+                )
+            if self.drops != opened.ledger.read(sources.count_drops, self.settings.name):
+                raise ProjectError(
+                    f"connector {self.settings.name} was forgotten while its tool was read; pull "
+                    "again"
                 )
             yield job
             self.names = job.segment_names

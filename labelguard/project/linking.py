@@ -209,8 +209,8 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     """`link_two_ids` for many: a table, in any format of labels, with one pair of ids in each row.
 
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
-    and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing. Sources that it
-    names ids of are held no longer.
+    and `same_as`, with ids as in `link_two_ids`. All of it is taken, or nothing. A source
+    is held no longer of which it links an id to somebody of another one whom the project knows.
     """
     from labelguard.inputs import staging
 
@@ -221,18 +221,38 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
         rows = staging.read_ids(source, lambda these: _choose_id_columns(these, names), home.work)
         keys: list[Blocks] = []
         met: list[Identities] = []
-        named: set[str] = set()
+        owners: list[list[str]] = []
         for name in rows.columns:
             texts = rows[name].to_list()
+            # Of which source a pseudonym is, is not known.
+            pseudonyms = [bool(PSEUDONYM.fullmatch(text)) for text in texts]
             if name in _TABLE:
                 labelers, sources = resolve_ids_or_pseudonyms(texts, opened)
                 texts = _strip_sources(texts, sources)
             else:
                 labelers, sources = opened.keys.hash_labelers(name, texts), [name] * len(texts)
             keys.append(labelers)
-            named.update(sources)
+            named = zip(sources, pseudonyms, strict=True)
+            owners.append(["" if is_pseudonym else source for source, is_pseudonym in named])
             met += _identify(texts, sources, labelers, opened)
-        return LinkedTable(_link_labelers(opened, keys[0], keys[1], met, named), len(rows))
+        linked = _find_linked_sources(opened, keys, owners)
+        return LinkedTable(_link_labelers(opened, keys[0], keys[1], met, linked), len(rows))
+
+
+def _find_linked_sources(
+    opened: OpenProject, keys: Sequence[Blocks], owners: Sequence[Sequence[str]]
+) -> set[str]:
+    """Return the sources of which a row links an id to somebody of another one who is known.
+
+    Both have two columns: the labelers, and of which source each is, "" where that is not known.
+    """
+    linked = set()
+    for one, other in ((0, 1), (1, 0)):
+        known = are_known(opened.ledger, keys[other]).tolist()
+        for mine, theirs, is_known in zip(owners[one], owners[other], known, strict=True):
+            if is_known and mine and theirs and mine != theirs:
+                linked.add(mine)
+    return linked
 
 
 def _choose_id_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:

@@ -146,7 +146,7 @@ class OpenProject:
         if unfinished:
             raise PolicyError(
                 f"release {unfinished[0]} is unfinished; run its command again, or give it up "
-                f"(labelguard release abandon {unfinished[0]}), before policies or people change"
+                f"(labelguard release abandon {unfinished[0]}), first"
             )
         return self.ledger.begin_job()
 

@@ -107,68 +107,74 @@ class ForgottenConnector:
     dropped: int
     # answers that waited in the inbox
     waiting: int
-    # answers all of whose labels were released
+    # answers with all labels released, which stay
     released: int
 
 
 def forget_connector(name: str, project: Where = None) -> ForgottenConnector:
     """Drop the answers of a connector, named in labelguard.toml or not, that were not released.
 
-    The connector's next pull reads everything anew. Raises `ConnectorError` where nothing is known
-    of such a connector.
+    They come back with its next pull, which reads everything. Raises `ConnectorError` where nothing
+    is known of such a connector, `InvalidLabels` where answers cannot be read of which some were
+    released, `PolicyError` while a release is unfinished; then nothing is dropped.
     """
     with OpenProject.hold_for_job(project) as opened:
-        epoch = opened.ledger.begin_job()
+        epoch = opened.begin_epoch_between_releases()
         opened.answers.recover_segments()
         segments = opened.answers.list_segments()
         names = {*opened.project.connectors, *(segment.connector for segment in segments)}
         with contextlib.closing(opened.answers.open_inbox()) as inbox:
             inbox.finish_claims({segment.name for segment in segments})
-            names |= {
-                *inbox.list_connectors(),
-                *(one.connector for one in inbox.list_dead_letters()),
-            }
+            letters = inbox.list_dead_letters()
+            names |= {*inbox.list_connectors(), *(letter.connector for letter in letters)}
             if name not in names:
                 known = ", ".join(sorted(names)) or "none"
                 raise ConnectorError(f"nothing is known of a connector {name!r}; known: {known}")
-            for letter in inbox.list_dead_letters():
+            dropped, released = _drop_unreleased_answers(opened, epoch, name)
+            for letter in letters:
                 if letter.connector == name:
                     inbox.delete_dead_letter(letter.number)
             waiting = inbox.filter_events(lambda one: None if one.connector == name else one)
-        dropped, released = _drop_unreleased_answers(opened, epoch, name)
         return ForgottenConnector(name, dropped, waiting, released)
 
 
 def _drop_unreleased_answers(opened: OpenProject, epoch: int, connector: str) -> tuple[int, int]:
-    """Take a connector's answers out of segments, but for those all of whose labels were released.
+    """Take a connector's answers out of segments, but for those with all labels released.
 
-    Its next pull reads everything. Returns how many went, and how many stay.
+    Returns how many went, and how many stay.
     """
-    files, segments = opened.answers.files, opened.answers.list_segments(connector)
-    if not segments:
-        return 0, 0
-    standing = stored.read_counting_states(files, segments)
+    files, every = opened.answers.files, opened.answers.list_segments(connector)
     released = _read_released_keys(opened, _ALWAYS, clock.now())
-    stays: set[bytes] = set(blocks.to_list(standing.record[standing.forgotten]))
-    for source in sorted({segment.source for segment in segments}):
-        others = np.array([segment.source != source for segment in segments])
-        own = replace(standing, forgotten=standing.forgotten | others[standing.segment])
-        # What cannot be read was never released.
-        with contextlib.suppress(InvalidLabels):
-            stays |= _find_released_answers(opened, segments, own, released, source).keys()
-    every = set(blocks.to_list(standing.record))
+    dropped = stay = 0
     rewritten, emptied = {}, []
-    for number, segment in enumerate(segments):
-        tables = files.read(segment)
-        changed = _rewrite_without_forgotten(tables, number, standing, every - stays, {})
-        left = {place: len(t) for place, t in (tables | changed).items() if place != stored.DELETED}
-        if changed:
-            rewritten[segment.name] = files.rewrite(segment, changed)
-        if not any(left.values()):
-            emptied.append(segment.name)
-    record = sources.record_dropped_answers
-    files.complete_rewrites(opened.ledger.write(epoch, record, connector, rewritten, emptied))
-    return int(standing.alive.sum()) - len(stays), len(stays)
+    for source in sorted({segment.source for segment in every}):
+        segments = [segment for segment in every if segment.source == source]
+        standing = stored.read_counting_states(files, segments)
+        stays = set(blocks.to_list(standing.record[standing.forgotten]))
+        if any(one.name == source and one.columns for one in opened.ledger.people.sources()):
+            try:
+                answers = _find_released_answers(opened, segments, standing, released, source)
+            except InvalidLabels as error:
+                raise InvalidLabels(
+                    f"which answers of source {source!r} were released cannot be told, so none is "
+                    f"dropped: {error}"
+                ) from None
+            stays |= answers.keys()
+        goes = set(blocks.to_list(standing.record)) - stays
+        for number, segment in enumerate(segments):
+            tables = files.read(segment)
+            changed = _rewrite_without_forgotten(tables, number, standing, goes, {})
+            if changed:
+                rewritten[segment.name] = files.rewrite(segment, changed)
+            left = (tables | changed).items()
+            if not any(len(table) for place, table in left if place != stored.DELETED):
+                emptied.append(segment.name)
+        dropped += int(standing.alive.sum()) - len(stays)
+        stay += len(stays)
+    if every:
+        record = sources.record_dropped_answers
+        files.complete_rewrites(opened.ledger.write(epoch, record, connector, rewritten, emptied))
+    return dropped, stay
 
 
 def find_proven_time(written: Sequence[str], now: str) -> str:
@@ -253,7 +259,10 @@ def _find_released_answers(
         return {}
     read_as = opened.answers.find_reading(source)
     table = pa.concat_tables(tables)
-    path = fresh_directory(opened.project.work / "retention", mode=0o700) / "answers.jsonl"
+    path = (
+        fresh_directory(opened.project.work / "retention", mode=0o700)
+        / f"{segments[0].connector}.jsonl"
+    )
     path.write_text("".join(f"{task}\n" for task in table["body"].to_pylist()), encoding="utf-8")
     policy = opened.ledger.policies.active()
     # Where skips are hidden among ties, nothing may tell which are.
@@ -288,7 +297,8 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
     """Of every answer in a file: its pair, and the keys of its rows, by the digest of its id."""
     rows: _Forgotten = {}
     keys = opened.keys.row_keys()
-    for batch in read_canonical_rows(path, reading):
+    for whole in read_canonical_rows(path, reading):
+        batch = whole.filter(whole["labeler"].is_valid())  # what nobody answered was never released
         labelers = batch["labeler"].to_pylist()
         distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
         authors = opened.keys.hash_labelers(source, distinct)[[distinct[name] for name in labelers]]

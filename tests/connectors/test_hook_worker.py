@@ -433,15 +433,21 @@ def test_deliveries_of_another_project_of_the_tool_are_told_once(clinic, capfd):
         assert tool.get("/status").json()["ignored"] == {}
 
 
-def test_a_source_that_was_not_added_is_said_and_released_once_it_is(
-    project, tmp_path, monkeypatch
-):
+def connect_released(project, directory, patch):
+    """A project with one release, of one labeler of files, and the tool that it is connected to."""
     policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
     policies.activate("clinic", project)
     row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "z", "label": 1}
     make_release([row], project=project, mechanism="rr")
     table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
-    connected, desk = tools.connected(project, tmp_path, monkeypatch, table)
+    connected, desk = tools.connected(project, directory, patch, table)
+    return connected, desk
+
+
+def test_a_source_that_was_not_added_is_said_and_released_once_it_is(
+    project, tmp_path, monkeypatch
+):
+    connected, desk = connect_released(project, tmp_path, monkeypatch)
     shown = check(connected, "sources")
     assert shown.ok and shown.notice and "labelguard source add desk" in shown.detail
     tools.deliver(connected, desk.answer("ann", 1, "left"))
@@ -457,12 +463,7 @@ def test_a_source_that_was_not_added_is_said_and_released_once_it_is(
 def test_a_source_whose_people_are_known_is_held_until_they_are_linked(
     confirmed, project, tmp_path, monkeypatch
 ):
-    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
-    policies.activate("clinic", project)
-    row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "z", "label": 1}
-    make_release([row], project=project, mechanism="rr")
-    table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
-    connected, desk = tools.connected(project, tmp_path, monkeypatch, table)
+    connected, desk = connect_released(project, tmp_path, monkeypatch)
     add_source("desk", "known", connected)
     tools.deliver(connected, desk.answer("zoe", 1, "left"))
     worker = Worker(connected)

@@ -15,17 +15,20 @@ from support.releases import make_release
 from support.tools import DeskConnector, connected, deliver, take_in
 
 import labelguard as lg
-from labelguard.answers.inbox import Inbox
+from labelguard.answers.connector import Answer
+from labelguard.answers.inbox import Event, Inbox
 from labelguard.answers.segments import Segments
 from labelguard.errors import (
     ConnectorError,
     GoneFromTool,
     InvalidLabels,
     NothingIngested,
+    PolicyError,
     ProjectError,
 )
 from labelguard.ledger import sources
-from labelguard.project import ingestion, retention
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import ingestion, linking, retention
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
 from labelguard.report import doctor, overview
@@ -465,7 +468,7 @@ def test_what_was_forgotten_binds_nobody_to_how_it_was_read(tool):
     assert release_counts(project) == {("prompt 1", "right 1"): 1, ("prompt 2", "right 2"): 1}
 
 
-def test_a_connector_is_forgotten_whole_whatever_dies(tool):
+def test_a_connector_is_forgotten_whole_wherever_it_is_killed(tool):
     project, desk = tool
     desk.answer("maria", 1, "left")
     for name in ("rewrite", "complete_rewrites"):
@@ -476,3 +479,97 @@ def test_a_connector_is_forgotten_whole_whatever_dies(tool):
         assert not any(one.rows for one in OpenProject.open(project).answers.list_segments())
         assert ingestion.pull("desk", project).answers == 1
         assert overview.verify(project).ok
+
+
+@pytest.fixture
+def two_released(tool):
+    """A tool with two answers, both released."""
+    project, desk = tool
+    take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "right"))
+    release_counts(project)
+    return project, desk
+
+
+def test_a_pull_during_which_its_connector_is_forgotten_is_taken_again(two_released, monkeypatch):
+    project, desk = two_released
+    ingestion.pull("desk", project)
+    desk.answer("zoe", 2, "left")
+    whole = DeskConnector.pull
+
+    def forget_meanwhile(self, cursor=""):
+        pages = list(whole(self, cursor))
+        retention.forget_connector("desk", project)
+        yield from pages
+
+    desk.answer("ann", 3, "left")
+    with monkeypatch.context() as patch:
+        patch.setattr(DeskConnector, "pull", forget_meanwhile)
+        with pytest.raises(ProjectError, match="pull again"):
+            ingestion.pull("desk", project)
+    ingestion.pull("desk", project)
+    assert release_counts(project).total() == 4
+
+
+def test_where_it_cannot_be_told_what_was_released_nothing_is_forgotten(two_released):
+    project, desk = two_released
+    take_in(project, desk.answer("zoe", 2, "left", harmless="right"))
+    deliver(project, desk.answer("ann", 3, "left"))
+    segments = OpenProject.open(project).answers.list_segments()
+    with pytest.raises(
+        InvalidLabels, match="none is dropped: answers of desk: several control tags"
+    ):
+        retention.forget_connector("desk", project)
+    assert OpenProject.open(project).answers.list_segments() == segments
+    assert ingestion.ingest(project).answers == 1
+    with pytest.raises(ConnectorError, match="another question than desk did"):
+        ingestion.pull("desk", set_connectors(project, desk=HARMLESS))
+
+
+def test_what_was_released_under_an_earlier_source_stays(two_released):
+    project, desk = two_released
+    linking.add_source("desk2", "new", project)
+    config = project.state / CONFIG
+    config.write_text(config.read_text() + 'source = "desk2"\n')
+    project = find(project.state.parent)
+    take_in(project, desk.change("1", "right"))
+    found = retention.forget_connector("desk", project)
+    assert (found.dropped, found.released) == (1, 2)
+    config.write_text(config.read_text().replace('source = "desk2"\n', ""))
+    assert release_counts(find(project.state.parent), namespace="desk").total() == 2
+
+
+def test_what_nobody_answered_is_dropped(two_released):
+    project, _ = two_released
+    body = {"id": 5, "data": {"prompt": "x", "answer1": "a", "answer2": "b"}}
+    body["annotations"] = [{"id": 77, "result": []}]
+    event = Event("desk", (Answer("77", 5, "zoe", json.dumps(body)),))
+    with contextlib.closing(OpenProject.open(project).answers.open_inbox()) as inbox:
+        inbox.store_events([event])
+    ingestion.ingest(project)
+    found = retention.forget_connector("desk", project)
+    assert (found.dropped, found.released) == (1, 2)
+
+
+def test_what_is_gone_from_its_tool_stays_so_when_it_is_forgotten(two_released, monkeypatch):
+    project, _ = two_released
+
+    def gone(self, cursor=""):
+        raise GoneFromTool("HTTP 404")
+        yield
+
+    monkeypatch.setattr(DeskConnector, "pull", gone)
+    with pytest.raises(GoneFromTool):
+        ingestion.pull("desk", project)
+    retention.forget_connector("desk", project)
+    with pytest.raises(ConnectorError, match="no longer has its project"):
+        release_counts(project)
+
+
+def test_nothing_that_an_unfinished_release_reads_is_forgotten(two_released):
+    project, desk = two_released
+    take_in(project, desk.answer("zoe", 2, "left"))
+    with killed_in(Ledger, "mark_drawn"):
+        release_counts(project)
+    with pytest.raises(PolicyError, match="is unfinished"):
+        retention.forget_connector("desk", project)
+    assert release_counts(project).total() == 3

@@ -1,5 +1,6 @@
 """Who is who: sources, spellings, ids that are one person or two, and how long that holds."""
 
+import contextlib
 import json
 import sqlite3
 from collections import Counter
@@ -25,6 +26,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Links
 from labelguard.project import erasure, linking
 from labelguard.project.linking import refuse_lookalikes
+from labelguard.project.project import CONFIG, find
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 from labelguard.report.overview import read_labeler
@@ -146,6 +148,43 @@ def test_who_was_charged_apart_stays_apart(project):
         linking.link_two_ids("a", "b", project)
     assert linking.link_two_ids("a", "worker 0", project).linked == 0
     assert [entry.kind for entry in overview.read_journal(project.state)].count("linked") == 2
+
+
+@pytest.mark.parametrize("make", [make_release, plan])
+@pytest.mark.parametrize("mechanism", ["rr", "props", "auto"])
+def test_nothing_of_a_held_source_is_released_or_planned(make, mechanism, project):
+    make_release(TABLE, **PRICE, project=project)
+    linking.add_source("tool", "known", project)
+    before = [entry.kind for entry in overview.read_journal(project.state)]
+    features = {"features": "length"} if mechanism == "props" else {}
+    with pytest.raises(PolicyError, match="source 'tool' is held"):
+        make(OTHERS, mechanism=mechanism, namespace="tool", project=project, **features)
+    assert [entry.kind for entry in overview.read_journal(project.state)] == before
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "labeler_id,same_as\ntool:7,tool:7\n",
+        "labeler_id,same_as\ntool:7,tool:8\n",
+        "tool,files\nnobody,nobody else\n",
+        "labeler_id,same_as\n{one},{other}\n",
+        "tool,files\n",
+    ],
+    ids=["itself", "its own", "of people who are unknown", "by pseudonyms", "nobody"],
+)
+def test_a_table_that_links_nobody_of_a_source_ends_no_hold(table, project, tmp_path):
+    make_release(TABLE, **PRICE, project=project)
+    linking.add_source("tool", "known", project)
+    config = project.state / CONFIG
+    config.write_text(config.read_text().replace('source = "files"', 'source = "tool"'))
+    project = find(project.state.parent)
+    # Of somebody whom a release met, and somebody whom it did not.
+    one, other = (who.pseudonym for who in linking.link_two_ids("files:worker 0", "x", project).ids)
+    (tmp_path / "people.csv").write_text(table.format(one=one, other=other))
+    with contextlib.suppress(InvalidLabels):
+        linking.link_table(tmp_path / "people.csv", project)
+    assert {s.name: s.people for s in linking.list_people(project).sources}["tool"] == "known"
 
 
 def test_a_table_links_whole_chains(project, tmp_path):
