@@ -25,6 +25,10 @@ class NotAnswered(InvalidLabels):
     """The question that is meant was not answered once in an export, or there is none."""
 
 
+class NoCoding(InvalidLabels):
+    """Nothing says what the values of a column of labels mean."""
+
+
 class OutsideDomain(InvalidLabels):
     """A label of a file is outside the domain: the one error that labels decide."""
 

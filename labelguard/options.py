@@ -139,6 +139,14 @@ class ReadingOptions:
         metavar="ROLE=NAME,...",
         in_jobs=True,
     )
+    label_values: str | None = option(
+        "What labels mean, what stands for the first response first: 1-0 or 0-1, 1-2, true-false, "
+        "a-b, left-right, a scale (1..7, -3..3), or a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE] with "
+        "| between several values; where a label names the system that won, "
+        "a=@COLUMN,b=@COLUMN. Needed unless words name a side. Of choices: first=0 or first=1.",
+        metavar="CODING",
+        in_jobs=True,
+    )
     format: str = option(
         "Format of INPUT; auto: by the names and types of its columns.",
         default=AUTO_FORMAT,

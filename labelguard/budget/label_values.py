@@ -26,14 +26,27 @@ WHITE_SPACE = " \t\n\r\v\f\u00a0\u2007\u202f\u3000"
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _FIRST = re.compile(r"\s*first\s*=\s*([01])\s*", re.IGNORECASE)
+_SCALE = re.compile(r"\s*(-?[0-9]{1,2})\.\.(-?[0-9]{1,2})\s*")
 _MEANINGS = ("a", "b", "tie", "skip")
-# Values of a and b by the name of a coding. Who names one declares it: no label tells which.
-CODINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "a-b": (("A", "a"), ("B", "b")),
-    "left-right": (("LEFT", "Left", "left"), ("RIGHT", "Right", "right")),
-    "1-2": (("1",), ("2",)),
-    "true-false": (("TRUE", "True", "true"), ("FALSE", "False", "false")),
+_WORDS = ("TIE", "Tie", "tie")
+_YES, _NO = ("1", "TRUE", "True", "true"), ("0", "FALSE", "False", "false")
+# Values of a, b and tie by the name of a coding, which says what stands for the first response and
+# then what for the second. Who names one declares it: no label tells which.
+CODINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "1-0": (_YES, _NO, ("0.5",)),
+    "0-1": (_NO, _YES, ("0.5",)),
+    "1-2": (("1",), ("2",), _WORDS),
+    "2-1": (("2",), ("1",), _WORDS),
+    "a-b": (("A", "a"), ("B", "b"), _WORDS),
+    "left-right": (("LEFT", "Left", "left"), ("RIGHT", "Right", "right"), _WORDS),
+    "true-false": (_YES[1:], _NO[1:], _WORDS),
+    "false-true": (_NO[1:], _YES[1:], _WORDS),
 }
+# What may be typed as a coding.
+EXPECTED = (
+    f"{', '.join(CODINGS)}, a scale such as 1..7 or -3..3 (its first number is the best for "
+    "the first response), or a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE]"
+)
 
 
 @dataclass(frozen=True)
@@ -41,54 +54,69 @@ class LabelValues:
     """The texts that say: A is preferred, B is, neither is, or no answer was given.
 
     Texts are trimmed and compared with upper and lower case told apart; where one is a number,
-    numerically equal text is equal. A blank is a skip in every domain. Of choices among several
-    responses, which are named by number, `first` is the number of the first one, 0 or 1.
+    numerically equal text is equal. A blank is a skip in every domain. `@NAME` as the text of a and
+    of b stands for what is in these columns of the row: the systems, say, that are compared. Of
+    choices among several responses, which are named by number, `first` is the number of the first
+    one, 0 or 1.
     """
 
-    a: tuple[str, ...] = ("1", "TRUE", "True", "true")
-    b: tuple[str, ...] = ("0", "FALSE", "False", "false")
-    tie: tuple[str, ...] = ("0.5",)
+    a: tuple[str, ...] = ("A", "a")
+    b: tuple[str, ...] = ("B", "b")
+    tie: tuple[str, ...] = _WORDS
     skip: tuple[str, ...] = ()
-    first: int = 0
+    first: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, coding: str | Mapping[str, str | Iterable[str]]) -> Self:
         """`a=left,b=right,tie=same|both bad,skip=n/a`, or of choices `first=1`; the empty text is
-        the default domain. A and B may be capitals. One of `CODINGS` stands for a and b, and `tie`.
+        the default domain. A and B may be capitals. One of `CODINGS`, or a scale, stands for a, b
+        and tie. A mapping has these names as keys.
 
         Raises `InvalidLabels` if a or b is missing, or if one value has two meanings.
         """
+        text = coding if isinstance(coding, str) else _write_coding(coding)
         if not text:
             return cls()
         if first := _FIRST.fullmatch(text):
             return cls(first=int(first[1]))
         pieces = text.split(",")
-        coding = CODINGS.get(pieces[0].strip().lower())
-        meanings = dict(zip("ab", coding, strict=True)) if coding else {}
-        for piece in pieces[1:] if coding else pieces:
+        named = CODINGS.get(pieces[0].strip().lower()) or _parse_scale(pieces[0])
+        meanings = dict(zip("ab", named, strict=False)) if named else {}
+        for piece in pieces[1:] if named else pieces:
             meaning, _, values = piece.partition("=")
             meaning = meaning.strip().lower()
             texts = tuple(sorted(value.strip(WHITE_SPACE) for value in values.split("|")))
             if meaning not in _MEANINGS or meaning in meanings or not all(texts):
                 raise InvalidLabels(
-                    f"--label-values expects {', '.join(CODINGS)}, or a=VALUE,b=VALUE[,tie=VALUE]"
-                    "[,skip=VALUE], with | between several values, or first=1 where choices are "
-                    f"counted from 1; found {piece.strip()!r}"
+                    f"--label-values expects {EXPECTED}, with | between several values, or of "
+                    f"choices first=0 or first=1, the number of the first; found {piece.strip()!r}"
                 )
             meanings[meaning] = texts
-        if coding:
-            meanings.setdefault("tie", ("TIE", "Tie", "tie"))
+        if named:
+            meanings.setdefault("tie", named[2])
         if not {"a", "b"} <= set(meanings):
             raise InvalidLabels("--label-values must name the values of both a and b")
         known = [
             float(value) if is_number(value) else value
-            for named in meanings.values()
-            for value in named
+            for values in meanings.values()
+            for value in values
         ]
         twice = next((value for value in known if known.count(value) > 1), None)
         if twice is not None:
             raise InvalidLabels(f"--label-values names {twice} twice; give every value one meaning")
-        return cls(meanings["a"], meanings["b"], meanings.get("tie", ()), meanings.get("skip", ()))
+        made = cls(meanings["a"], meanings["b"], meanings.get("tie", ()), meanings.get("skip", ()))
+        columns = sum(value.startswith("@") for value in (*made.a, *made.b))
+        if columns and (columns, len(made.a), len(made.b)) != (2, 1, 1):
+            raise InvalidLabels(
+                "--label-values: a and b are one column each where one is, as in "
+                "a=@model_a,b=@model_b"
+            )
+        return made
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns whose values say that the first or the second response won, if any."""
+        return tuple(value[1:] for value in (*self.a, *self.b) if value.startswith("@"))
 
     def __str__(self) -> str:
         """Return what `parse` reads as this domain: one text for equal domains, empty for the
@@ -96,15 +124,66 @@ class LabelValues:
         """
         if self == DEFAULT:
             return ""
-        if self.first:
+        if self.first is not None:
             return f"first={self.first}"
+        for name in (*CODINGS, f"{self.a[0]}..{self.b[-1]}"):
+            coding = CODINGS.get(name) or _parse_scale(name)
+            if coding == (self.a, self.b, self.tie) and not self.skip:
+                return name
         named = ((meaning, getattr(self, meaning)) for meaning in _MEANINGS)
         return ",".join(f"{meaning}={'|'.join(values)}" for meaning, values in named if values)
 
+    def explain(self, a: str, b: str) -> str:
+        """Return in words what values mean, where the two responses are called `a` and `b`."""
+        if self.first is not None:
+            return f"the number of the preferred response, from {self.first}"
+        said = [
+            f"{_list_values(values)}: {words}"
+            for values, words in (
+                (self.a, f"{a} is preferred"),
+                (self.b, f"{b} is preferred"),
+                (self.tie, "neither is"),
+                (self.skip, "no answer"),
+            )
+            if values
+        ]
+        return "; ".join(said)
+
 
 DEFAULT = LabelValues()
-# The domain where none is named, and how messages show it.
-DEFAULT_TEXT = "a=1|true,b=0|false,tie=0.5"
+
+
+def _list_values(values: tuple[str, ...]) -> str:
+    """Return values in words, each spelling once whatever its case."""
+    once = {value.lower(): value for value in reversed(values)}
+    return " or ".join(f"the value of {v[1:]}" if v.startswith("@") else v for v in once.values())
+
+
+def _parse_scale(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None:
+    """Return the values of a scale for a, b and tie: its half at the first number is a."""
+    match = _SCALE.fullmatch(text)
+    if match is None or match[1] == match[2]:
+        return None
+    one, other = int(match[1]), int(match[2])
+    step = 1 if one < other else -1
+    values = [str(number) for number in range(one, other + step, step)]
+    half = len(values) // 2
+    return tuple(values[:half]), tuple(values[-half:]), tuple(values[half:-half])
+
+
+def _write_coding(coding: Mapping[str, str | Iterable[str]]) -> str:
+    """Return a mapping as it is typed. Raises `InvalidLabels` for one from values to meanings."""
+    if not {str(meaning).lower() for meaning in coding} <= {*_MEANINGS}:
+        raise InvalidLabels(
+            "label_values maps meanings to values, as in "
+            f"{{'a': 'win', 'b': 'loss', 'tie': 'draw'}}; found {', '.join(map(repr, coding))} as "
+            "keys: turn it round"
+        )
+    listed = {
+        meaning: [values] if isinstance(values, str | int | float) else list(values)
+        for meaning, values in coding.items()
+    }
+    return ",".join(f"{meaning}={'|'.join(map(str, values))}" for meaning, values in listed.items())
 
 
 def is_number(value: str) -> bool:

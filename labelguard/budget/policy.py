@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, get_args
 from labelguard.budget import events
 from labelguard.budget.event_kind import AllowanceTerms, EventKind, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
-from labelguard.budget.label_values import LabelValues, Skips, Ties, parse_public_columns
+from labelguard.budget.label_values import Skips, Ties, parse_public_columns
 from labelguard.errors import PolicyError
 from labelguard.text import format_budget
 
@@ -116,8 +116,6 @@ class Policy:
     tie_status_public: bool = False
     # what is protected as a whole
     unit: AnyUnit = "labeler"
-    # the domain of labels (`LabelValues`); empty: the default
-    label_values: str = ""
     # what becomes of blank labels
     skips: Skips = "public"
     # whether who labels what reacts to labels: a condition on every card
@@ -139,7 +137,6 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
-        object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         object.__setattr__(self, "public_columns", parse_public_columns(self.public_columns))
         for name, allowed in (("ties", Ties), ("unit", AnyUnit), ("skips", Skips)):
             if getattr(self, name) not in get_args(allowed):

@@ -12,8 +12,6 @@ from labelguard.budget import events
 from labelguard.budget.event_kind import MOST_LABELS, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.label_values import (
-    DEFAULT_TEXT,
-    LabelValues,
     Skips,
     Ties,
     parse_public_columns,
@@ -55,12 +53,6 @@ class PolicyRequest:
         metavar="B",
         least=1,
     )
-    label_values: str | None = option(
-        "Values of the column label: a-b, left-right, 1-2, true-false, or "
-        "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
-        "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
-        metavar="CODING",
-    )
     skips: Skips | None = option(
         "Leave out blank labels, which makes them public (default), or count them as ties."
     )
@@ -93,8 +85,6 @@ class PolicyRequest:
         for name in ("epsilon", "delta"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, float(getattr(self, name)))
-        if self.label_values is not None:
-            object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         if self.public_columns is not None:
             object.__setattr__(self, "public_columns", parse_public_columns(self.public_columns))
         if self.uses is not None and not events.find_event_kind(self.event).counts_uses:
@@ -148,8 +138,6 @@ class PolicyRequest:
         for name, value in asdict(self).items():
             if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
                 option, has = name.replace("_", "-"), fixed[name]
-                if name == "label_values":
-                    has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
                 if name == "public_columns":
                     option = "public-column"
                     has, value = (", ".join(names) or "none" for names in (has, value))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 import labelguard as lg
-from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.request import PolicyRequest
 from labelguard.cli.options import HELP, CommandGroup, declared_options
@@ -56,7 +55,6 @@ def _print_policy(value: PolicyDetails) -> None:
         ("budget", f"{format_budget(value)} for each {unit}, under {quote.adjacency}"),
         ("pays for", " and ".join(describe_allowance(one, unit) for one in value.allowances)),
         ("ties", f"{TIES[value.ties]}{', tie status public' * value.tie_status_public}"),
-        ("label values", value.label_values or DEFAULT_TEXT),
         ("skips", "left out, publicly" if value.skips == "public" else "taken for ties"),
         ("assignment", "reacts to labels" * value.assignment_reactive),
         ("declared public", ", ".join(map(escape_controls, value.public_columns))),
@@ -146,7 +144,7 @@ def describe_allowance(allowance: Allowance, unit: str) -> str:
 )
 @declared_options(
     PolicyRequest,
-    *("ties", "tie_status_public", "label_values", "skips", "assignment_reactive"),
+    *("ties", "tie_status_public", "skips", "assignment_reactive"),
     *("public_columns", "accept_unproven", "unit"),
     tie_status_public={"default": False},
     unit={"type": click.Choice(get_args(AnyUnit)), "default": "labeler"},

@@ -38,7 +38,9 @@ OPTIONAL = (
     *("labeler_id", "tie", "item_id", "question"),
     *("ranking_id", "submitted_at", "record_id"),
 )
-IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id")
+# Columns that say which system each response is of, where a label names the one that won.
+SYSTEMS = ("system_a", "system_b")
+IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id", *SYSTEMS)
 ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), *OPTIONAL]))
 # Roles whose columns nothing but the label itself may depend on.
 PRIVATE_ROLES = ("label", "tie", "ranks", "choice")

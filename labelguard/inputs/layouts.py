@@ -8,14 +8,15 @@ says whether the first is preferred.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import duckdb
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
-from labelguard.budget.label_values import DEFAULT, list_names_that_declare
-from labelguard.errors import InvalidLabels
+from labelguard.budget.label_values import CODINGS, DEFAULT, LabelValues, list_names_that_declare
+from labelguard.errors import InvalidLabels, NoCoding
 from labelguard.inputs import canonical, readers
 from labelguard.inputs.canonical import Content, NotContent, is_text
 from labelguard.inputs.columns import (
@@ -27,15 +28,21 @@ from labelguard.inputs.columns import (
     OPTIONAL,
     PRIVATE_ROLES,
     ROLES,
+    SYSTEMS,
     Reading,
     TableSchema,
     find_custom_paired_roles,
     tells_a_side,
 )
-from labelguard.inputs.readers import InputFile, source_column
+from labelguard.inputs.readers import InputFile, literal, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import suggest
 
+_SIDES = LAYOUTS["pairs"][1:3]
+# Columns that say which system wrote a response, and on which side.
+_SYSTEM = re.compile(
+    r"((?:model|system|source|generator|policy|agent|bot)(?:[ _-]?(?:name|id))?[ _-]?)([ab])", re.I
+)
 ID_EXPECTED = "text or whole numbers"
 INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 _NUMERIC = (*INTEGER, *canonical.FRACTIONS)
@@ -51,7 +58,8 @@ class Layout:
 
     `types` are the columns' types by role, `content` is the type of prompt and responses.
     `features` maps what is carried for features to its columns: one for each side, or one list; of
-    a stratum, one. `absent` columns are read as nulls.
+    a stratum, one. `absent` columns are read as nulls. `names` is what the file calls the roles
+    that its format made.
     """
 
     kind: str
@@ -61,6 +69,20 @@ class Layout:
     features: Mapping[FeatureColumn, tuple[str, ...]]
     reading: Reading
     absent: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Return what the file calls the first and the second of two responses."""
+        one, other = LAYOUTS[self.kind][1:3] if self.kind == "chosen" else _SIDES
+        both = (self.names.get(role) or self.columns.get(role, role) for role in (one, other))
+        return next(both), next(both)
+
+    @property
+    def values(self) -> LabelValues:
+        """Return the domain of labels: where nobody named one, words that name a side."""
+        values = self.reading.values
+        return name_sides(*self.sides) if values == DEFAULT else values
 
     @property
     def has_questions(self) -> bool:
@@ -87,11 +109,12 @@ def find_layout(
     connection: duckdb.DuckDBPyConnection,
     reading: Reading,
     listed: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
 ) -> Layout:
     """Find each role's column in a file; raise `InvalidLabels` for what lacks or cannot be.
 
     In a sparse file a column is missing where no row has a value for it. `listed` are the file's
-    own columns.
+    own columns, and `names` what it calls roles that its format made.
     """
     types = readers.read_columns(file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, listed or list(types))
@@ -114,18 +137,20 @@ def find_layout(
                 f"({', '.join(layouts[kind])})"
             )
     columns = {role: column for role, column in columns.items() if role in used}
+    columns |= _find_systems(schema, kind)
     if not reading.has_labelers:
         columns.pop("labeler_id", None)
     if "labeler_id" not in columns and reading.unit == "labeler":
         raise _missing_labeler_error(schema, columns.values())
     _refuse_role_conflicts(schema, columns, kind)
-    _check_label_values_option(schema, kind)
     _check_id_time_types(schema, columns)
     features = {f: _find_feature_columns(schema, f, kind, columns) for f in reading.features}
     kinds = {role: types[column] for role, column in columns.items()}
-    return Layout(
-        kind, columns, kinds, _find_content_type(schema, columns, kind), features, reading, absent
-    )
+    content = _find_content_type(schema, columns, kind)
+    layout = Layout(kind, columns, kinds, content, features, reading, absent, names or {})
+    _check_label_values(schema, layout)
+    _refuse_names_of_systems(schema, layout, file, connection)
+    return layout
 
 
 def _list_possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]:
@@ -261,18 +286,106 @@ def _refuse_role_conflicts(schema: TableSchema, columns: Mapping[str, str], kind
             )
 
 
-def _check_label_values_option(schema: TableSchema, kind: str) -> None:
-    """Refuse words for labels that are numbers of responses, and numbers for all others."""
-    values = schema.reading.values
+def _find_systems(schema: TableSchema, kind: str) -> dict[str, str]:
+    """Return the columns that say which system each response is of, where a label names one."""
+    names = schema.reading.values.columns if kind == "pairs" and schema.reading.labelled else ()
+    for name in names:
+        if name not in schema.types:
+            raise schema.missing_error(
+                f"no column {name!r} for --label-values{suggest(name, schema.listed)}"
+            )
+    return dict(zip(SYSTEMS, names, strict=False))
+
+
+def name_sides(one: str, other: str) -> LabelValues:
+    """Return the words that name a side by themselves, of two columns.
+
+    Their names, and the letters or words that these end in: A and B of response_a and response_b,
+    left and right of text_left and text_right. Never a number: 1 is the first to some, and the
+    second, counted from 0, to others.
+    """
+    a, b = [one], [other]
+    for first, second in (("a", "b"), ("left", "right")):
+        stem = one.lower().removesuffix(first)
+        if (one.lower(), other.lower()) == (stem + first, stem + second):
+            coding = CODINGS[f"{first}-{second}"]
+            a += (*coding[0], *(("model_a",) if first == "a" else ()))
+            b += (*coding[1], *(("model_b",) if first == "a" else ()))
+    return LabelValues(tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b)))
+
+
+def explain_codings(layout: Layout) -> str:
+    """Return which codings may be named for two responses, as they are typed."""
+    one, other = layout.sides
+    return (
+        f"--label-values 1-0 (1: {one} is preferred; 0: {other}), 0-1 (the other way round), 1-2, "
+        f"true-false, a-b, left-right, a scale such as 1..7 (1 is best for {one}), every value "
+        "as in a=win,b=loss,tie=draw or, where labels name the system that won, "
+        "a=@COLUMN,b=@COLUMN with the columns that say which system is on which side"
+    )
+
+
+def _check_label_values(schema: TableSchema, layout: Layout) -> None:
+    """Refuse numbers that nobody gave a meaning, words for labels that are numbers of responses,
+    and numbers of responses for all others.
+    """
+    values, kind = schema.reading.values, layout.kind
     if kind == "choices" and values != replace(DEFAULT, first=values.first):
         raise schema.error(
             "--label-values names words, but choices are numbers of responses, counted "
-            "from 0 or, with --label-values first=1, from 1"
+            "from 0 (--label-values first=0) or from 1 (first=1)"
         )
-    if kind != "choices" and values.first:
+    if kind != "choices" and values.first is not None:
         raise schema.error(
-            "--label-values first=1 goes with choices (prompt, responses, choice) alone"
+            f"--label-values first={values.first} goes with choices (prompt, responses, choice) "
+            "alone"
         )
+    if not schema.reading.labelled:
+        return
+    if kind == "choices" and values.first is None:
+        raise NoCoding(
+            f"{schema.name}: column {layout.columns['choice']} has the numbers of preferred "
+            "responses, and nothing says whether the first is 0 or 1: --label-values first=0 or "
+            "first=1"
+        )
+    if kind == "pairs" and values == DEFAULT:
+        type_ = layout.types["label"]
+        if type_.id == "boolean" or _is_numeric(type_):
+            what = "true and false" if type_.id == "boolean" else "numbers"
+            raise NoCoding(
+                f"{schema.name}: column {layout.columns['label']} has {what}, and nothing says "
+                f"what they mean; say so: {explain_codings(layout)}"
+            )
+
+
+def _refuse_names_of_systems(
+    schema: TableSchema, layout: Layout, file: InputFile, connection: duckdb.DuckDBPyConnection
+) -> None:
+    """Refuse words for a side that name systems which stand on the other side in some row.
+
+    By columns that say which system wrote which response: they are public.
+    """
+    values = schema.reading.values
+    if layout.kind != "pairs" or not schema.reading.labelled or values.columns:
+        return
+    named: dict[str, dict[str, str]] = {}
+    for name, kind in schema.types.items():
+        if is_text(kind) and (match := _SYSTEM.fullmatch(name)):
+            named.setdefault(match[1].lower(), {})[match[2].lower()] = name
+    for sides in named.values():
+        if sides.keys() < {"a", "b"} or values == DEFAULT:
+            continue
+        wrong = " OR ".join(
+            f"{layout.column_sql(sides[side])} IN ({', '.join(map(literal, words))})"
+            for side, words in (("b", values.a), ("a", values.b))
+        )
+        if readers.read_rows(file, connection, f"SELECT 1 FROM part WHERE {wrong} LIMIT 1"):
+            one, other = sides["a"], sides["b"]
+            raise schema.error(
+                f"--label-values gives one side the name of a system that stands on the other, too "
+                f"(columns {one} and {other}); where the label names the system that won, say "
+                f"--label-values a=@{one},b=@{other}"
+            )
 
 
 def _check_id_time_types(schema: TableSchema, columns: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from duckdb.sqltypes import DuckDBPyType
@@ -10,7 +11,7 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.budget.label_values import WHITE_SPACE, is_number
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, is_text
-from labelguard.inputs.columns import IDS, LAYOUTS
+from labelguard.inputs.columns import IDS, LAYOUTS, SYSTEMS
 from labelguard.inputs.layouts import INTEGER, Layout
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
 from labelguard.learning.columns import FeatureColumn
@@ -36,6 +37,8 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     13: ("question", NO_ID),
     14: ("of a source", "expected the name of what wrote each response, found null or blanks"),
     15: ("of a stratum", "expected a name, found null or blanks"),
+    16: ("system_a", NO_ID),
+    17: ("system_b", NO_ID),
 }
 # The same of labels, from `LABEL_FAULT` on.
 LABEL_FAULT = 100
@@ -80,7 +83,7 @@ def _role_column_sql(role: str, column: str, layout: Layout, shape: Any) -> str:
     elif role == "choice":
         # The place of the preferred response, from 1; NULL if that is no whole number.
         number = f"try_cast({_trim_sql(column)} AS DOUBLE)"
-        place = f"{number} + {1 - layout.reading.values.first}"
+        place = f"{number} + {1 - (layout.values.first or 0)}"
         read = f"CASE WHEN {number} = trunc({number}) AND isfinite({number}) THEN {place} END"
     elif role == "ranks":
         read = f"try_cast({column} AS DOUBLE[])"
@@ -88,7 +91,8 @@ def _role_column_sql(role: str, column: str, layout: Layout, shape: Any) -> str:
         shape = [shape] if role == "responses" else shape
         read = canonical.build_content_sql(column, layout.types[role], shape)
     else:
-        read = f"{column}::VARCHAR" if role in IDS else column
+        read = _trim_sql(column) if role in SYSTEMS else column
+        read = f"{column}::VARCHAR" if role in IDS and role not in SYSTEMS else read
         # In CSV what is not there is an empty text.
         blank = role == "record_id" or (role == "submitted_at" and is_text(layout.types[role]))
         read = f"nullif({read}, '')" if blank else read
@@ -111,6 +115,8 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
     values: dict[str, str] = {}
     for feature in layout.features:
         values |= _ordered_feature_sql(feature, *_alias_sides(layout, feature))
+    # Where a label names the system that won, it says nothing of two responses of one.
+    same = "ea = eb OR system_a = system_b" if SYSTEMS[0] in kinds else "ea = eb"
     digest = canonical.item_digest_sql("ep", "least(ea, eb), greatest(ea, eb)")
     digest = _digest_under_question_sql(digest, layout)
     return f"""
@@ -130,7 +136,7 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
             {digest} AS content,
             {_select_common_columns(layout)}
             {_select_features(layout, values)}
-            coalesce(ea = eb, false) AS identical,
+            coalesce({same}, false) AS identical,
             (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
             (CASE WHEN given < 2 AND ea > eb THEN 1 - given ELSE given END)::UTINYINT AS label
         FROM encoded"""
@@ -210,7 +216,7 @@ def _ranking_check_and_label_sql(layout: Layout) -> tuple[str, str]:
         return "true", f"{LABEL_TIE}"
     if layout.kind == "choices":
         label = f"""(CASE WHEN skipped THEN {_choose_blank_label(layout)}
-                WHEN NOT ranked THEN {104 + layout.reading.values.first}
+                WHEN NOT ranked THEN {104 + (layout.values.first or 0)}
                 WHEN o[p.i] = choice THEN {LABEL_A}
                 WHEN o[p.j] = choice THEN {LABEL_B}
                 ELSE {LABEL_TIE} END)"""
@@ -346,7 +352,13 @@ def _list_public_fault_cases(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     if "labeler_id" in kinds:
         faults.append(f"WHEN {is_blank_sql('labeler_id')} THEN 1")
     faults.append("WHEN ep IS NULL THEN 2")
-    for role, code in (("item_id", 8), ("question", 13), ("ranking_id", 9)):
+    ids = (
+        ("item_id", 8),
+        ("question", 13),
+        ("ranking_id", 9),
+        *zip(SYSTEMS, (16, 17), strict=True),
+    )
+    for role, code in ids:
         if role in kinds:
             faults.append(f"WHEN coalesce({role}, '') = '' THEN {code}")
     if "submitted_at" in kinds:
@@ -384,14 +396,18 @@ def _label_ignoring_tie_flag_sql(layout: Layout) -> str:
         return f"{LABEL_TIE}"
     if layout.kind == "chosen":
         return f"{LABEL_A}"
-    values = layout.reading.values
+    values, texts = layout.values, list[str]()
+    if values.columns:
+        a, b = SYSTEMS
+        texts = [f"WHEN label = {a} THEN {LABEL_A} WHEN label = {b} THEN {LABEL_B}"]
+        values = replace(values, a=(), b=())
     coded = (
         (values.a, LABEL_A),
         (values.b, LABEL_B),
         (values.tie, LABEL_TIE),
         (values.skip, LABEL_SKIP),
     )
-    texts, numbers = [], []
+    numbers = []
     for words, code in coded:
         listed = ", ".join(map(literal, words))
         texts += [f"WHEN label IN ({listed}) THEN {code}"] if words else []

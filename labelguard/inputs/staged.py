@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.errors import InvalidLabels, OutsideDomain
 from labelguard.inputs.formats import FormattedFile
+from labelguard.inputs.layouts import Layout, explain_codings
 from labelguard.inputs.query import OUTSIDE
 from labelguard.inputs.readers import InputFile
 from labelguard.keys.identities import Identities
@@ -57,6 +57,8 @@ class Staged:
     files: tuple[InputFile, ...] = ()
     formatted: tuple[FormattedFile, ...] = ()
     formats: set[str] = field(default_factory=set)
+    # How each file is read.
+    readings: tuple[Layout, ...] = ()
     rows_read: int = 0
     rows: int = 0
     # Rows that were put into buckets: those, and skips that may take an answer back.
@@ -141,17 +143,12 @@ class Staged:
             return
         more = self.label_fault_count - 1
         rest = f" ({more} more such rows)" if more else ""
-        known = {
-            str(entry.reading.values) or DEFAULT_TEXT
-            for entry in self.formatted
-            if entry.format in ("pairs", "arena") and self.label_fault.reason == OUTSIDE
-        }
-        allowed = f" (allowed: {'; '.join(sorted(known))})" if known else ""
-        raise OutsideDomain(
-            f"{self.label_fault}{rest}; mend the input{allowed}, or say beforehand how labels are "
-            "coded: --label-values a-b, left-right, 1-2 or true-false, or every value: "
-            "--label-values a=win,b=loss,tie=draw; or name another --format"
-        )
+        layout = next((one for one in self.readings if one.kind == "pairs"), None)
+        way = ""
+        if layout and self.label_fault.reason == OUTSIDE:
+            way = f" ({layout.values.explain(*layout.sides)}), or say what its values mean: "
+            way += explain_codings(layout)
+        raise OutsideDomain(f"{self.label_fault}{rest}; mend the input{way}")
 
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")

@@ -28,7 +28,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.canonical import Content
 from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, Reading
-from labelguard.inputs.formats import FORMATS, FormattedFile, apply_format
+from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile, apply_format
 from labelguard.inputs.formats.plain import WINNERS
 from labelguard.inputs.layouts import ID_EXPECTED, Layout, can_hold_ids, find_common_content
 from labelguard.inputs.query import NO_ID, is_blank_sql
@@ -37,6 +37,7 @@ from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_in
 from labelguard.inputs.staged import Received, Staged
 from labelguard.inputs.stager import Piece, Sink, Stager, StagingOptions
 from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.sources import CODING
 from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
 from labelguard.storage.executor import Executor, open_executor, read_ahead, run_over_buckets
@@ -114,9 +115,10 @@ def stage(
     stager.sort(task, executor)
     shutil.rmtree(received)
     staged.public_digest = stager.compute_public_digest()
-    staged.columns = _map_roles(formatted, layouts)
+    staged.columns = _map_roles(formatted, layouts, str(reading.values))
     staged.files, staged.formatted = tuple(files), tuple(formatted)
     staged.formats = {entry.format for entry in formatted}
+    staged.readings = tuple(layouts)
     staged.identities = stager.collect_identities()
     return staged
 
@@ -246,11 +248,17 @@ def _read_by_workers(
     return Received(stager.staged.directory, task.directory, tuple(pieces))
 
 
-def _map_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[str, str]:
-    """Return the column of each role; with one question, what answers it is its own role."""
+def _map_roles(
+    formatted: list[FormattedFile], layouts: list[Layout], coding: str
+) -> dict[str, str]:
+    """Return the column of each role, and the coding of labels where nothing else says what they
+    mean; with one question, what answers it is its own role.
+    """
     columns = {}
     for file, layout in zip(formatted, layouts, strict=True):
         question = layout.reading.question
+        if layout.kind in ("pairs", "choices") and file.format not in OWN_VALUES:
+            columns[f"{CODING} of {question}" if question else CODING] = coding
         for role, name in layout.columns.items():
             key = f"{role} of {question}" if question and role in ANSWERS else role
             columns[key] = file.recorded.get(role, name)

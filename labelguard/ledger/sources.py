@@ -27,6 +27,8 @@ from labelguard.ledger import journal, schema
 People = Literal["new", "known", "linked"]
 # Roles whose column can neither come nor go: they say whose label it is, and of what.
 FIXED = ("labeler_id", "item_id")
+# What stands among a source's columns for the coding of its labels, which is fixed with them.
+CODING = "label values"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,21 @@ def check_columns(sources: Sequence[SourceRecord], name: str, columns: Mapping[s
         )
 
 
+def recall_reading(
+    sources: Sequence[SourceRecord], name: str, question: str | None
+) -> tuple[dict[str, str], str | None]:
+    """Return the columns that a source's releases named by role, and its coding of labels under
+    this question; none before its first release.
+    """
+    record = next((source for source in sources if source.name == name), None)
+    columns = {}
+    for key, column in record.columns.items() if record else ():
+        role, _, asked = key.partition(" of ")
+        if asked in ("", question) and column != role:
+            columns[role] = column
+    return columns, columns.pop(CODING, None)
+
+
 def explain_held(name: str) -> str:
     """Return why nothing of a held source is released, and what to do."""
     return (
@@ -96,9 +113,13 @@ def explain_held(name: str) -> str:
 
 def _columns_option(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Return the option that names the columns as they were."""
-    roles = [role for role in _changed_roles(before, now) if role in before]
-    columns = ",".join(f"{role.partition(' of ')[0]}={before[role]}" for role in roles)
-    return f" (--columns {columns})" if columns else ""
+    roles = {role: role.partition(" of ")[0] for role in _changed_roles(before, now)}
+    named = {role: short for role, short in roles.items() if role in before}
+    columns = [f"{n}={before[role]}" for role, n in named.items() if n != CODING]
+    codings = [before[role] for role, n in named.items() if n == CODING]
+    options = [f"--columns {','.join(columns)}"] if columns else []
+    options += [f"--label-values {coding or chr(39) * 2}" for coding in codings]
+    return f" ({' '.join(options)})" if options else ""
 
 
 def _changed_roles(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -257,7 +257,6 @@ def _policy_to_options(policy: Policy) -> Iterator[str]:
         yield from ("--shares", ",".join(shares))
     for option, value, usual in (
         ("--ties", policy.ties, events.choose_default_ties(policy.events)),
-        ("--label-values", policy.label_values, ""),
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),
         ("--held-out", format_number(policy.held_out), "0"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -55,12 +54,12 @@ def admit_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     return Admission(source, staged.columns, identities.without(known))
 
 
-def check_ties_and_label_codes(staged: Staged, ties: Ties, terms: Mapping[str, Any]) -> None:
+def check_ties_and_label_codes(staged: Staged, ties: Ties, label_values: str | None) -> None:
     """Raise `PolicyError` where ties of choices would be dropped.
 
     A choice is a ranking: the chosen response first, all others tied. If their pairs were dropped,
-    those that remain would tell the choice. Raise `InvalidLabels` if `terms` code labels of a
-    format that has codes of its own.
+    those that remain would tell the choice. Raise `InvalidLabels` for `label_values` where a format
+    has codes of its own.
     """
     if staged.choices and ties == "drop":
         raise PolicyError(
@@ -68,7 +67,7 @@ def check_ties_and_label_codes(staged: Staged, ties: Ties, terms: Mapping[str, A
             "response are ties, and those that are left would tell it"
         )
     own = sorted(staged.formats & OWN_VALUES)
-    if own and "label_values" in terms:
+    if own and label_values:
         raise InvalidLabels(
             f"format {', '.join(own)} has label values of its own; "
             "leave out --label-values, or name another --format"

@@ -195,6 +195,7 @@ class Run:
         progress: Progress,
         review: Review | None = None,
     ) -> None:
+        request = replace(request, intake=request.intake.recall(opened))
         self.opened, self.request, self.progress = opened, request, progress
         self.project, self.ledger = opened.project, opened.ledger
         self.review = review
@@ -271,7 +272,7 @@ class Run:
         if resolved.makes_first_policy:  # later files may do without, or have more
             check_public_columns(staged, policy.public_columns)
         ties = policy.ties_of(resolved.event)
-        check_ties_and_label_codes(staged, ties, self.request.terms)
+        check_ties_and_label_codes(staged, ties, intake.label_values)
         self.notes += describe_input(staged)
         declared = policy.public_columns
         further = intake.stage_further(

@@ -25,6 +25,7 @@ from labelguard.inputs.sources import Input, format_command_arguments, resolve_f
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.learning.columns import FeatureColumn
+from labelguard.ledger.sources import recall_reading
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -125,6 +126,16 @@ class Intake(ReadingOptions):
 
     def __post_init__(self) -> None:
         check_option_values(Intake, vars(self))
+        if self.label_values is not None:
+            coding = str(LabelValues.parse(self.label_values))
+            object.__setattr__(self, "label_values", coding)
+
+    def recall(self, opened: OpenProject) -> Self:
+        """Return the same, with what the source's first release said where this one is silent."""
+        name = opened.project.namespace
+        columns, coding = recall_reading(opened.ledger.people.sources(), name, self.question)
+        said = coding if self.label_values is None else self.label_values
+        return replace(self, columns={**columns, **self.columns}, label_values=said)
 
     def stage_labels(
         self,
@@ -145,7 +156,7 @@ class Intake(ReadingOptions):
             question=self.question,
             format=self.format,
             split=self.split,
-            values=LabelValues.parse(policy.label_values),
+            values=LabelValues.parse(self.label_values or ""),
             skips=policy.skips,
             public_columns=policy.public_columns,
         )
@@ -272,13 +283,13 @@ class Keywords(TypedDict, total=False):
     tie_status_public: bool | None
     unit: Unit | None
     block: int | None
-    label_values: str | None
     skips: Skips | None
     assignment_reactive: bool | None
     accept_unproven: bool | None
     public_columns: Sequence[str] | None
     # how the input is read
     columns: Mapping[str, str] | None
+    label_values: str | Mapping[str, str | Sequence[str]] | None
     labeler_column: str | None
     format: str | None
     split: str | None

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 from click.testing import CliRunner
 
 from labelguard.cli.main import main
+from tests.support.codings import choose_coding
 
 # What a first release of a few labelers takes where nobody is there to ask.
 FIRST = ("--once", "--yes", "--accept-little-use")
@@ -33,6 +35,9 @@ def run_without(modules, *arguments, **options):
 def run(*arguments, code=0, project=None, **options):
     """Run `labelguard` in this process, which must end with this code, or with any if None."""
     where = () if project is None else ("--project", project.state)
+    if {*arguments} & {"privatize", "plan"} and "--label-values" not in arguments:
+        coding = choose_coding([word for word in arguments if isinstance(word, str | Path)])
+        where = (*where, *(("--label-values", coding) if coding else ()))
     result = CliRunner().invoke(main, [str(word) for word in (*arguments, *where)], **options)
     assert code in (None, result.exit_code), result.output
     return result

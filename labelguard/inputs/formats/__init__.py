@@ -68,7 +68,7 @@ class FormattedFile:
 
     def find_layout(self, connection: duckdb.DuckDBPyConnection) -> Layout:
         """Return its layout; raise `InvalidLabels` for what lacks."""
-        return find_layout(self.file, connection, self.reading, self.listed)
+        return find_layout(self.file, connection, self.reading, self.listed, self.names)
 
 
 def apply_format(
