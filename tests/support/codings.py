@@ -1,4 +1,4 @@
-"""What tests say of labels that are numbers: 1 means the first response, as their tables have it."""
+"""What tests say of labels that are numbers: 1 means the first response in their tables."""
 
 import json
 from pathlib import Path

@@ -1,0 +1,131 @@
+"""Meanings of the values of labels: which are plain, which somebody has to give.
+
+Words that name a side say it by themselves: the two columns' names, A and B beside columns a and b.
+A number never does: 1 is the first response to some, and the second, counted from 0, to others. By
+names and types of columns alone; no label is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import duckdb
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard.budget.label_values import CODINGS, DEFAULT, LabelValues
+from labelguard.errors import NoCoding
+from labelguard.inputs import readers
+from labelguard.inputs.canonical import FRACTIONS, INTEGERS, LARGE_INTEGERS, is_text
+from labelguard.inputs.columns import SYSTEMS, TableSchema
+from labelguard.inputs.readers import InputFile, literal, source_column
+from labelguard.text import suggest
+
+_NUMBERS = (*INTEGERS, *LARGE_INTEGERS, *FRACTIONS)
+# Columns that say which system wrote a response, and on which side.
+_SYSTEM = re.compile(
+    r"((?:model|system|source|generator|policy|agent|bot)(?:[ _-]?(?:name|id))?[ _-]?)([ab])", re.I
+)
+
+
+def name_sides(one: str, other: str) -> LabelValues:
+    """Return the words that name a side of two columns by themselves.
+
+    Their names, and the letters or words that these end in: A and B of response_a and response_b,
+    left and right of text_left and text_right.
+    """
+    a, b = [one], [other]
+    for first, second in (("a", "b"), ("left", "right")):
+        stem = one.lower().removesuffix(first)
+        if (one.lower(), other.lower()) == (stem + first, stem + second):
+            coding = CODINGS[f"{first}-{second}"]
+            a += (*coding[0], *(("model_a",) if first == "a" else ()))
+            b += (*coding[1], *(("model_b",) if first == "a" else ()))
+    return LabelValues(tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b)))
+
+
+def explain_codings(one: str, other: str) -> str:
+    """Return which codings may be named for two responses, as they are typed."""
+    return (
+        f"--label-values 1-0 (1: {one} is preferred; 0: {other}), 0-1 (the other way round), 1-2, "
+        f"true-false, a-b, left-right, a scale such as 1..7 (1 is best for {one}), every value "
+        "as in a=win,b=loss,tie=draw or, where labels name the system that won, "
+        "a=@COLUMN,b=@COLUMN with the columns that say which system is on which side"
+    )
+
+
+def find_systems(schema: TableSchema, kind: str) -> dict[str, str]:
+    """Return the columns that say which system each response is of, where a label names one."""
+    names = schema.reading.values.columns if kind == "pairs" and schema.reading.labelled else ()
+    for name in names:
+        if name not in schema.types:
+            raise schema.missing_error(
+                f"no column {name!r} for --label-values{suggest(name, schema.listed)}"
+            )
+    return dict(zip(SYSTEMS, names, strict=False))
+
+
+def check_coding(
+    schema: TableSchema,
+    kind: str,
+    sides: tuple[str, str],
+    columns: Mapping[str, str],
+    types: Mapping[str, DuckDBPyType],
+) -> None:
+    """Refuse a coding of another kind of labels, and numbers that nobody gave a meaning.
+
+    `columns` and `types` are those of roles; `sides` is what the file calls the two responses.
+    """
+    values = schema.reading.values
+    if kind == "choices" and values != replace(DEFAULT, first=values.first):
+        raise schema.error(
+            "--label-values names words, but choices are numbers of responses, counted "
+            "from 0 (--label-values first=0) or from 1 (first=1)"
+        )
+    if kind != "choices" and values.first is not None:
+        raise schema.error(
+            f"--label-values first={values.first} goes with choices (prompt, responses, choice) "
+            "alone"
+        )
+    if not schema.reading.labelled:
+        return
+    if kind == "choices" and values.first is None:
+        raise NoCoding(
+            f"{schema.name}: column {columns['choice']} has the numbers of preferred responses, "
+            "and nothing says whether the first is 0 or 1: --label-values first=0 or first=1"
+        )
+    if kind == "pairs" and values == DEFAULT and types["label"].id in (*_NUMBERS, "boolean"):
+        what = "true and false" if types["label"].id == "boolean" else "numbers"
+        raise NoCoding(
+            f"{schema.name}: column {columns['label']} has {what}, and nothing says what they "
+            f"mean: {explain_codings(*sides)}"
+        )
+
+
+def refuse_names_of_systems(
+    schema: TableSchema, file: InputFile, connection: duckdb.DuckDBPyConnection
+) -> None:
+    """Refuse words for a side that name systems which stand on the other side in some row.
+
+    By columns that say which system wrote which response: they are public.
+    """
+    values, named = schema.reading.values, dict[str, dict[str, str]]()
+    if values == DEFAULT or values.columns or not schema.reading.labelled:
+        return
+    for name, kind in schema.types.items():
+        if is_text(kind) and (match := _SYSTEM.fullmatch(name)):
+            named.setdefault(match[1].lower(), {})[match[2].lower()] = name
+    for one, other in (tuple(map(s.get, "ab")) for s in named.values()):
+        if one is None or other is None:
+            continue
+        wrong = " OR ".join(
+            f"{source_column(name)} IN ({', '.join(map(literal, words))})"
+            for name, words in ((other, values.a), (one, values.b))
+        )
+        if readers.read_rows(file, connection, f"SELECT 1 FROM part WHERE {wrong} LIMIT 1"):
+            raise schema.error(
+                "--label-values gives one side the name of a system that stands on the other, too "
+                f"(columns {one} and {other}); where the label names the system that won, say "
+                f"--label-values a=@{one},b=@{other}"
+            )
