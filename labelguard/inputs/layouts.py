@@ -8,17 +8,22 @@ says whether the first is preferred.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import duckdb
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
-from labelguard.budget.label_values import CODINGS, DEFAULT, LabelValues, list_names_that_declare
-from labelguard.errors import InvalidLabels, NoCoding
+from labelguard.budget.label_values import DEFAULT, LabelValues, list_names_that_declare
+from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical, readers
 from labelguard.inputs.canonical import Content, NotContent, is_text
+from labelguard.inputs.codings import (
+    check_coding,
+    find_systems,
+    name_sides,
+    refuse_names_of_systems,
+)
 from labelguard.inputs.columns import (
     ANSWERS,
     FEATURE_SIDES,
@@ -28,21 +33,16 @@ from labelguard.inputs.columns import (
     OPTIONAL,
     PRIVATE_ROLES,
     ROLES,
-    SYSTEMS,
     Reading,
     TableSchema,
     find_custom_paired_roles,
     tells_a_side,
 )
-from labelguard.inputs.readers import InputFile, literal, source_column
+from labelguard.inputs.readers import InputFile, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import suggest
 
 _SIDES = LAYOUTS["pairs"][1:3]
-# Columns that say which system wrote a response, and on which side.
-_SYSTEM = re.compile(
-    r"((?:model|system|source|generator|policy|agent|bot)(?:[ _-]?(?:name|id))?[ _-]?)([ab])", re.I
-)
 ID_EXPECTED = "text or whole numbers"
 INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 _NUMERIC = (*INTEGER, *canonical.FRACTIONS)
@@ -137,7 +137,7 @@ def find_layout(
                 f"({', '.join(layouts[kind])})"
             )
     columns = {role: column for role, column in columns.items() if role in used}
-    columns |= _find_systems(schema, kind)
+    columns |= find_systems(schema, kind)
     if not reading.has_labelers:
         columns.pop("labeler_id", None)
     if "labeler_id" not in columns and reading.unit == "labeler":
@@ -148,8 +148,9 @@ def find_layout(
     kinds = {role: types[column] for role, column in columns.items()}
     content = _find_content_type(schema, columns, kind)
     layout = Layout(kind, columns, kinds, content, features, reading, absent, names or {})
-    _check_label_values(schema, layout)
-    _refuse_names_of_systems(schema, layout, file, connection)
+    check_coding(schema, kind, layout.sides, columns, kinds)
+    if kind == "pairs":
+        refuse_names_of_systems(schema, file, connection)
     return layout
 
 
@@ -284,17 +285,6 @@ def _refuse_role_conflicts(schema: TableSchema, columns: Mapping[str, str], kind
                 f"column {column} tells of the text that was chosen, or of the other: such "
                 f"a column cannot be {role}; if it does not, rename it to {role}"
             )
-
-
-def _find_systems(schema: TableSchema, kind: str) -> dict[str, str]:
-    """Return the columns that say which system each response is of, where a label names one."""
-    names = schema.reading.values.columns if kind == "pairs" and schema.reading.labelled else ()
-    for name in names:
-        if name not in schema.types:
-            raise schema.missing_error(
-                f"no column {name!r} for --label-values{suggest(name, schema.listed)}"
-            )
-    return dict(zip(SYSTEMS, names, strict=False))
 
 
 def _check_id_time_types(schema: TableSchema, columns: Mapping[str, str]) -> None:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, OutsideDomain
+from labelguard.inputs.codings import explain_codings
 from labelguard.inputs.formats import FormattedFile
-from labelguard.inputs.layouts import Layout, explain_codings
+from labelguard.inputs.layouts import Layout
 from labelguard.inputs.query import OUTSIDE
 from labelguard.inputs.readers import InputFile
 from labelguard.keys.identities import Identities
@@ -147,7 +148,7 @@ class Staged:
         way = ""
         if layout and self.label_fault.reason == OUTSIDE:
             way = f" ({layout.values.explain(*layout.sides)}), or say what its values mean: "
-            way += explain_codings(layout)
+            way += explain_codings(*layout.sides)
         raise OutsideDomain(f"{self.label_fault}{rest}; mend the input{way}")
 
 
