@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support.codings import CODED, OPTION
 from support.commands import PRIVATIZE
 from support.releases import make_release
 
@@ -38,7 +39,7 @@ def refusal(tmp_path):
     """The message of a refusal, which told no content in one line."""
 
     def refuse(source, **columns):
-        options = StagingOptions(Reading(columns), "files")
+        options = StagingOptions(Reading(columns, values=CODED), "files")
         with pytest.raises(LabelguardError) as caught:
             staged = stage(source, tmp_path / "staged", KeyRing.public(), options)
             staged.refuse_labels_outside_domain()
@@ -141,8 +142,9 @@ def test_a_label_outside_its_domain_is_named_but_not_shown(case, refusal):
     label = table().column_names.index("label")
     message = refusal(table(good(3)).set_column(label, "label", LABELS[case]))
     assert OUTSIDE in message
-    assert "--label-values a-b" in message  # whatever the label is
-    assert "(allowed: a=1|true,b=0|false,tie=0.5)" in message
+    assert "what its values mean: --label-values 1-0" in message  # whatever the label is
+    words = "response_a is preferred; 0 or false: response_b is preferred; 0.5: neither is"
+    assert f"(1 or true: {words})" in message
 
 
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
@@ -393,7 +395,7 @@ def test_whole_rankings_are_set_aside(project):
 def test_the_command_line_answers_in_one_line_with_an_exit_code(project, tmp_path):
     def command(*arguments):
         where = ("--project", str(project.state))
-        result = CliRunner().invoke(main, [*PRIVATIZE, *arguments, *where])
+        result = CliRunner().invoke(main, [*PRIVATIZE, *OPTION, *arguments, *where])
         assert result.exception is None or isinstance(result.exception, SystemExit)
         return result.exit_code, result.stderr
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support import world
+from support.codings import NUMBERS
 from support.preferences import TABLE, files
 from support.releases import make_release
 from support.twice import Twice
@@ -17,7 +18,7 @@ from labelguard.extras import MissingExtra
 from labelguard.inputs.sources import copy_objects
 from labelguard.release import privatize
 
-BUDGET = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "once": True}
+BUDGET = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "once": True, "label_values": NUMBERS}
 FRAME = pl.DataFrame(TABLE.to_pylist())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.codings import CODED
+from support.codings import CODED, choose_values
 from support.releases import make_release
 
 import labelguard as lg
@@ -73,7 +73,8 @@ def staged_rows(table, directory, unit="labeler"):
     columns = {"question": "question"} if "question" in names else {}
     scores = (FeatureColumn("score"),) if "score_a" in names else ()
     of_policy = "item" if unit == "item" else "labeler"
-    reading = Reading(columns, of_policy, scores, public_columns=("score",))
+    values = choose_values(table)
+    reading = Reading(columns, of_policy, scores, public_columns=("score",), values=values)
     labelers = ring.hash_labelers("", ["0", "2"])
     labelers = labelers[blocks.sort_order(labelers)]
     links = Links(labelers, labelers[[0, 0]]) if unit == "linked" else None

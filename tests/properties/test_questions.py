@@ -7,6 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from support import preferences
+from support.codings import choose_values
 from support.preferences import (
     LAYOUTS,
     STATISTIC,
@@ -51,7 +52,7 @@ def stage_table(here, table, question=None, named=False, **columns):
     keys = KeyRing(place) if place.exists() else KeyRing.create(place)
     asked = "question" in getattr(table, "column_names", ()) and "question" not in columns.values()
     columns |= NAMED if named or (asked and question is None) else {}
-    reading = Reading(columns, "item", question=question)
+    reading = Reading(columns, "item", question=question, values=choose_values(table))
     return stage(table, here / "input", keys, StagingOptions(reading, "files"))
 
 

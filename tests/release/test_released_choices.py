@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from support import world
+from support.codings import COUNTED, choose_values
 from support.exports import write
 from support.preferences import STATISTIC, compared
 from support.published import SHAPES, as_table
@@ -87,6 +88,7 @@ class World:
     def __init__(self, source, directory, **reading):
         names = ("quality", "brevity")
         features = tuple(map(FeatureColumn, names))
+        reading = {"values": choose_values(source)} | reading
         asked = Reading({}, features=features, public_columns=names, **reading)
         options = StagingOptions(asked, "", quarantine=False)
         staged = stage(source, directory, KeyRing.public(), options)
@@ -225,12 +227,16 @@ def test_counting_from_one_is_said_beforehand(tmp_path):
     zero, one = random_choices(1), [choice + 1 for choice in random_choices(1)]
     first = LabelValues.parse(" FIRST = 1 ")
     assert str(first) == "first=1" and LabelValues.parse(str(first)) == first
-    assert LabelValues.parse("first=0") == LabelValues()
-    here = World(table(zero), tmp_path / "zero")
+    zeroth = LabelValues.parse("first=0")
+    assert str(zeroth) == "first=0" and zeroth not in (LabelValues(), first)
+    here = World(table(zero), tmp_path / "zero", values=zeroth)
     there = World(table(one), tmp_path / "one", values=first)
     assert np.array_equal(here.labels, there.labels)
     with pytest.raises(InvalidLabels, match="expected the number of a response, counted from 0"):
-        World(table(one), tmp_path / "unsaid")
+        World(table(one), tmp_path / "from 0", values=zeroth)
+    for choices in (zero, one):
+        with pytest.raises(InvalidLabels, match="nothing says whether the first is 0 or 1"):
+            World(table(choices), tmp_path / "unsaid", values=LabelValues())
     ranks = table(one).drop_columns(["choice"]).append_column("ranks", [[[1.0]] * len(ASKED)])
     with pytest.raises(InvalidLabels, match="--label-values first=1 goes with choices"):
         World(ranks, tmp_path / "ranks", values=first)
@@ -243,7 +249,7 @@ def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad, tmp_path):
     good = write(tmp_path / "good.jsonl", rows)
     rows[1]["choice"] = bad
     path = write(tmp_path / "bad.jsonl", rows)
-    keys, reading = KeyRing.public(), Reading({})
+    keys, reading = KeyRing.public(), Reading({}, values=LabelValues.parse(COUNTED))
     one = stage(good, tmp_path / "one", keys, StagingOptions(reading, ""))
     other = stage(path, tmp_path / "other", keys, StagingOptions(reading, ""))
     assert one.public_digest == other.public_digest

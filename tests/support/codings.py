@@ -29,7 +29,9 @@ def choose_coding(source):
     if isinstance(source, dict):
         return _of_values(source["label"]) if "label" in source else _of_names(source)
     if isinstance(source, str | Path):
-        return choose_coding(_read_first(Path(source)))
+        path = Path(source)
+        paths = [path] if path.exists() or not path.name else path.parent.glob(path.name)
+        return next(filter(None, map(choose_coding, map(_read_first, paths))), None)
     if hasattr(source, "__arrow_c_stream__"):
         table = pa.table(source)
         kind = table.schema.field("label").type if "label" in table.column_names else None
@@ -37,6 +39,11 @@ def choose_coding(source):
             return _of_names(table.column_names)
         return _of_values(table["label"].to_pylist()) if kind == pa.string() else NUMBERS
     return None
+
+
+def choose_values(source):
+    """Return the same as a part of a `Reading`: the default where labels are words."""
+    return LabelValues.parse(choose_coding(source) or "")
 
 
 def _of_names(names):

@@ -10,9 +10,8 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from support.codings import choose_coding
+from support.codings import choose_values
 
-from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import formats, query, readers, sources
 from labelguard.inputs.columns import Reading
 
@@ -196,8 +195,7 @@ def write(path, rows):
 def read(source, scratch, **reading):
     """What is read of an input, labels included: canonical rows, sorted."""
     connection = readers.connect(scratch)
-    coding = LabelValues.parse(choose_coding(source) or "")
-    asked = Reading(**{"columns": {}, "values": coding, **reading})
+    asked = Reading(**{"columns": {}, "values": choose_values(source), **reading})
     frames = []
     for part in sources.resolve_input(source):
         found = formats.apply_format(part, connection, asked)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from support.codings import choose_coding
+from support.codings import choose_values
 
-from labelguard.budget.label_values import DEFAULT, LabelValues
+from labelguard.budget.label_values import DEFAULT
 from labelguard.errors import LabelguardError, OutsideDomain
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.project.attempts import find_reason
@@ -263,9 +263,8 @@ REFUSED = (1, "input", False)
 
 def read(source, path, keys, reading, **options):
     """Everything that staging an input writes down or says, labels apart."""
-    coding = LabelValues.parse(choose_coding(source) or "")
     if reading.values == DEFAULT:
-        reading = replace(reading, values=coding)
+        reading = replace(reading, values=choose_values(source))
     given = StagingOptions(reading, "files", **options)
     try:
         staged = stage(source, path, keys, given)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.codings import CODED
 from support.published import SHAPES, as_jsonl, as_table, assistant, read, user
 
 from labelguard.inputs.columns import Reading
@@ -129,14 +130,14 @@ def test_whether_anybody_answered_is_not_told_where_blanks_are_ties(
 def test_which_columns_hold_labels_is_not_guessed_where_blanks_are_ties(keys, places, tmp_path):
     """A file with a label and scores, all of whose labels are blank, was read as scores."""
     path = tmp_path / "x.jsonl"
-    found = []
+    found, reading = [], Reading({}, skips="tie", values=CODED)
     for labels in ([1, 0], [None, None]):
         rows = [
             {**row, "label": label}
             for row, label in zip(SHAPES["scores"].rows(["b", "b"]), labels, strict=True)
         ]
         source = as_jsonl(rows, path, sparse=True)
-        found.append(read(source, next(places), keys, Reading({}, skips="tie")))
+        found.append(read(source, next(places), keys, reading))
     assert found[0].public == found[1].public
     assert set(found[1].labels.values()) == {2}
 
