@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import published, world
+from support.codings import CODED
 from support.published import as_jsonl, as_table, pairs
 from support.releases import make_release
 
@@ -36,7 +37,7 @@ def read(tmp_path):
     places = (tmp_path / f"staged {number}" for number in itertools.count())
 
     def staged(source, **columns):
-        found = published.read(source, next(places), KEYS, Reading(columns))
+        found = published.read(source, next(places), KEYS, Reading(columns, values=CODED))
         assert found.labels, found.public
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.codings import CODED, choose_values
+from support.codings import choose_values
 from support.releases import make_release
 
 import labelguard as lg
@@ -151,7 +151,7 @@ def test_of_several_choices_of_one_labeler_one_is_taken_whole(recorded, tmp_path
             for choice in choices
         ]
         path = tmp_path / f"{choices}"
-        options = StagingOptions(Reading({}, values=CODED), "")
+        options = StagingOptions(Reading({}, values=choose_values(rows)), "")
         staged = stage(pa.Table.from_pylist(rows), path, KeyRing.public(), options)
         found = [segments.read_bucket(staged.rows_directory, b) for b in range(segments.BUCKETS)]
         (table,) = [table for table in found if table is not None]
