@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.codings import OPTION
 from support.surveys import survey
 
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.report import overview
 
-ASKED = ("privatize", "labels.parquet", "--mechanism", "rr")
+ASKED = ("privatize", "labels.parquet", "--mechanism", "rr", *OPTION)
 FIRST = ("--once", "--accept-little-use")
 
 

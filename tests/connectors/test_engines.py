@@ -21,6 +21,7 @@ from labelguard_connectors.clusters.sealing import (
     unseal,
 )
 from support import world
+from support.codings import CODED
 from support.deaths import killed_in
 from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
 from support.releases import make_release
@@ -181,7 +182,7 @@ def test_files_that_workers_read_are_staged_as_if_read_here(name, tmp_path):
     for number, part in enumerate(parts):
         path = tmp_path / f"{number}.jsonl"
         pl.DataFrame(part).write_ndjson(path)
-    reading = StagingOptions(Reading({}), "files", **options)
+    reading = StagingOptions(Reading({}, values=CODED), "files", **options)
     source = str(tmp_path / "*.jsonl")
     staged = [
         stage(source, tmp_path / where, KeyRing.public(), reading, executor=engine)
@@ -202,7 +203,7 @@ def test_a_bad_row_stops_workers_with_the_sentence_that_it_stops_threads_with(tm
                 str(tmp_path / "*.jsonl"),
                 tmp_path / "staged",
                 KeyRing.public(),
-                StagingOptions(Reading({}), ""),
+                StagingOptions(Reading({}, values=CODED), ""),
                 executor=engine,
             )
         texts.append(str(raised.value))
@@ -211,7 +212,7 @@ def test_a_bad_row_stops_workers_with_the_sentence_that_it_stops_threads_with(tm
 
 def test_the_bytes_that_an_input_may_take_are_counted_over_all_workers(shards, tmp_path):
     def fits(source: str, most: int) -> bool:
-        options = StagingOptions(Reading({}), "", max_input_bytes=most)
+        options = StagingOptions(Reading({}, values=CODED), "", max_input_bytes=most)
         try:
             stage(source, tmp_path / "staged", KeyRing.public(), options, executor=Twice())
         except InvalidLabels as error:

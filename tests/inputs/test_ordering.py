@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.codings import CODED
 from support.releases import make_release
 
 import labelguard as lg
@@ -149,7 +150,7 @@ def test_of_several_choices_of_one_labeler_one_is_taken_whole(recorded, tmp_path
             for choice in choices
         ]
         path = tmp_path / f"{choices}"
-        options = StagingOptions(Reading({}), "")
+        options = StagingOptions(Reading({}, values=CODED), "")
         staged = stage(pa.Table.from_pylist(rows), path, KeyRing.public(), options)
         found = [segments.read_bucket(staged.rows_directory, b) for b in range(segments.BUCKETS)]
         (table,) = [table for table in found if table is not None]

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.codings import CODED
 from support.exports import read
 from support.releases import make_release
 
@@ -115,7 +116,7 @@ def test_numbers_beside_texts_are_read_as_in_json(tmp_path):
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     found = []
     for name, source in (("rows", rows), ("file", path)):
-        options = StagingOptions(Reading({}), "")
+        options = StagingOptions(Reading({}, values=CODED), "")
         staged = stage(source, tmp_path / name, KeyRing.public(), options)
         buckets = [segments.read_bucket(staged.rows_directory, n) for n in range(segments.BUCKETS)]
         read = [row for one in buckets if one is not None for row in one.to_pylist()]

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support.codings import OPTION
 from support.commands import FIRST, PRIVATIZE, run
 
 import labelguard as lg
@@ -42,7 +43,9 @@ def source(labels, tmp_path_factory):
 
 
 def call(*arguments):
-    return CliRunner().invoke(Main(commands={"plan": command}), ["plan", *map(str, arguments)])
+    return CliRunner().invoke(
+        Main(commands={"plan": command}), ["plan", *OPTION, *map(str, arguments)]
+    )
 
 
 @pytest.mark.slow

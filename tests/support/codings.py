@@ -1,44 +1,66 @@
 """What tests say of labels that are numbers: 1 means the first response in their tables."""
 
+import csv
 import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from labelguard.budget.label_values import LabelValues, is_number
+
 NUMBERS = "1-0"
+# The same as a part of a `Reading`, and as words of a command.
+CODED = LabelValues.parse(NUMBERS)
+OPTION = ("--label-values", NUMBERS)
+COUNTED = "first=0"
 
 
 def choose_coding(source):
-    """Return the coding of a table's, a file's or rows' column `label`: None where it has words."""
+    """Return the coding of a table's, a file's or rows' labels: None where these are words.
+
+    Choices count from 0.
+    """
     if isinstance(source, list | tuple):
-        codings = map(choose_coding, source)
+        rows = [one for one in source if isinstance(one, dict)]
+        labels = [row["label"] for row in rows if row.get("label") is not None]
+        codings = map(choose_coding, [{"label": labels}] if labels else source)
         return next(filter(None, codings), None)
     if isinstance(source, dict):
-        return NUMBERS if isinstance(source.get("label"), int | float) else None
+        return _of_values(source["label"]) if "label" in source else _of_names(source)
     if isinstance(source, str | Path):
         return choose_coding(_read_first(Path(source)))
     if hasattr(source, "__arrow_c_stream__"):
-        schema = pa.table(source).schema
-        kind = schema.field("label").type if "label" in schema.names else pa.string()
-        return None if pa.types.is_string(kind) or pa.types.is_large_string(kind) else NUMBERS
+        table = pa.table(source)
+        kind = table.schema.field("label").type if "label" in table.column_names else None
+        if kind is None or pa.types.is_dictionary(kind) or pa.types.is_large_string(kind):
+            return _of_names(table.column_names)
+        return _of_values(table["label"].to_pylist()) if kind == pa.string() else NUMBERS
     return None
 
 
+def _of_names(names):
+    return COUNTED if "choice" in names else None
+
+
+def _of_values(labels):
+    given = labels if isinstance(labels, list) else [labels]
+    first = next((one for one in given if one not in (None, "")), "")
+    return NUMBERS if is_number(str(first)) or isinstance(first, bool) else None
+
+
 def _read_first(path):
-    """Return what tells the type of labels in a file, if it is one that tells."""
+    """Return what tells how labels are given in a file, if it is one that tells."""
     if not path.is_file():
         return None
     if path.suffix == ".parquet":
         return pq.read_schema(path).empty_table()
-    lines = path.read_bytes()[: 1 << 16].decode(errors="replace").splitlines()[:2]
-    if path.suffix == ".csv" and len(lines) == 2:
-        row = dict(zip(lines[0].split(","), lines[1].split(","), strict=False))
-        number = row.get("label", "").replace(".", "").isdigit()
-        return {"label": float(row["label"])} if number else None
-    if path.suffix == ".jsonl" and lines:
+    lines = path.read_bytes()[: 1 << 16].decode(errors="replace").splitlines()
+    if path.suffix == ".csv":
+        return list(csv.DictReader(lines[:20]))
+    if path.suffix == ".jsonl":
         try:
-            return json.loads(lines[0])
+            return [json.loads(line) for line in lines[:20]]
         except ValueError:
             return None
     return None

@@ -10,7 +10,9 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from support.codings import choose_coding
 
+from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import formats, query, readers, sources
 from labelguard.inputs.columns import Reading
 
@@ -194,7 +196,8 @@ def write(path, rows):
 def read(source, scratch, **reading):
     """What is read of an input, labels included: canonical rows, sorted."""
     connection = readers.connect(scratch)
-    asked = Reading(**{"columns": {}, **reading})
+    coding = LabelValues.parse(choose_coding(source) or "")
+    asked = Reading(**{"columns": {}, "values": coding, **reading})
     frames = []
     for part in sources.resolve_input(source):
         found = formats.apply_format(part, connection, asked)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.codings import OPTION
 from support.commands import FIRST
 from support.doors import install
 from support.releases import make_release
@@ -85,7 +86,16 @@ class Gates:
     def process(self, source, project, *more):
         """`labelguard privatize` of a file in a process of its own."""
         asked = [f"--{name}={value}" for name, value in self.options.items()]
-        command = [sys.executable, "-m", "labelguard", "privatize", str(source), *FIRST, *asked]
+        command = [
+            sys.executable,
+            "-m",
+            "labelguard",
+            "privatize",
+            str(source),
+            *FIRST,
+            *OPTION,
+            *asked,
+        ]
         path = os.pathsep.join([str(self.site), os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(
             [*command, "--project", str(project.state), *more],

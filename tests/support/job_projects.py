@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from support.codings import NUMBERS
 from support.lives import put_into_force
 from support.preferences import opinions, pairs, public
 
@@ -19,7 +20,11 @@ from labelguard.report import overview
 SETTINGS: Mapping[str, Any] = {
     "project": ".",
     "input": "labels/*.parquet",
-    "release": {"mechanism": "rr", "min_new_labels": 10, "options": {"workers": 1}},
+    "release": {
+        "mechanism": "rr",
+        "min_new_labels": 10,
+        "options": {"workers": 1, "label_values": NUMBERS},
+    },
     "train": {"options": {"features": "length", "components": 1, "holdout": 0.3}},
     "gate": {"by": "none"},
 }

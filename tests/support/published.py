@@ -6,11 +6,13 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from support.codings import choose_coding
 
+from labelguard.budget.label_values import DEFAULT, LabelValues
 from labelguard.errors import LabelguardError, OutsideDomain
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.project.attempts import find_reason
@@ -261,6 +263,9 @@ REFUSED = (1, "input", False)
 
 def read(source, path, keys, reading, **options):
     """Everything that staging an input writes down or says, labels apart."""
+    coding = LabelValues.parse(choose_coding(source) or "")
+    if reading.values == DEFAULT:
+        reading = replace(reading, values=coding)
     given = StagingOptions(reading, "files", **options)
     try:
         staged = stage(source, path, keys, given)

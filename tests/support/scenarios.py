@@ -176,7 +176,7 @@ ONE, ALL = [2], list(range(7))
 
 JOB = """\
 input: {input}
-release: {mechanism: rr, min_new_labels: 5, options: {bad_rows: quarantine}}
+release: {mechanism: rr, min_new_labels: 5, options: {bad_rows: quarantine, label_values: 1-0}}
 train: {options: {features: length, components: 1, holdout: 0.3}}
 gate: {by: released, margin: 0.1}
 notify: {url: 'https://example.org/hook', budget_below: 0.4}
@@ -186,7 +186,9 @@ input: {input}
 release:
   mechanism: statistic
   min_new_labels: 5
-  options: {features: length, components: 1, whitening: 0.5, floor: 0.01, clip_quantile: 0.5}
+  options:
+    {label_values: 1-0, features: length, components: 1, whitening: 0.5, floor: 0.01,
+     clip_quantile: 0.5}
 gate: {by: none}
 promote: {keep: 1}
 """

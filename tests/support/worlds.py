@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from labelguard_trainer.gradient import aup
 from numpy.typing import NDArray
 from support import world
+from support.codings import choose_coding
 from support.commands import FIRST
 from support.preferences import LISTED, dump, files, labels, opinions, public, write
 from support.receivers import SECRET
@@ -175,7 +176,9 @@ def observed(here, layout, scenario, asked, ranks, coins, order="shuffled"):
             else:
                 first = [word for word in FIRST if word != "--once" or "--uses" not in options]
                 by = [] if "--mechanism" in options else ["--mechanism", "rr"]
-                code = invoke("privatize", *first, *by, *source, *PRICE, *options)
+                said = choose_coding(table)
+                coded = ("--label-values", said) if said else ()
+                code = invoke("privatize", *first, *by, *source, *PRICE, *coded, *options)
             path.unlink(missing_ok=True)
             assert run.exits in (None, code), seen
         for arguments in scenario.afterwards:

@@ -2,6 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
+from support.codings import OPTION
 from support.commands import FIRST
 from support.databases import dump
 from support.preferences import ASKED, TABLE, spent, write
@@ -20,7 +21,7 @@ def run(project, tmp_path, monkeypatch):
 
     def command(text):
         asked = text.split()
-        first = [asked[0]] if asked[0] != "privatize" else ["privatize", *FIRST]
+        first = [asked[0]] if asked[0] != "privatize" else ["privatize", *FIRST, *OPTION]
         named = {"privatize", "--mechanism"} & set(asked) == {"privatize"}
         by = ["--mechanism", "rr"] if named else []
         return CliRunner().invoke(main, [*first, *by, *asked[1:]])
