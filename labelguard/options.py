@@ -153,6 +153,13 @@ class ReadingOptions:
         choices=(AUTO_FORMAT, *FORMAT_NAMES),
         in_jobs=True,
     )
+    ignore_columns: tuple[str, ...] = option(
+        "Columns that look like a part of the prompt and are none; otherwise a first release stops "
+        "at them.",
+        default=(),
+        metavar="NAME,...",
+        in_jobs=True,
+    )
     split: str | None = option(
         "Which split to read of a dataset that has several: train, test, …",
         metavar="NAME",

@@ -155,7 +155,7 @@ DEFAULT = LabelValues()
 
 def _list_values(values: tuple[str, ...]) -> str:
     """Return values in words, each spelling once whatever its case."""
-    once = {value.lower(): value for value in reversed(values)}
+    once = {value.lower(): value for value in values}
     return " or ".join(f"the value of {v[1:]}" if v.startswith("@") else v for v in once.values())
 
 

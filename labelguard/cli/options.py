@@ -143,6 +143,8 @@ def build_click_settings(option: Option, *, usual: bool = True) -> dict[str, Any
         return {"help": option.text, "is_flag": True, "default": option.default}
     if option.table:
         return settings | {"type": str, "callback": _parse_columns}
+    if option.many and "," in (option.metavar or ""):
+        return settings | {"type": str, "callback": lambda context, one, text: _split_names(text)}
     if option.many:
         return settings | {"multiple": True, "callback": lambda context, one, texts: texts or None}
     if option.choices and option.kind is not str:
@@ -183,6 +185,10 @@ def reading_options(*names: str) -> Callable[[F], F]:
         help="Column with the labeler of each label; short for --columns labeler_id=NAME.",
     )
     return lambda command: labelers(declared_options(ReadingOptions, *names)(command))
+
+
+def _split_names(text: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
 
 
 _LABELERS = "labelguard.labeler_column"

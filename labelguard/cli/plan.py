@@ -73,6 +73,9 @@ def _list_inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
     labels = [role.column for role in inspection.roles if not role.read]
     if labels:
         yield "  of labels", f"{', '.join(labels)} (not read)"
+    yield "  labels mean", inspection.meaning
+    if inspection.unused:
+        yield "  not used", ", ".join(inspection.unused)
     yield "rows", f"{inspection.rows:,}"
     if inspection.bad_rows:
         why = f"most: {inspection.bad_row_reason}"
@@ -121,7 +124,9 @@ def _shorten_to_line(name: str, text: str) -> str:
     short_help="Show how an input is understood; reads no label.",
 )
 @inputs_argument()
-@reading_options("columns", "format", "split", "question", "max_input_bytes")
+@reading_options(
+    *("columns", "label_values", "ignore_columns", "format", "split", "question"), "max_input_bytes"
+)
 @public_columns_option
 @prints(_print_inspection)
 def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.budget import events
+from labelguard.budget.label_values import LabelValues
 from labelguard.budget.request import EVERY, Horizon, PolicyRequest
 from labelguard.cli.options import (
     Command,
@@ -39,7 +40,7 @@ from labelguard.cli.terminal import (
     prints,
     show_progress,
 )
-from labelguard.errors import NoProject, NotAgreed, PolicyError
+from labelguard.errors import NoCoding, NoProject, NotAgreed, OutsideDomain, PolicyError
 from labelguard.options import RunOptions, option_declarations
 from labelguard.release.mechanisms import AUTO, collect_options, list_mechanisms
 from labelguard.text import AGREEMENT_HELP, FORECAST_ASSUMPTION, format_budget, pluralize
@@ -137,7 +138,17 @@ def _list_preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     if usual := " and ".join(_SIGNS[name] for name in preview.usual):
         yield "", f"  {usual} by default; to change: --epsilon, --delta"
     learns = f", a head on {preview.features}" if preview.features else ""
-    yield "read as", ", ".join(preview.formats)
+    read = preview.understood
+    yield "read as", read.format
+    yield (
+        "  columns",
+        ", ".join(r if r == name else f"{r} = {name}" for r, name in read.columns.items()),
+    )
+    yield "  labels mean", read.meaning
+    if read.unused:
+        yield "  not used", ", ".join(read.unused)
+    for example in preview.examples:
+        yield "  example", " | ".join(map(_shorten, vars(example).values()))
     yield "mechanism", f"{preview.mechanism}{learns}"
     if preview.public_columns:
         listed = ", ".join(map(escape_controls, preview.public_columns))
@@ -181,6 +192,13 @@ def _describe_expected_quality(preview: Preview) -> Iterator[tuple[str, str]]:
         yield "", FORECAST_ASSUMPTION
 
 
+def _shorten(text: str) -> str:
+    """Return the beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST else line[: _MOST - 1] + "…"
+
+
+_MOST = 40
 _SIGNS = {"epsilon": "ε", "delta": "δ"}
 
 
@@ -373,10 +391,22 @@ def privatize(
     if not policies.listing(home):
         options |= {} if is_release_count_given(options) else ask_for_later_labels()
         options |= {} if yes else ask_labeler_agreement(options)
-    with show_progress() as report:
-        consent = {"accepted": options["accept_little_use"], "again": options["again"]}
-        review = make_release_review(report, yes=yes, **consent)
-        release = release_labels(source, project=home, progress=report, review=review, **options)
+
+    def make(**more: Any) -> Release:
+        with show_progress() as report:
+            consent = {"accepted": options["accept_little_use"], "again": options["again"]}
+            review = make_release_review(report, yes=yes, **consent)
+            told: dict[str, Any] = {"project": home, "progress": report, "review": review}
+            return release_labels(source, **told, **options | more)
+
+    try:
+        release = make()
+    except (NoCoding, OutsideDomain) as error:
+        if options["label_values"] is not None or not sys.stdin.isatty():
+            raise
+        echo(f"labelguard: {escape_controls(str(error))}", err=True)
+        coding = click.prompt("Label values", value_proc=LabelValues.parse, err=True)
+        release = make(label_values=str(coding))
     return ReleaseSummary.from_release(release, tuple(_suggest_next_commands(release, project)))
 
 

@@ -67,17 +67,13 @@ def find_systems(schema: TableSchema, kind: str) -> dict[str, str]:
 
 
 def check_coding(
-    schema: TableSchema,
-    kind: str,
-    sides: tuple[str, str],
-    columns: Mapping[str, str],
-    types: Mapping[str, DuckDBPyType],
+    schema: TableSchema, kind: str, sides: tuple[str, str], types: Mapping[str, DuckDBPyType]
 ) -> None:
     """Refuse a coding of another kind of labels, and numbers that nobody gave a meaning.
 
-    `columns` and `types` are those of roles; `sides` is what the file calls the two responses.
+    `sides` is what the file calls the two responses, `types` are those of all columns, labels too.
     """
-    values = schema.reading.values
+    values, column = schema.reading.values, schema.reading.get_column_name
     if kind == "choices" and values != replace(DEFAULT, first=values.first):
         raise schema.error(
             "--label-values names words, but choices are numbers of responses, counted "
@@ -88,33 +84,32 @@ def check_coding(
             f"--label-values first={values.first} goes with choices (prompt, responses, choice) "
             "alone"
         )
-    if not schema.reading.labelled:
-        return
-    if kind == "choices" and values.first is None:
+    if kind == "choices" and values.first is None and column("choice") in types:
         raise NoCoding(
-            f"{schema.name}: column {columns['choice']} has the numbers of preferred responses, "
+            f"{schema.name}: column {column('choice')} has the numbers of preferred responses, "
             "and nothing says whether the first is 0 or 1: --label-values first=0 or first=1"
         )
-    if kind == "pairs" and values == DEFAULT and types["label"].id in (*_NUMBERS, "boolean"):
-        what = "true and false" if types["label"].id == "boolean" else "numbers"
+    label = types.get(column("label"))
+    if kind == "pairs" and values == DEFAULT and label and label.id in (*_NUMBERS, "boolean"):
+        what = "true and false" if label.id == "boolean" else "numbers"
         raise NoCoding(
-            f"{schema.name}: column {columns['label']} has {what}, and nothing says what they "
+            f"{schema.name}: column {column('label')} has {what}, and nothing says what they "
             f"mean: {explain_codings(*sides)}"
         )
 
 
 def refuse_names_of_systems(
-    schema: TableSchema, file: InputFile, connection: duckdb.DuckDBPyConnection
+    schema: TableSchema, kind: str, file: InputFile, connection: duckdb.DuckDBPyConnection
 ) -> None:
     """Refuse words for a side that name systems which stand on the other side in some row.
 
     By columns that say which system wrote which response: they are public.
     """
     values, named = schema.reading.values, dict[str, dict[str, str]]()
-    if values == DEFAULT or values.columns or not schema.reading.labelled:
+    if kind != "pairs" or values == DEFAULT or values.columns:
         return
-    for name, kind in schema.types.items():
-        if is_text(kind) and (match := _SYSTEM.fullmatch(name)):
+    for name, type_ in schema.types.items():
+        if is_text(type_) and (match := _SYSTEM.fullmatch(name)):
             named.setdefault(match[1].lower(), {})[match[2].lower()] = name
     for one, other in (tuple(map(s.get, "ab")) for s in named.values()):
         if one is None or other is None:

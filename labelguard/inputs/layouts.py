@@ -119,7 +119,7 @@ def find_layout(
     types = readers.read_columns(file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, listed or list(types))
     layouts = _list_possible_layouts(schema)
-    named = reading.columns
+    named, whole = reading.columns, types
     if not reading.labelled:
         private = {reading.get_column_name(role) for role in PRIVATE_ROLES}
         types = {column: kind for column, kind in types.items() if column not in private}
@@ -148,9 +148,10 @@ def find_layout(
     kinds = {role: types[column] for role, column in columns.items()}
     content = _find_content_type(schema, columns, kind)
     layout = Layout(kind, columns, kinds, content, features, reading, absent, names or {})
-    check_coding(schema, kind, layout.sides, columns, kinds)
-    if kind == "pairs":
-        refuse_names_of_systems(schema, file, connection)
+    # Where labels are not read but will be, a plan, it must be known how.
+    if reading.labelled or reading.unit != "none":
+        check_coding(schema, kind, layout.sides, whole)
+        refuse_names_of_systems(schema, kind, file, connection)
     return layout
 
 

@@ -9,18 +9,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.label_values import parse_public_columns
+from labelguard.budget.label_values import LabelValues, parse_public_columns
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
+from labelguard.inputs.understood import refuse_unread_prompts
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
@@ -232,6 +233,8 @@ def read_public_pairs(
     unit: str = "labeler",
     skip_bad: bool = False,
     question: str | None = None,
+    label_values: str | Mapping[str, Any] | None = None,
+    ignore_columns: Sequence[str] = (),
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
@@ -247,7 +250,8 @@ def read_public_pairs(
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
     labeler, item, or none where nobody will be charged; with item no labeler_id is needed, with
     none it is not read. One labeler's repeated comparisons of one pair count once. `question` is
-    what all rows were asked; `format`, `split` and `public_columns` are those of `Reading`.
+    what all rows were asked; `label_values`, `ignore_columns`, `format`, `split` and
+    `public_columns` are those of `privatize`.
     `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
     of a project, which has all columns that are declared public. What is read, by workers of the
     `executor` if one is given, lies in `count` buckets, in a directory of its own in `scratch`, or
@@ -262,6 +266,7 @@ def read_public_pairs(
         labelled=False,
         has_labelers=unit != "none",
         question=question,
+        values=LabelValues.parse(label_values or ""),
         format=format,
         split=split,
         public_columns=parse_public_columns(public_columns),
@@ -286,6 +291,7 @@ def read_public_pairs(
         )
         if first:
             check_public_columns(staged, reading.public_columns)
+            refuse_unread_prompts(staged, ignore_columns)
         pairs = find_distinct_pairs(staged, executor, mapped=False)
         rows = read_comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)

@@ -87,15 +87,19 @@ def check_columns(sources: Sequence[SourceRecord], name: str, columns: Mapping[s
         )
 
 
+def find_columns(sources: Sequence[SourceRecord], name: str) -> Mapping[str, str]:
+    """Return the columns that a source's releases read, by role; none before the first."""
+    return next((source.columns for source in sources if source.name == name), {})
+
+
 def recall_reading(
     sources: Sequence[SourceRecord], name: str, question: str | None
 ) -> tuple[dict[str, str], str | None]:
     """Return the columns that a source's releases named by role, and its coding of labels under
     this question; none before its first release.
     """
-    record = next((source for source in sources if source.name == name), None)
     columns = {}
-    for key, column in record.columns.items() if record else ():
+    for key, column in find_columns(sources, name).items():
         role, _, asked = key.partition(" of ")
         if asked in ("", question) and column != role:
             columns[role] = column

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from labelguard.budget.label_values import format_public_column_options, parse_public_columns
+from labelguard.budget.label_values import (
+    LabelValues,
+    format_public_column_options,
+    parse_public_columns,
+)
 from labelguard.budget.policy import USUAL_EPSILON
 from labelguard.notebook import group_facts, render_card
 from labelguard.planner.outcomes import Forecast, compute_learned_share
@@ -204,10 +208,15 @@ def format_reading_options(
     public_columns: Iterable[str] | None,
     question: str | None,
     split: str | None,
+    label_values: str | Mapping[str, str | Sequence[str]] | None = None,
+    ignore_columns: Sequence[str] = (),
 ) -> list[str]:
     """Return the options by which an input is read."""
     names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
     words = ["--columns", names] if names else []
+    coding = str(LabelValues.parse(label_values or ""))
+    words += ["--label-values", coding] if coding else []
+    words += ["--ignore-columns", ",".join(ignore_columns)] if ignore_columns else []
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
     words += format_public_column_options(parse_public_columns(public_columns))
     words += [] if question is None else ["--question", question]

@@ -58,6 +58,8 @@ def plan(
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
     question: str | None = None,
+    label_values: str | Mapping[str, str | Sequence[str]] | None = None,
+    ignore_columns: Sequence[str] = (),
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
@@ -73,9 +75,9 @@ def plan(
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
-    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns` and
-    `max_input_bytes` are those of `privatize`; columns of labels may be missing, and may be named:
-    they are not read.
+    `source`, `columns`, `labeler_column`, `question`, `label_values`, `ignore_columns`, `format`,
+    `split`, `public_columns` and `max_input_bytes` are those of `privatize`; columns of labels may
+    be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
     tell no pair's sides apart: where none does, randomized response alone is planned. `agreement`
@@ -106,6 +108,8 @@ def plan(
             source,
             columns=columns,
             question=question,
+            label_values=label_values,
+            ignore_columns=ignore_columns,
             format=format,
             split=split,
             public_columns=public_columns,
@@ -136,7 +140,9 @@ def plan(
     choose = find_best_including_uls if periods == 1 else find_best_excluding_uls
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
-    read = advice.format_reading_options(columns, format, public_columns, question, split)
+    read = advice.format_reading_options(
+        columns, format, public_columns, question, split, label_values, ignore_columns
+    )
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 

@@ -19,6 +19,7 @@ from labelguard.budget.policy import Policy
 from labelguard.inputs.staged import Staged
 from labelguard.learning.features import JUDGES
 from labelguard.ledger.records import ReleaseRecord
+from labelguard.ledger.sources import CODING
 from labelguard.release import sections
 from labelguard.release.sections import format_min_median_max
 from labelguard.release.selection import PlannedRows
@@ -110,6 +111,13 @@ def build_common_card(
             "public_columns": list(policy.public_columns),
             "held_out": policy.held_out,
         },
+        "reading": {
+            "formats": sorted(staged.formats),
+            **{
+                ("label_values" if role.startswith(CODING) else role): name
+                for role, name in sorted(staged.columns.items())
+            },
+        },
         "counts": {
             "rows_read": staged.rows_read,
             "rows": rows,
@@ -137,7 +145,7 @@ def build_common_card(
 
 _FIRST = (
     *("release", "labelguard", "format", "created_at", "kind"),
-    *("mechanism", "mechanism_version", "privacy", "counts"),
+    *("mechanism", "mechanism_version", "privacy", "reading", "counts"),
 )
 _LAST = ("budget", "train_with", "not_protected")
 
@@ -171,7 +179,8 @@ def format_json(card: Mapping[str, Any]) -> str:
 
 def format_markdown(card: Mapping[str, Any]) -> str:
     """Return the card for people, with the front matter of a Hugging Face dataset card."""
-    rows, values = (*list_facts(card), *list_forecast_facts(card)), _collect_template_values(card)
+    rows = (*_list_reading_facts(card), *list_facts(card), *list_forecast_facts(card))
+    values = _collect_template_values(card)
     return fill_block("page", facts=rows, metadata=_format_guarantee_yaml(card), **values) + "\n"
 
 
@@ -259,6 +268,16 @@ def list_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from (dict(_list_count_facts(card)) | dict(of_mechanism)).items()
     yield "allowance used", format_min_median_max(budget["used"], ",.0f")
     yield "allowance left", format_min_median_max(budget["left"], ",.0f")
+
+
+def _list_reading_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield which columns were read, and by which coding of labels, if the card says it."""
+    if reading := dict(card.get("reading", {})):
+        formats, coding = ", ".join(reading.pop("formats")), reading.pop("label_values", None)
+        columns = ", ".join(f"{role} = {name}" for role, name in reading.items())
+        yield "read as", f"{formats}: {columns}"
+        if coding:
+            yield "label values", coding
 
 
 def list_forecast_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
 from labelguard.inputs.formats import OWN_VALUES
 from labelguard.inputs.staged import Staged
+from labelguard.inputs.understood import Example, Understood, describe_reading, read_examples
 from labelguard.keys.prf import Split
 from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
@@ -226,6 +227,7 @@ def describe_leavers(
 
 # Expected label error above which a release says that there may be better.
 TOO_MUCH = 0.4
+_EXAMPLES = 2
 
 
 @dataclass(frozen=True)
@@ -257,8 +259,10 @@ class Preview:
     features: str | None
     # columns that features may read, declared to be made without answers
     public_columns: Sequence[str]
-    # as what the input was read
-    formats: Sequence[str]
+    # how the input is read: what is which column, what labels mean, what is not read
+    understood: Understood
+    # a few pairs of it
+    examples: Sequence[Example]
     # the kind of event that is charged
     event: str
     # how many of them the policy allows each unit
@@ -350,7 +354,8 @@ def preview_release(
         mechanism=mechanism.name,
         features=mechanism.settings().get("features"),
         public_columns=list(policy.public_columns),
-        formats=sorted(context.staged.formats),
+        understood=describe_reading(context.staged),
+        examples=list(read_examples(context.staged, _EXAMPLES)),
         event=resolved.event,
         allowed=context.allowance.allowed,
         ball=context.allowance.ball,

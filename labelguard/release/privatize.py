@@ -38,8 +38,10 @@ from labelguard.errors import LedgerError, NoProject, PolicyError, ProjectError
 from labelguard.inputs.columns import merge_labeler_column
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staging import check_public_columns
+from labelguard.inputs.understood import refuse_unread_prompts
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.ledger.sources import find_columns
 from labelguard.project import attempts
 from labelguard.project.opening import (
     OpenProject,
@@ -271,6 +273,8 @@ class Run:
         )
         if resolved.makes_first_policy:  # later files may do without, or have more
             check_public_columns(staged, policy.public_columns)
+        if not find_columns(self.ledger.people.sources(), self.project.namespace):
+            refuse_unread_prompts(staged, intake.ignore_columns)
         ties = policy.ties_of(resolved.event)
         check_ties_and_label_codes(staged, ties, intake.label_values)
         self.notes += describe_input(staged)

@@ -129,6 +129,7 @@ class Intake(ReadingOptions):
         if self.label_values is not None:
             coding = str(LabelValues.parse(self.label_values))
             object.__setattr__(self, "label_values", coding)
+        object.__setattr__(self, "ignore_columns", tuple(self.ignore_columns))
 
     def recall(self, opened: OpenProject) -> Self:
         """Return the same, with what the source's first release said where this one is silent."""
@@ -291,6 +292,7 @@ class Keywords(TypedDict, total=False):
     columns: Mapping[str, str] | None
     label_values: str | Mapping[str, str | Sequence[str]] | None
     labeler_column: str | None
+    ignore_columns: Sequence[str] | None
     format: str | None
     split: str | None
     question: str | None

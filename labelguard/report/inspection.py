@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from labelguard.budget.label_values import parse_public_columns
+from labelguard.budget.label_values import LabelValues, parse_public_columns
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import (
@@ -24,11 +24,17 @@ from labelguard.inputs.columns import (
     add_labeler_column,
 )
 from labelguard.inputs.formats import FormattedFile
-from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons, read_texts
+from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
+from labelguard.inputs.understood import (
+    Example,
+    describe_reading,
+    read_examples,
+    refuse_unread_prompts,
+)
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Links
@@ -101,18 +107,6 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Example:
-    """One pair, the two sides in an order that no label decides; chats as their words."""
-
-    # what was asked
-    prompt: str
-    # one response
-    first: str
-    # the other response
-    second: str
-
-
-@dataclass(frozen=True)
 class Inspection:
     """The reading of an input. No label was read."""
 
@@ -122,6 +116,10 @@ class Inspection:
     about: str
     # which columns are read, and which would be
     roles: tuple[Role, ...]
+    # what labels mean
+    meaning: str
+    # columns that are not read; of exports of tools none are listed
+    unused: tuple[str, ...]
     # rows that say who compared what; of exports, answers
     rows: int
     # rows that cannot be used
@@ -175,6 +173,8 @@ def inspect(
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
     question: str | None = None,
+    label_values: str | Mapping[str, str | Sequence[str]] | None = None,
+    ignore_columns: Sequence[str] = (),
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
@@ -184,10 +184,11 @@ def inspect(
     """Return what `privatize` would understand of `source`: columns, people, pairs, what to watch
     out for.
 
-    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns` and
-    `max_input_bytes` are those of `privatize`. Needs no project, charges nothing, and leaves
-    nothing behind. Columns of labels are dropped at the door, and the order of rows is forgotten:
-    whatever labels are, the answer is the same. A missing labeler id is among the `problems`.
+    `source`, `columns`, `labeler_column`, `question`, `label_values`, `ignore_columns`, `format`,
+    `split`, `public_columns` and `max_input_bytes` are those of `privatize`. Needs no project,
+    charges nothing, and leaves nothing behind. Columns of labels are dropped at the door, and the
+    order of rows is forgotten: whatever labels are, the answer is the same. A missing labeler id is
+    among the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -204,6 +205,7 @@ def inspect(
         "none",
         labelled=False,
         question=question,
+        values=LabelValues.parse(label_values or ""),
         format=format,
         split=split,
         public_columns=parse_public_columns(public_columns),
@@ -222,7 +224,11 @@ def inspect(
         )
         check_public_columns(staged, reading.public_columns)
         roles, problems = _read_columns(staged, reading, work / "look")
-        return _build_inspection(source, reading, roles, problems, staged)
+        try:
+            refuse_unread_prompts(staged, ignore_columns)
+        except InvalidLabels as error:
+            problems = (*problems, str(error))
+        return _build_inspection(source, reading, roles, problems, staged, ignore_columns)
 
 
 def _read_columns(
@@ -296,15 +302,19 @@ def _build_inspection(
     roles: tuple[Role, ...],
     problems: tuple[str, ...],
     staged: Staged,
+    ignored: Sequence[str],
 ) -> Inspection:
     pairs = find_distinct_pairs(staged, texts=False) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None
     compared = 0 if rows is None else len(rows)
+    understood = describe_reading(staged)
     usual, name = staged.fault_reasons.most_common(), staged.formatted[-1].format
     return Inspection(
         format=name,
         about=formats.FORMATS[name].about,
         roles=roles,
+        meaning=understood.meaning,
+        unused=understood.unused,
         rows=staged.rows_read,
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
@@ -318,9 +328,9 @@ def _build_inspection(
         pairs=len(pairs) if pairs else 0,
         labelers=_summarize_labelers(rows) if rows and staged.labelers else None,
         questions=_count_pairs_per_question(pairs),
-        examples=tuple(_read_example_pairs(staged, pairs)) if pairs else (),
+        examples=tuple(read_examples(staged, _EXAMPLES)),
         problems=problems,
-        next=tuple(_suggest_next_commands(source, reading, staged))
+        next=tuple(_suggest_next_commands(source, reading, staged, ignored))
         if pairs and not problems
         else (),
     )
@@ -379,29 +389,19 @@ def _count_pairs_per_question(pairs: DistinctPairs | None) -> tuple[Question, ..
     return tuple(Question(name, count) for name, count in counts.iter_rows())
 
 
-def _read_example_pairs(staged: Staged, pairs: DistinctPairs) -> Iterator[Example]:
-    """Yield a pair of each of the first few items, in canonical order."""
-    first: dict[int, int] = {}
-    for pair, content in enumerate(pairs.contents[:, 0]):
-        first.setdefault(int(content), pair)
-        if len(first) == _EXAMPLES:
-            break
-    rows = pairs.first_row[list(first.values())]
-    for row in read_texts(staged, rows).to_pylist():
-        yield Example(*(_chat_to_text(text) for text in row.values()))
-
-
-def _chat_to_text(content: str | list[dict[str, object]]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(f"{message['role']}: {message['content']}" for message in content)
-
-
-def _suggest_next_commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
+def _suggest_next_commands(
+    source: Input, reading: Reading, staged: Staged, ignored: Sequence[str]
+) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
     words = format_command_arguments(source)
     words += format_reading_options(
-        reading.columns, reading.format, reading.public_columns, reading.question, reading.split
+        reading.columns,
+        reading.format,
+        reading.public_columns,
+        reading.question,
+        reading.split,
+        str(reading.values),
+        ignored,
     )
     if staged.fault_count:
         words += ["--bad-rows", "quarantine"]

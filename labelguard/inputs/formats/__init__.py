@@ -13,9 +13,11 @@ from functools import partial
 from itertools import count
 
 import duckdb
+from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
+from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
@@ -55,7 +57,7 @@ class FormattedFile:
 
     `names` is what the file calls the roles that the format made, for messages, and `recorded` what
     the ledger keeps of them. `left_out` is SQL of how many answers it leaves out for which public
-    reason. `listed` are its own columns.
+    reason. `types` are its own columns and their types.
     """
 
     file: InputFile
@@ -64,11 +66,11 @@ class FormattedFile:
     names: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, str] = field(default_factory=dict)
     left_out: str = ""
-    listed: tuple[str, ...] = ()
+    types: Mapping[str, DuckDBPyType] = field(default_factory=dict)
 
     def find_layout(self, connection: duckdb.DuckDBPyConnection) -> Layout:
         """Return its layout; raise `InvalidLabels` for what lacks."""
-        return find_layout(self.file, connection, self.reading, self.listed, self.names)
+        return find_layout(self.file, connection, self.reading, list(self.types), self.names)
 
 
 def apply_format(
@@ -80,7 +82,11 @@ def apply_format(
     labels in a public role. A file that no format recognises is left as it is; its layout says what
     it lacks.
     """
-    types = readers.read_columns(file, connection)
+    types = listed = readers.read_columns(file, connection)
+    prompt = reading.get_column_name("prompt")
+    if "+" in prompt and prompt not in types:
+        file = _join_columns(file, types, prompt)
+        types = readers.read_columns(file, connection)
     own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
     if own:
         file, reading = _rename_label_columns(file, types, reading, own)
@@ -90,7 +96,7 @@ def apply_format(
     form = _choose_format(schema)
     if form is None:
         refuse_thumbs(schema)
-        return FormattedFile(file, reading, PAIRS.name, listed=tuple(types))
+        return FormattedFile(file, reading, PAIRS.name, types=listed)
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
     _check_label_column_use(form, schema)
     query = form.adapt(schema)
@@ -99,7 +105,7 @@ def apply_format(
             f"SELECT {schema.select_public_except().rstrip(', ')} FROM part", frozenset()
         )
     if query is None:
-        return FormattedFile(file, reading, form.name, listed=tuple(types))
+        return FormattedFile(file, reading, form.name, types=listed)
     named = reading.columns
     if not form.of_tool:  # else columns are within its objects
         _refuse_missing_columns(form, schema, query)
@@ -123,8 +129,30 @@ def apply_format(
         {role: own.get(name, name) for role, name in query.names.items()},
         {role: reading.get_column_name(role) for role in query.made},
         query.left_out,
-        tuple(types),
+        listed,
     )
+
+
+def _join_columns(file: InputFile, types: Mapping[str, DuckDBPyType], joined: str) -> InputFile:
+    """Return a file with one more column, called like `joined`: the texts of A+B, in this order,
+    with a blank line between; blank ones are left out.
+    """
+    names = [name.strip() for name in joined.split("+")]
+    for name in names:
+        if name not in types:
+            raise InvalidLabels(
+                f"{file.name}: no column {name!r} (of {joined}, given for prompt)"
+                f"{suggest(name, types)}; found: {', '.join(types)}"
+            )
+        if not is_text(types[name]):
+            raise InvalidLabels(
+                f"{file.name}: column {name} is no text: only columns of text are joined to a "
+                "prompt; write one column of both"
+            )
+    columns = ", ".join(f"{source_column(name)} AS {identifier(name)}" for name in types)
+    texts = ", ".join(f"nullif({source_column(name)}, '')" for name in names)
+    query = f"SELECT {columns}, concat_ws(chr(10) || chr(10), {texts}) AS {identifier(joined)}"
+    return replace(file, open=partial(_open_with_query, file, f"{query} FROM part"))
 
 
 def _rename_label_columns(

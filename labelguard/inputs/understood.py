@@ -1,0 +1,167 @@
+"""What was understood of an input, in words: which column is what, what labels mean, what is not
+read. By names and types of columns, and by public texts alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard.budget.label_values import DEFAULT
+from labelguard.errors import InvalidLabels
+from labelguard.inputs.canonical import is_text
+from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES
+from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
+from labelguard.inputs.layouts import Layout
+from labelguard.inputs.staged import Staged
+from labelguard.storage import buckets
+from labelguard.text import suggest
+
+# Columns that are usually part of what a response answers.
+_PART_OF_PROMPT = re.compile(
+    r"(system|user)?[ _.-]?(prompt|messages?|history|instructions?)s?|inputs?|contexts?"
+    r"|(chat|previous)[ _.-]?(history|turns)|turns|conversations?|dialog(ue)?s?|chat|quer(y|ies)"
+    r"|question|passage|documents?|post|persona|background|problem",
+    re.IGNORECASE,
+)
+_TEXTS = ("prompt", "first", "second")
+_JOINED = re.compile(r" or |[/+]")
+
+
+@dataclass(frozen=True)
+class Understood:
+    """How an input is read, in words. No label is in it, and none was looked at."""
+
+    # the format that was recognised, or named
+    format: str
+    # what the input calls each role
+    columns: Mapping[str, str]
+    # what labels mean
+    meaning: str
+    # columns that are not read
+    unused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair, the two sides in an order that no label decides; chats as their words."""
+
+    # what was asked
+    prompt: str
+    # one response
+    first: str
+    # the other response
+    second: str
+
+
+def describe_reading(staged: Staged) -> Understood:
+    """Return how the files of an input are read."""
+    columns: dict[str, str] = {}
+    meanings, unused = dict[str, None](), dict[str, None]()
+    for entry, layout in zip(staged.formatted, staged.readings, strict=True):
+        columns |= _name_columns(entry, layout)
+        meanings[_explain_labels(entry, layout)] = None
+        unused |= dict.fromkeys(_list_unused(entry, layout))
+    formats = ", ".join(sorted(staged.formats))
+    return Understood(formats, columns, "; ".join(meanings), tuple(unused))
+
+
+def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
+    """Raise `InvalidLabels` for columns that may be part of the prompt and are neither read nor
+    `ignored`, and for an `ignored` one that is in no file or is read.
+    """
+    listed: dict[str, None] = {}
+    for entry, layout in zip(staged.formatted, staged.readings, strict=True):
+        unused = {name: entry.types[name] for name in _list_unused(entry, layout)}
+        listed |= dict.fromkeys(entry.types)
+        parts = [name for name, kind in unused.items() if _may_be_prompt(name, kind)]
+        parts = [name for name in parts if name not in ignored]
+        if parts:
+            prompt = _name_columns(entry, layout).get("prompt", "prompt")
+            one, several = parts[0], len(parts) > 1
+            join = ""
+            if prompt in entry.types:
+                join = f"--columns prompt={one}+{prompt} if it comes before {prompt}, "
+            raise InvalidLabels(
+                f"{entry.file.name}: column{'s' * several} {', '.join(parts)} may be part of what "
+                f"was asked, and {'are' if several else 'is'} not read: name the prompt ({join}"
+                f"--columns prompt={one} if it is the prompt), or leave "
+                f"{'them' if several else 'it'} out: --ignore-columns {','.join(parts)}"
+            )
+        for name in ignored:
+            if name in entry.types and name not in unused:
+                raise InvalidLabels(
+                    f"{entry.file.name}: column {name} is read, so that it cannot be ignored: "
+                    "leave it out of --ignore-columns"
+                )
+    for name in ignored:
+        if name not in listed:
+            raise InvalidLabels(
+                f"{staged.files[0].name}: no column {name!r} to ignore{suggest(name, listed)}; "
+                f"found: {', '.join(listed)}"
+            )
+
+
+def read_examples(staged: Staged, count: int) -> Iterator[Example]:
+    """Yield a pair of each of the first few items, in canonical order."""
+    for bucket in range(staged.buckets):
+        texts = buckets.read_bucket(staged.texts_directory, bucket) if count else None
+        if texts is None:
+            continue
+        items = buckets.read_blocks(texts, "item")
+        starts = np.flatnonzero(np.append(True, (items[1:] != items[:-1]).any(axis=1)))[:count]
+        for row in starts.tolist():
+            values = texts.select(_TEXTS).slice(row, 1).to_pylist()[0].values()
+            yield Example(*map(_write_content, values))
+        count -= len(starts)
+
+
+def _write_content(content: str | list[dict[str, object]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(f"{message['role']}: {message['content']}" for message in content)
+
+
+def _name_columns(entry: FormattedFile, layout: Layout) -> dict[str, str]:
+    """Return what the file calls each role, those of labels among them, read or not."""
+    there = {role: name for role, name in layout.columns.items() if name not in layout.absent}
+    named = {role: entry.reading.get_column_name(role) for role in PRIVATE_ROLES}
+    order = dict.fromkeys((*LAYOUTS[layout.kind], *there))
+    roles = {role: there.get(role) or named.get(role) for role in order}
+    return {role: entry.names.get(role) or name for role, name in roles.items() if name}
+
+
+def _explain_labels(entry: FormattedFile, layout: Layout) -> str:
+    if entry.format in OWN_VALUES:
+        return FORMATS[entry.format].about
+    if layout.kind == "ranking":
+        return "the response with the lowest rank is preferred"
+    if layout.kind == "chosen":
+        one, other = layout.sides
+        return f"{one} is preferred to {other}"
+    values = layout.reading.values
+    if layout.kind == "choices":
+        return values.explain("", "") if values != DEFAULT else "the number of a response"
+    return layout.values.explain(*layout.sides)
+
+
+def _list_unused(entry: FormattedFile, layout: Layout) -> list[str]:
+    """Return the file's own columns that nothing is read from; of tools none: theirs are within
+    objects.
+    """
+    form = FORMATS[entry.format]
+    if form.of_tool:
+        return []
+    used = {*_name_columns(entry, layout).values(), *entry.reading.columns.values(), *form.private}
+    used |= {name for names in layout.features.values() for name in names}
+    names = {part.lower() for name in used for part in (name, *_JOINED.split(name))}
+    return [name for name in entry.types if name.lower() not in names]
+
+
+def _may_be_prompt(name: str, kind: DuckDBPyType) -> bool:
+    holds = is_text(kind) or kind.id in ("list", "struct", "array") or str(kind) == "JSON"
+    return holds and _PART_OF_PROMPT.fullmatch(name) is not None
