@@ -68,9 +68,10 @@ def case(name: str, total: int, directory: Path) -> list[list[Any]]:
     project, bound = str(directory / "project"), str(max(64, 4 * total // LABELERS))
     lg.init(Path(project))
     budget = ["--epsilon", "3", "--delta", "1e-5", "--max-labels-per-labeler", bound]
-    privatize = ["privatize", "--project", project, *budget, "--uses", "2", "--yes"]
+    coding = ("--label-values", "1-0")
+    privatize = ["privatize", "--project", project, *coding, *budget, "--uses", "2", "--yes"]
     steps = {
-        "inspect": ("inspect", first),
+        "inspect": ("inspect", *coding, first),
         "first release": (*privatize, first),
         "10% new labels": (*privatize, first, more),
     }

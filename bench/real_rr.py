@@ -39,6 +39,7 @@ def run(raw: pl.DataFrame, name: str, epsilon: float) -> list[Any]:
         release = lg.privatize(
             raw,
             mechanism="rr",
+            label_values="1-0",
             epsilon=epsilon,
             delta=DELTA,
             once=True,

@@ -49,6 +49,7 @@ def case(
         project, out = where / engine, where / f"out-{engine}"
         lg.init(project)
         words = ["privatize", str(where / "labels-*.parquet"), "--project", str(project)]
+        words += ["--label-values", "1-0"]
         words += ["--mechanism", "rr", "--epsilon", "3", "--delta", "1e-5", "--once", "--yes"]
         words += ["--engine", engine, "--buckets", str(buckets), "--workers", str(workers)]
         words += ["--max-labels-per-labeler", str(max(64, 4 * total // LABELERS)), "-o", str(out)]

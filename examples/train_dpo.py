@@ -31,6 +31,7 @@ def train(directory: Path, labels: int, steps: int) -> float:
         raw,
         project=project,
         mechanism="rr",
+        label_values="1-0",
         epsilon=3,
         delta=1e-5,
         once=True,

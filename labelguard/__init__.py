@@ -1,8 +1,8 @@
 """labelguard: preference labels in, labeler-level private releases out, every budget accounted.
 
     import labelguard as lg
-    lg.init("study")
-    release = lg.privatize("labels.parquet", epsilon=3, delta=1e-5, once=True, project="study")
+    lg.init()
+    release = lg.privatize("labels.parquet", label_values="1-0", epsilon=3, delta=1e-5, once=True)
     frame = lg.load(release)
 
 Importing it is light; the engine loads at first use.

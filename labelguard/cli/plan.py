@@ -137,7 +137,7 @@ def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
 
     \b
     Example:
-      labelguard inspect labels.parquet
+      labelguard inspect labels.parquet --label-values 1-0
     """
     from labelguard.report.inspection import inspect as run
 
@@ -251,8 +251,8 @@ def plan(
 
     \b
     Example:
-      labelguard plan labels.parquet --features text+length -o plan
-      labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
+      labelguard plan labels.parquet --label-values 1-0 --features text+length -o plan
+      labelguard plan labels.parquet --label-values 1-0 --epsilons 3 --recurring weekly --for 1y
     """
     from labelguard.budget.request import Horizon
     from labelguard.planner.forecast import plan as run

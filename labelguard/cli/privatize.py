@@ -379,7 +379,7 @@ def privatize(
 
     \b
     Example:
-      labelguard privatize labels.parquet --epsilon 3 --once --yes -o release
+      labelguard privatize labels.parquet --label-values 1-0 --epsilon 3 --once --yes -o release
     """
     from labelguard.project import policies
     from labelguard.release.privatize import privatize as release_labels

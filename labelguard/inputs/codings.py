@@ -84,6 +84,8 @@ def check_coding(
             f"--label-values first={values.first} goes with choices (prompt, responses, choice) "
             "alone"
         )
+    if not schema.reading.has_labelers:
+        return  # further pairs: whatever they say of a label, nobody takes it for one
     if kind == "choices" and values.first is None and column("choice") in types:
         raise NoCoding(
             f"{schema.name}: column {column('choice')} has the numbers of preferred responses, "

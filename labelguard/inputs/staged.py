@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, OutsideDomain
 from labelguard.inputs.codings import explain_codings
-from labelguard.inputs.formats import FormattedFile
+from labelguard.inputs.formats import OWN_VALUES, FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.query import OUTSIDE
 from labelguard.inputs.readers import InputFile
@@ -144,8 +144,10 @@ class Staged:
             return
         more = self.label_fault_count - 1
         rest = f" ({more} more such rows)" if more else ""
-        layout = next((one for one in self.readings if one.kind == "pairs"), None)
-        way = ""
+        read = zip(self.formatted, self.readings, strict=True)
+        plain = (one for file, one in read if file.format not in OWN_VALUES)
+        layout = next((one for one in plain if one.kind == "pairs"), None)
+        way = "" if layout else ", or name another --format"
         if layout and self.label_fault.reason == OUTSIDE:
             way = f" ({layout.values.explain(*layout.sides)}), or say what its values mean: "
             way += explain_codings(*layout.sides)

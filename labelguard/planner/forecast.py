@@ -94,7 +94,7 @@ def plan(
     `PolicyError` for values out of range.
 
     Example:
-        >>> lg.plan("labels.parquet", epsilons=[3], features="length")
+        >>> lg.plan("labels.parquet", label_values="1-0", epsilons=[3], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
     """
     columns, periods = add_labeler_column(columns, labeler_column), uses

@@ -55,7 +55,9 @@ def waiting(say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
     Example:
         >>> study = lg.init("study")
         >>> with lg.waiting(print):
-        ...     made = lg.privatize("labels.parquet", mechanism="rr", once=True, project=study)
+        ...     made = lg.privatize(
+        ...         "labels.parquet", mechanism="rr", label_values="1-0", once=True, project=study
+        ...     )
     """
     before = _say.set(say)
     try:

@@ -124,10 +124,11 @@ def privatize(
 
     Example:
         >>> study = lg.init("study")
-        >>> made = lg.privatize("labels.parquet", epsilon=3, once=True, project=study)
+        >>> asked = {"label_values": "1-0", "epsilon": 3, "once": True}
+        >>> made = lg.privatize("labels.parquet", **asked, project=study)
         >>> made.card["counts"]["rows"], made.card["privacy"]["epsilon"]
         (900, 3.0)
-        >>> lg.privatize("labels.parquet", epsilon=3, once=True, project=study).reused
+        >>> lg.privatize("labels.parquet", **asked, project=study).reused
         True
     """
     named = merge_labeler_column(options)

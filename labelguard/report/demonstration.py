@@ -92,6 +92,7 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
     for mechanism, options in _MECHANISMS.items():
         progress(f"releasing: {mechanism}", None)
         budget: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "mechanism": mechanism}
+        budget["label_values"] = "1-0"
         home = init(directory / mechanism)
         made = privatize(directory / "labels.parquet", project=home, **budget, **_ONCE, **options)
         frame = load(made)

@@ -193,7 +193,7 @@ def inspect(
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
     Example:
-        >>> found = lg.inspect("labels.parquet")
+        >>> found = lg.inspect("labels.parquet", label_values="1-0")
         >>> found.format, found.labels, found.pairs, found.labelers.count, found.problems
         ('pairs', 900, 200, 30, ())
         >>> rows = [{"task": "2 + 2?", "response_a": "4", "response_b": "5", "labeler_id": 7}]

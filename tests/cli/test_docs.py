@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from support import commands
+from support.codings import OPTION
 from support.commands import FIRST
 from support.hooks import serving
 from support.pages import DOCS, ROOT, blocks, script
@@ -36,7 +37,9 @@ from labelguard.project.project import find
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
-FIRST_RELEASE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 {' '.join(FIRST)}"
+FIRST_RELEASE = (
+    f"privatize labels.parquet {' '.join(OPTION)} --epsilon 3 --delta 1e-5 {' '.join(FIRST)}"
+)
 PRIVATIZE = f"{FIRST_RELEASE} --mechanism rr"
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "serve")
