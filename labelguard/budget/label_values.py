@@ -30,6 +30,7 @@ _SCALE = re.compile(r"\s*(-?[0-9]{1,2})\.\.(-?[0-9]{1,2})\s*")
 _MEANINGS = ("a", "b", "tie", "skip")
 _WORDS = ("TIE", "Tie", "tie")
 _YES, _NO = ("1", "TRUE", "True", "true"), ("0", "FALSE", "False", "false")
+_TRUTH = {True: _YES[1:], False: _NO[1:]}
 # Values of a, b and tie by the name of a coding, which says what stands for the first response and
 # then what for the second. Who names one declares it: no label tells which.
 CODINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
@@ -54,14 +55,14 @@ class LabelValues:
     """The texts that say: A is preferred, B is, neither is, or no answer was given.
 
     Texts are trimmed and compared with upper and lower case told apart; where one is a number,
-    numerically equal text is equal. A blank is a skip in every domain. `@NAME` as the text of a and
-    of b stands for what is in these columns of the row: the systems, say, that are compared. Of
-    choices among several responses, which are named by number, `first` is the number of the first
-    one, 0 or 1.
+    numerically equal text is equal. A blank is a skip in every domain. Without a and b, a label
+    is a word that names a side by itself. `@NAME` as the text of a and of b stands for what is in
+    these columns of the row: the systems, say, that are compared. Of choices among several
+    responses, which are named by number, `first` is the number of the first one, 0 or 1.
     """
 
-    a: tuple[str, ...] = ("A", "a")
-    b: tuple[str, ...] = ("B", "b")
+    a: tuple[str, ...] = ()
+    b: tuple[str, ...] = ()
     tie: tuple[str, ...] = _WORDS
     skip: tuple[str, ...] = ()
     first: int | None = None
@@ -126,7 +127,8 @@ class LabelValues:
             return ""
         if self.first is not None:
             return f"first={self.first}"
-        for name in (*CODINGS, f"{self.a[0]}..{self.b[-1]}"):
+        ends = [f"{one}..{other}" for one in self.a for other in self.b if len(self.a) > 1]
+        for name in (*CODINGS, *ends):
             coding = CODINGS.get(name) or _parse_scale(name)
             if coding == (self.a, self.b, self.tie) and not self.skip:
                 return name
@@ -168,22 +170,26 @@ def _parse_scale(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str
     step = 1 if one < other else -1
     values = [str(number) for number in range(one, other + step, step)]
     half = len(values) // 2
-    return tuple(values[:half]), tuple(values[-half:]), tuple(values[half:-half])
+    a, b, middle = map(sorted, (values[:half], values[-half:], values[half:-half]))
+    return tuple(a), tuple(b), tuple(middle)
 
 
 def _write_coding(coding: Mapping[str, str | Iterable[str]]) -> str:
     """Return a mapping as it is typed. Raises `InvalidLabels` for one from values to meanings."""
-    if not {str(meaning).lower() for meaning in coding} <= {*_MEANINGS}:
+    if not {str(meaning).lower() for meaning in coding} <= {*_MEANINGS, "first"}:
         raise InvalidLabels(
             "label_values maps meanings to values, as in "
             f"{{'a': 'win', 'b': 'loss', 'tie': 'draw'}}; found {', '.join(map(repr, coding))} as "
             "keys: turn it round"
         )
-    listed = {
-        meaning: [values] if isinstance(values, str | int | float) else list(values)
-        for meaning, values in coding.items()
-    }
-    return ",".join(f"{meaning}={'|'.join(map(str, values))}" for meaning, values in listed.items())
+    pieces = []
+    for meaning, values in coding.items():
+        listed = [values] if isinstance(values, str | int | float) else list(values)
+        texts = [t for v in listed for t in (_TRUTH[v] if isinstance(v, bool) else (str(v),))]
+        if any(sign in text for text in texts for sign in ",|"):
+            raise InvalidLabels("label_values: a value cannot hold , or |")
+        pieces += [f"{meaning}={'|'.join(texts)}"] if texts else []
+    return ",".join(pieces)
 
 
 def is_number(value: str) -> bool:

@@ -94,7 +94,14 @@ def test_named_values_are_read_as_they_are_named(tmp_path):
     assert made.card["counts"]["skipped"] == 3 and "left out: 3 (skip)" in made.notes
     for other in ("Left", "0", "true", "both", "0.5"):
         with pytest.raises(InvalidLabels, match="outside the domain"):
-            privatize(project, pairs([*labels, other]), mechanism="rr", epsilon=40, delta=0)
+            privatize(
+                project,
+                pairs([*labels, other]),
+                mechanism="rr",
+                epsilon=40,
+                delta=0,
+                label_values=None,
+            )
 
 
 def test_values_have_one_text_however_they_are_named():
@@ -235,6 +242,6 @@ def test_later_policies_keep_the_rule_of_skips_and_the_condition(project):
 
 def test_errors_of_labels_show_no_value(project):
     with pytest.raises(LabelguardError) as caught:
-        privatize(project, pairs(["SECRET", "1", "SECRET"]))
+        privatize(project, pairs(["SECRET", "a", "SECRET"]))
     assert "SECRET" not in str(caught.value)
     assert "(1 more such rows)" in str(caught.value)
