@@ -18,7 +18,7 @@ from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES
 from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.staged import Staged
-from labelguard.storage import buckets
+from labelguard.storage import blocks, buckets
 from labelguard.text import suggest
 
 # Columns that are usually part of what a response answers.
@@ -107,17 +107,20 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
 
 
 def read_examples(staged: Staged, count: int) -> Iterator[Example]:
-    """Yield a pair of each of the first few items, in canonical order."""
+    """Yield a pair of each of the first few items, in canonical order, whatever that of rows is."""
     for bucket in range(staged.buckets):
         texts = buckets.read_bucket(staged.texts_directory, bucket) if count else None
         if texts is None:
             continue
-        items = buckets.read_blocks(texts, "item")
-        starts = np.flatnonzero(np.append(True, (items[1:] != items[:-1]).any(axis=1)))[:count]
-        for row in starts.tolist():
-            values = texts.select(_TEXTS).slice(row, 1).to_pylist()[0].values()
-            yield Example(*map(_write_content, values))
-        count -= len(starts)
+        items, of = blocks.unique(buckets.read_blocks(texts, "item"))
+        shown = range(min(count, len(items)))
+        for item in shown:
+            rows = texts.select(_TEXTS).take(np.flatnonzero(of == item)).to_pylist()
+            yield min(
+                (Example(*map(_write_content, row.values())) for row in rows),
+                key=lambda example: (example.prompt, example.first, example.second),
+            )
+        count -= len(shown)
 
 
 def _write_content(content: str | list[dict[str, object]]) -> str:

@@ -119,7 +119,7 @@ def test_the_commands_that_a_refusal_names_help_at_the_price_that_it_names(mecha
     lg.init(Path())
     asked = ("privatize", "labels.parquet", "--mechanism", mechanism)
     head = () if mechanism == "rr" else ("--features", "length", "--components", "1")
-    assert run(*asked, *FIRST, "--yes", *head).exit_code == 0
+    assert run(*asked, *OPTION, *FIRST, "--yes", *head).exit_code == 0
     survey(labelers=12, per_labeler=7, items=40, seed=3).write_parquet("labels.parquet")
     refused = run(*asked)
     assert refused.exit_code == 3 and "12 of 12 labelers" in refused.stderr
@@ -221,7 +221,7 @@ def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch):
         interrupted.setattr("labelguard.release.drawn.DrawnRelease.finish_and_write", stop)
         result = CliRunner().invoke(main, [*ASKED, *FIRST, "--yes"])
     assert result.exit_code == 130
-    again = f"labelguard privatize labels.parquet --mechanism rr {' '.join(FIRST)} --yes"
+    again = f"labelguard {' '.join(ASKED)} {' '.join(FIRST)} --yes"
     assert result.stderr.endswith(f"run it again: {again}\n")
     finished = run(*again.split()[1:])
     assert finished.exit_code == 0 and releases() == 1

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from support import world
+from support.codings import OPTION
 from support.commands import FIRST
 from support.pages import DOCS, script
 
@@ -30,6 +31,7 @@ from labelguard.project.project import find
 GOLDEN = Path(__file__).parents[1] / "golden"
 REFERENCE = DOCS / "generate_cli.py"
 PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5", *FIRST)
+PRIVATIZE += OPTION
 PRIVATIZE += ("--mechanism", "rr")
 SIMULATE = shlex.split("simulate -o labels.parquet --labelers 5 --labels 60 --items 20")
 
@@ -112,7 +114,7 @@ def test_privatize_reads_well(run):
 def test_a_plan_reads_well(run):
     """Its forecasts are measured, and differ between processors; `test_planner` judges them."""
     run(*SIMULATE)
-    plan = run("plan", "labels.parquet", "--features", "length", "--epsilons", "3")
+    plan = run("plan", "labels.parquet", *OPTION, "--features", "length", "--epsilons", "3")
     compare("plan", plan, lambda text: re.sub(r"\d\.\d{3}|\d+%", "NUMBER", text))
 
 

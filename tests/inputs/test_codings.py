@@ -153,7 +153,7 @@ def test_numbers_without_a_coding_are_refused_everywhere_before_anything_is_char
         # An empty coding is none: the helper adds none of its own.
         ended = run(*command, "--label-values", "", code=1, project=of[command[0]])
         assert NOTHING_SAYS in ended.stderr and len(ended.stderr.splitlines()) == 1
-    assert NOTHING_SAYS in run("inspect", path).stdout.replace("\n", " ")
+    assert NOTHING_SAYS in run("inspect", path, "--label-values", "").stdout.replace("\n", " ")
     assert is_untouched(project)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from support.codings import NUMBERS, choose_coding
 from support.published import (
     SHAPES,
     Outcome,
@@ -122,7 +123,8 @@ def test_texts_without_a_turn_in_common_are_no_dialogues():
 
 
 def staged_table(rows, **options):
-    return read_public_pairs(as_table(rows), **options).table
+    coding = choose_coding(rows)
+    return read_public_pairs(as_table(rows), label_values=coding, **options).table
 
 
 def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says():
@@ -152,7 +154,7 @@ def test_an_empty_text_is_a_response_and_a_prompt(tmp_path):
     assert staged_table([row]).select(["prompt", "first", "second"]).to_pylist() == expected
     path = tmp_path / "x.csv"
     path.write_text('labeler_id,prompt,response_a,response_b,label\nw,,"",b,1\nw,,,b,\n')
-    assert read_public_pairs(path).table.equals(staged_table([row]))
+    assert read_public_pairs(path, label_values=NUMBERS).table.equals(staged_table([row]))
     ranked = {"labeler_id": "w", "prompt": "", "responses": ["", "b"], "ranks": [1, 2]}
     assert staged_table([ranked]).select(["prompt", "first", "second"]).to_pylist() == expected
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import published, world
-from support.codings import CODED
+from support.codings import CODED, NUMBERS
 from support.published import as_jsonl, as_table, pairs
 from support.releases import make_release
 
@@ -445,13 +445,13 @@ def test_one_of_several_splits_must_be_named():
         read_public_pairs(source)
     with pytest.raises(InvalidLabels, match=r"no split is called .tset. .did you mean .test."):
         read_public_pairs(source, split="tset")
-    assert len(read_public_pairs(source, split="test").rows) == TEST.num_rows
+    assert len(read_public_pairs(source, split="test", label_values=NUMBERS).rows) == TEST.num_rows
     with pytest.raises(InvalidLabels, match="found dict"):
         read_public_pairs({})
 
 
 def test_one_split_alone_need_not_be_named():
-    assert len(read_public_pairs({"train": TRAIN}).rows) == TRAIN.num_rows
+    assert len(read_public_pairs({"train": TRAIN}, label_values=NUMBERS).rows) == TRAIN.num_rows
     with pytest.raises(InvalidLabels, match="--split test: the input has no splits; leave it out"):
         read_public_pairs(TRAIN, split="test")
 
@@ -462,29 +462,33 @@ def test_a_directory_is_refused_with_how_its_files_are_named(tmp_path):
     for source in (tmp_path / "labeler_id=7", str(tmp_path / "*")):
         with pytest.raises(InvalidLabels, match=r"labeler_id=7 is a directory; name its files, as"):
             read_public_pairs(source)
-    assert len(read_public_pairs(str(tmp_path / "**" / "*.jsonl")).rows) == 1
+    assert len(public_pairs(str(tmp_path / "**" / "*.jsonl")).rows) == 1
     nameless = [{k: v for k, v in row.items() if k != "labeler_id"} for row in pairs(["a"])]
     as_jsonl(nameless, tmp_path / "labeler_id=7" / "x.jsonl")
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
         read_public_pairs(str(tmp_path / "*" / "*.jsonl"))
 
 
+def public_pairs(source, **options):
+    return read_public_pairs(source, label_values=NUMBERS, **options)
+
+
 def test_a_dataset_is_read_in_its_own_order_and_selection():
     datasets = pytest.importorskip("datasets")
     rows = pairs(["a", "b", "a", "b"])
     dataset = datasets.Dataset.from_list(rows)
-    assert read_public_pairs(dataset).table.equals(read_public_pairs(as_table(rows)).table)
+    assert public_pairs(dataset).table.equals(public_pairs(as_table(rows)).table)
     half = dataset.select([3, 1]).with_format("numpy", columns=["prompt"])
-    assert sorted(read_public_pairs(half).table["prompt"].to_pylist()) == [
+    assert sorted(public_pairs(half).table["prompt"].to_pylist()) == [
         "What of 1?",
         "What of 3?",
     ]
     both = datasets.DatasetDict({"train": dataset, "test": half})
     with pytest.raises(InvalidLabels, match="splits train, test; choose one, as in --split"):
-        read_public_pairs(both)
-    assert read_public_pairs(both, split="train").table.equals(read_public_pairs(dataset).table)
+        public_pairs(both)
+    assert public_pairs(both, split="train").table.equals(public_pairs(dataset).table)
     with pytest.raises(InvalidLabels, match="load it without streaming=True"):
-        read_public_pairs(dataset.to_iterable_dataset())
+        public_pairs(dataset.to_iterable_dataset())
 
 
 def test_a_quoted_text_of_a_csv_file_may_go_over_the_end_of_a_buffer(tmp_path, monkeypatch):
@@ -494,4 +498,4 @@ def test_a_quoted_text_of_a_csv_file_may_go_over_the_end_of_a_buffer(tmp_path, m
     lines = "x,y,z,w\n" * 30_000
     rows = [f'u{n},"p{n}","{lines}","{lines}{n}"\n' for n in range(20)]
     path.write_text("".join(["labeler_id,prompt,chosen,rejected\n", *rows]))
-    assert len(read_public_pairs(path).table) == 20
+    assert len(public_pairs(path).table) == 20

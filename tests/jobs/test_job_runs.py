@@ -339,7 +339,9 @@ def here(tmp_path, monkeypatch):
 
 def enough(path):
     """More labels than a written job waits for."""
-    pq.write_table(pa.concat_tables(map(labels, range(4))), path)
+    table = pl.DataFrame(pa.concat_tables(map(labels, range(4))))
+    said = {0: "B", 0.5: "tie", 1: "A"}  # words that name a side
+    table.with_columns(pl.col("label").replace_strict(said)).write_parquet(path)
 
 
 @pytest.mark.quick("allow0")
@@ -383,7 +385,10 @@ def test_a_job_takes_over_input_columns_and_mechanism_of_the_last_release(here):
     pq.write_table(table, here / "data" / "one.parquet")
     found = of_the_release(here, "data/*.parquet", mechanism="rr", columns={"labeler_id": "worker"})
     assert found["input"] == "data/*.parquet" and found["release"]["mechanism"] == "rr"
-    assert found["release"]["options"] == {"columns": {"labeler_id": "worker"}}
+    assert found["release"]["options"] == {
+        "columns": {"labeler_id": "worker"},
+        "label_values": "1-0",
+    }
     assert found["gate"]["at_least"] == 0.5
     other = here / "jobs" / "job.yaml"
     other.parent.mkdir()
@@ -404,7 +409,11 @@ def test_a_job_takes_over_features_and_public_columns_of_the_last_release(here):
         "mechanism": "statistic",
         "min_new_labels": 100,
         "exhausted": "drop",
-        "options": {"features": "columns:score", "public_columns": ["score"]},
+        "options": {
+            "features": "columns:score",
+            "label_values": "1-0",
+            "public_columns": ["score"],
+        },
     }
 
 
@@ -537,6 +546,7 @@ def test_what_is_held_out_of_a_release_is_known_before_it(chat, here, monkeypatc
         for name, column in zip(names, turns, strict=True):
             table = table.set_column(table.column_names.index(name), name, pa.array(column))
     options: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "project": here, "workers": 1}
+    options["label_values"] = "1-0"
     foreseen = plan(table, **options).preview.least_holdout
     release = make_release(table, **options)
     items = compute_item_keys(here / ".labelguard/releases" / release.id / "data.parquet")

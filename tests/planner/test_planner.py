@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.codings import OPTION
+from support.codings import NUMBERS, OPTION
 from support.commands import FIRST, PRIVATIZE, run
 
 import labelguard as lg
@@ -25,7 +25,7 @@ from labelguard.planner.advice import describe_input
 from labelguard.planner.outcomes import Forecast, Interval
 from labelguard.simulation import simulate
 
-OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length"}
+OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length", "label_values": NUMBERS}
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +94,11 @@ def numbered(first, second):
 def test_without_named_features_those_that_tell_no_pair_apart_are_left_out(monkeypatch):
     monkeypatch.setattr(planner, "default_features", lambda: "length+text")
     table = numbered(lambda item: "7 " * (1 + item % 5), lambda item: "8 " * (1 + item % 3))
-    found = planner.plan(table, epsilons=(3,))
+    found = planner.plan(table, label_values=NUMBERS, epsilons=(3,))
     assert found.features == "length" and {"rr"} < {one.mechanism for one in found.forecasts}
     assert "apart: text" in found.notes[0]
     with pytest.raises(InvalidLabels, match="no response holds a word"):
-        planner.plan(table, epsilons=(3,), features="length+text")
+        planner.plan(table, label_values=NUMBERS, epsilons=(3,), features="length+text")
 
 
 def test_where_no_default_feature_tells_pairs_apart_randomized_response_is_planned(
@@ -184,7 +184,7 @@ def test_contents_can_be_planned_without_labelers(labels):
 
 
 def test_the_bound_of_randomized_response_can_be_fixed(labels):
-    found = planner.plan(labels, epsilons=1, features="length", max_labels_per_labeler=4)
+    found = planner.plan(labels, **OPTIONS, max_labels_per_labeler=4)
     assert {f.max_labels_per_labeler for f in found.forecasts if f.flip_probability} == {4}
 
 
@@ -201,7 +201,7 @@ def test_one_release_is_recommended_with_its_command_or_one_at_every_epsilon(sou
 
 @pytest.mark.slow
 def test_the_next_command_runs_as_it_stands(source, tmp_path):
-    options: dict[str, Any] = {"epsilons": (8,), "features": "length", "uses": 2}
+    options: dict[str, Any] = OPTIONS | {"epsilons": (8,), "uses": 2}
     [recommended] = planner.plan(str(source), **options).recommended
     assert recommended.command
     program, *words = shlex.split(recommended.command)
@@ -225,7 +225,7 @@ def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path):
 
 def test_nothing_is_recommended_for_fewer_than_twenty_labelers():
     table = simulate(labelers=19, labels=300, items=100, seed=1)
-    found = planner.plan(table, epsilons=(1.0, 50.0), features="length")
+    found = planner.plan(table, **OPTIONS | {"epsilons": (1.0, 50.0)})
     assert [(one.mechanism, one.command) for one in found.recommended] == [(None, None)] * 2
     assert all("for 19 labelers" in one.words for one in found.recommended)
     assert all(one.automatic in ("rr", "props", "statistic") for one in found.recommended)
@@ -237,7 +237,7 @@ def test_nothing_is_recommended_for_fewer_than_twenty_labelers():
 
 def test_delta_and_features_are_the_usual_ones_unless_said(labels, monkeypatch):
     monkeypatch.setattr(planner, "default_features", lambda: "length")  # no encoder is loaded
-    found = planner.plan(labels, epsilons=(1,))
+    found = planner.plan(labels, label_values=NUMBERS, epsilons=(1,))
     assert (found.delta, found.features) == (choose_usual_delta(30), "length")
     assert describe_input(found).startswith("30 labelers, 900 labels of ")
     assert describe_input(found).endswith("δ = 1e-05 for each labeler; features length")

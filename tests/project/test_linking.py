@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import preferences, world
+from support.codings import NUMBERS
 from support.commands import PRIVATIZE, run
 from support.deaths import killed_in
 from support.preferences import ASKED, TABLE
@@ -157,8 +158,9 @@ def test_nothing_of_a_held_source_is_released_or_planned(make, mechanism, projec
     linking.add_source("tool", "known", project)
     before = [entry.kind for entry in overview.read_journal(project.state)]
     features = {"features": "length"} if mechanism == "props" else {}
+    named = {"namespace": "tool", "label_values": NUMBERS}
     with pytest.raises(PolicyError, match="source 'tool' is held"):
-        make(OTHERS, mechanism=mechanism, namespace="tool", project=project, **features)
+        make(OTHERS, mechanism=mechanism, **named, project=project, **features)
     assert [entry.kind for entry in overview.read_journal(project.state)] == before
 
 
@@ -244,7 +246,7 @@ def test_a_source_is_added_before_it_is_read(project):
     assert first.columns["labeler_id"] == "labeler_id"
     for act in (make_release, plan):
         with pytest.raises(PolicyError, match="labelguard source add tool"):
-            act(TABLE, mechanism="rr", namespace="tool", project=project)
+            act(TABLE, mechanism="rr", label_values=NUMBERS, namespace="tool", project=project)
     linking.add_source("tool", "new", project)
     made = make_release(TABLE, mechanism="rr", namespace="tool", project=project)
     assert made.card["counts"]["charged"] == 7
@@ -271,7 +273,8 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project):
 def test_other_names_of_columns_are_refused_with_what_helps(project):
     before = {"labeler_id": "judge", "label": "vote"}
     earlier, half = TABLE.rename_columns(before), 40
-    make_release(earlier.slice(0, half), **PRICE, columns=before, project=project)
+    coded = {"label_values": NUMBERS}
+    make_release(earlier.slice(0, half), **PRICE, **coded, columns=before, project=project)
     now = {"labeler_id": "annotator", "prompt": "task"}
     table = TABLE.rename_columns(now).slice(half)
     with pytest.raises(PolicyError) as refused:
@@ -284,7 +287,7 @@ def test_other_names_of_columns_are_refused_with_what_helps(project):
     own = count(project, "worker 0")
     again = table.rename_columns({"annotator": "judge", "task": "prompt", "label": "vote"})
     as_before = {**before, "prompt": "prompt"}
-    make_release(again, mechanism="rr", columns=as_before, project=project)
+    make_release(again, mechanism="rr", columns=as_before, **coded, project=project)
     assert count(project, "worker 0") == 2 > own
 
 
@@ -293,8 +296,11 @@ def test_every_question_has_columns_of_its_own(project):
     make_release(table, **PRICE, question="better", project=project)
     safer = {"columns": {"label": "safer"}, "question": "safer", "exhausted": "drop"}
     make_release(table, **safer, project=project)
+    other = {"columns": {"label": "label"}, "question": "safer"}
     with pytest.raises(PolicyError, match="differs in label of safer"):
-        make_release(table, mechanism="rr", question="safer", project=project)
+        make_release(table, mechanism="rr", **other, project=project)
+    # It is remembered, and need not be said again.
+    assert make_release(table, question="safer", exhausted="drop", project=project).reused
     with pytest.raises(PolicyError, match="its column 'response_b' was response_b"):
         columns = {"chosen": "response_b", "rejected": "response_a"}
         table = table.drop_columns(["label"])

@@ -181,7 +181,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
     both = json.loads(run("policy", "show", "--json", project=project).stdout)
     assert both["policy"]["name"] == "one" and [one["name"] for one in both["others"]] == ["two"]
     text = run("policy", "show", project=project).stdout
-    assert "policy        one (active)" in text and "two in force" in text
+    assert "policy       one (active)" in text and "two in force" in text
     assert policies.activate("one", project).closes is None  # nothing happens twice
     assert len(overview.read_journal(project.state)) == 4
 

@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from support import databases, world
 from support.charges import charge_of
+from support.codings import OPTION
 from support.commands import PRIVATIZE, run
 from support.copies import copy_project
 from support.preferences import LAYOUTS, dump, files, opinions, pairs, public, write
@@ -260,7 +261,7 @@ def labels(tmp_path):
 def stopped(project, labels):
     """A real `privatize` that was stopped in the middle of its work."""
     command = [sys.executable, "-m", "labelguard", *PRIVATIZE, str(labels)]
-    command += ["--epsilon", "3", "--delta", "1e-5", "--project", str(project.state)]
+    command += [*OPTION, "--epsilon", "3", "--delta", "1e-5", "--project", str(project.state)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + PATIENCE
     while not project.work.exists():  # made once the project is held

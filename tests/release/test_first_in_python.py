@@ -1,13 +1,14 @@
 """A first release in Python fixes as much as one on the command line, and as knowingly."""
 
 import pytest
+from support.codings import NUMBERS
 from support.surveys import survey
 
 import labelguard as lg
 from labelguard.errors import PolicyError
 from labelguard.report import overview
 
-BUDGET = {"epsilon": 3.0, "delta": 1e-5}
+BUDGET = {"epsilon": 3.0, "delta": 1e-5, "label_values": NUMBERS}
 
 
 @pytest.mark.parametrize("options", [{}, {"mechanism": "rr"}, {"accept_little_use": True}])

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from support import world
+from support.codings import NUMBERS
 from support.installed import without
 from support.preferences import (
     LAYOUTS,
@@ -235,10 +236,11 @@ def test_sides_and_layouts_are_one_label(project):
 SMALL = survey(labelers=24, per_labeler=6, items=40)
 COLUMNS: dict[str, Any] = {
     "mechanism": "auto",
+    "label_values": NUMBERS,
     "features": "columns:score,length",
     "public_columns": ["score", "length"],
 }
-RR: dict[str, Any] = {"mechanism": "rr"}
+RR: dict[str, Any] = {"mechanism": "rr", "label_values": NUMBERS}
 
 
 def flip(table):

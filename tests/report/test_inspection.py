@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import exports, published, tools
+from support.codings import choose_coding
 from support.commands import FIRST, run
 from support.preferences import LAYOUTS, opinions, pairs, public
 from support.releases import make_release
@@ -128,7 +129,7 @@ def test_columns_of_labels_are_named_but_not_read():
 def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_path):
     path = tmp_path / "labels.parquet"
     pq.write_table(pairs(ASKED, RANKS, labelers=False), path)
-    found = lg.inspect(path)
+    found = lg.inspect(path, label_values=choose_coding(path))
     project = lg.init(tmp_path / "project")
     with pytest.raises(lg.errors.InvalidLabels) as refused:
         make_release(path, epsilon=3, delta=1e-5, project=project)
@@ -145,7 +146,8 @@ GIVEN = ["a", "b", "tie", "b", "a", "b"]
 @pytest.mark.parametrize("shape", published.SHAPES)
 def test_a_valid_file_of_any_published_format_is_given_its_next_commands(shape, suffix, tmp_path):
     path = exports.write(tmp_path / f"labels{suffix}", published.SHAPES[shape].rows(GIVEN))
-    found = lg.inspect(path, columns={"labeler_id": published.SHAPES[shape].labeler})
+    columns = {"labeler_id": published.SHAPES[shape].labeler}
+    found = lg.inspect(path, columns=columns, label_values=choose_coding(path))
     assert found.format == published.SHAPES[shape].format
     assert found.problems == () and found.next != ()
 

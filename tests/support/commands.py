@@ -35,7 +35,7 @@ def run_without(modules, *arguments, **options):
 def run(*arguments, code=0, project=None, **options):
     """Run `labelguard` in this process, which must end with this code, or with any if None."""
     where = () if project is None else ("--project", project.state)
-    if {*arguments} & {"privatize", "plan"} and "--label-values" not in arguments:
+    if {*arguments} & {"privatize", "plan", "inspect"} and "--label-values" not in arguments:
         coding = choose_coding([word for word in arguments if isinstance(word, str | Path)])
         where = (*where, *(("--label-values", coding) if coding else ()))
     result = CliRunner().invoke(main, [str(word) for word in (*arguments, *where)], **options)

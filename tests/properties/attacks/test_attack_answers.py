@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from support.codings import NUMBERS
 from support.commands import run
 from support.preferences import STATISTIC, compared
 from support.releases import make_release
@@ -125,6 +126,7 @@ def test_a_declaration_belongs_to_the_policy(tmp_path):
     """It is made before a label is read, is never another one, and stands on the card."""
     lg.init(tmp_path)
     options = OPTIONS | {"features": "source:verdict", "project": tmp_path, "uses": 3}
+    options["label_values"] = NUMBERS
     last = pl.col("response_a").str.slice(-1)
     words = verdicts(0).with_columns(
         verdict_a=pl.format("system {}", last), verdict_b=pl.lit("other")
@@ -201,9 +203,11 @@ def test_who_labelled_what_and_when_is_no_feature(role, renamed):
         with pytest.raises(InvalidLabels, match=f"column {column} is {role}: a column with a role"):
             read_public_pairs(
                 compare(renamed),
+                label_values=NUMBERS,
                 columns={**columns, **named},
                 features=features,
                 public_columns=["model", "height", column],
             )
     named = {"columns": columns, "features": "source:model", "public_columns": "model"}
+    named["label_values"] = NUMBERS
     assert read_public_pairs(compare(renamed), **named).table.num_rows

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
+from support.codings import NUMBERS, OPTION
 from support.commands import PRIVATIZE
 from support.preferences import STATISTIC, TABLE
 from support.releases import make_release
@@ -119,7 +120,7 @@ def test_notes_and_tables_are_harmless(project, tmp_path):
     pq.write_table(pa.concat_tables([TABLE, bad]), tmp_path / "labels.parquet")
     price = ("--epsilon", "3", "--delta", "1e-5", "--bad-rows", "quarantine")
     for arguments in (
-        (*PRIVATIZE, str(tmp_path / "labels.parquet"), *price),
+        (*PRIVATIZE, *OPTION, str(tmp_path / "labels.parquet"), *price),
         ("release", "list"),
         ("doctor",),
         ("budget", "show"),
@@ -158,7 +159,10 @@ def table(flipped=False, evil=EVIL):
     )
 
 
-READING: dict[str, Any] = {"columns": {"labeler_id": "who", "prompt": COLUMN}}
+READING: dict[str, Any] = {
+    "columns": {"labeler_id": "who", "prompt": COLUMN},
+    "label_values": NUMBERS,
+}
 
 
 class Page(HTMLParser):
