@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

@@ -80,9 +80,8 @@ def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project):
         return lg.load(release), release.card["counts"]["charged"]
 
     table = pairs(ASKED, RANKS)
-    plain, _ = release_counts(
-        ask(table, SAFE), ignore_columns=["question"]
-    )  # a column that nobody named is no question
+    # A column that nobody named is no question.
+    plain, _ = release_counts(ask(table, SAFE), ignore_columns=["question"])
     assert "question" not in plain.columns
     first, charged = release_counts(ask(table, SAFE), columns=NAMED)
     assert charged == len(ASKED)
