@@ -8,8 +8,8 @@ responses are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
@@ -76,6 +76,7 @@ class Reading:
     read. `question` is what all rows were asked about their pair, where no column tells it.
     `values` is the domain of labels, `skips` what becomes of blank ones. `format` is one of
     `labelguard.inputs.formats`, and `split` the one to read of a dataset that has several.
+    `recalled` and `recalled_values` are columns and values that the source had before.
     """
 
     columns: Mapping[str, str]
@@ -89,10 +90,26 @@ class Reading:
     format: str = AUTO_FORMAT
     split: str | None = None
     public_columns: tuple[str, ...] = ()
+    recalled: Mapping[str, str] = field(default_factory=dict)
+    recalled_values: LabelValues = DEFAULT
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
+
+    def recall(self, names: Collection[str]) -> Reading:
+        """Return the same with what is `recalled` of the source, as far as a file with these names
+        has it, where this one is silent.
+        """
+        there = {
+            role: column
+            for role, column in self.recalled.items()
+            if column in names or ("+" in column and {*names} >= {*column.split("+")})
+        }
+        coding, columns = self.recalled_values, {**there, **self.columns}
+        of_choices = columns.get("choice", "choice") in names
+        fits = self.values == DEFAULT and (coding.first is not None) == of_choices
+        return replace(self, columns=columns, values=coding if fits else self.values, recalled={})
 
     def get_column_name(self, role: str) -> str:
         """Return the name of a role's column, whether there is one or not."""

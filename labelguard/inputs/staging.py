@@ -115,7 +115,7 @@ def stage(
     stager.sort(task, executor)
     shutil.rmtree(received)
     staged.public_digest = stager.compute_public_digest()
-    staged.columns = _map_roles(formatted, layouts, str(reading.values))
+    staged.columns = _map_roles(formatted, layouts, reading)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
     staged.formats = {entry.format for entry in formatted}
     staged.readings = tuple(layouts)
@@ -249,7 +249,7 @@ def _read_by_workers(
 
 
 def _map_roles(
-    formatted: list[FormattedFile], layouts: list[Layout], coding: str
+    formatted: list[FormattedFile], layouts: list[Layout], reading: Reading
 ) -> dict[str, str]:
     """Return the column of each role, and the coding of labels where nothing else says what they
     mean; with one question, what answers it is its own role.
@@ -258,7 +258,8 @@ def _map_roles(
     for file, layout in zip(formatted, layouts, strict=True):
         question = layout.reading.question
         if layout.kind in ("pairs", "choices") and file.format not in OWN_VALUES:
-            columns[f"{CODING} of {question}" if question else CODING] = coding
+            coding = reading.recall(file.types.keys()).values
+            columns[f"{CODING} of {question}" if question else CODING] = str(coding)
         for role, name in layout.columns.items():
             key = f"{role} of {question}" if question and role in ANSWERS else role
             columns[key] = file.recorded.get(role, name)

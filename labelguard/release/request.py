@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
@@ -117,7 +117,10 @@ _PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item
 
 @dataclass(frozen=True, kw_only=True)
 class Intake(ReadingOptions):
-    """Reads the inputs of a release as its options say."""
+    """Reads the inputs of a release as its options say, and as its source did before."""
+
+    recalled: Mapping[str, str] = field(default_factory=dict)
+    recalled_values: str = ""
 
     @classmethod
     def from_options(cls, home: Project, options: Mapping[str, Any]) -> Self:
@@ -135,8 +138,8 @@ class Intake(ReadingOptions):
         """Return the same, with what the source's first release said where this one is silent."""
         name = opened.project.namespace
         columns, coding = recall_reading(opened.ledger.people.sources(), name, self.question)
-        said = coding if self.label_values is None else self.label_values
-        return replace(self, columns={**columns, **self.columns}, label_values=said)
+        said = self.label_values if self.label_values is not None else coding or ""
+        return replace(self, recalled=columns, recalled_values=said)
 
     def stage_labels(
         self,
@@ -160,6 +163,8 @@ class Intake(ReadingOptions):
             values=LabelValues.parse(self.label_values or ""),
             skips=policy.skips,
             public_columns=policy.public_columns,
+            recalled=self.recalled,
+            recalled_values=LabelValues.parse(self.recalled_values),
         )
         options = StagingOptions(
             reading,
@@ -195,7 +200,10 @@ class Intake(ReadingOptions):
         if source is None:
             return None
         public = {*_PUBLIC_CONTENT, *find_custom_paired_roles(self.columns)}
-        columns = {role: name for role, name in self.columns.items() if role in public}
+        columns, recalled = (
+            {role: name for role, name in named.items() if role in public}
+            for named in (self.columns, self.recalled)
+        )
         reading = Reading(
             columns,
             "none",
@@ -204,6 +212,7 @@ class Intake(ReadingOptions):
             question=self.question,
             format=self.format,
             public_columns=public_columns,
+            recalled=recalled,
         )
         skip_bad = self.bad_rows == "quarantine"
         staged = stage(

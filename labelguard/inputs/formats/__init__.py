@@ -83,6 +83,7 @@ def apply_format(
     it lacks.
     """
     types = listed = readers.read_columns(file, connection)
+    reading = reading.recall(types.keys())
     prompt = reading.get_column_name("prompt")
     if "+" in prompt and prompt not in types:
         file = _join_columns(file, types, prompt)

@@ -154,7 +154,7 @@ def test_labels_in_an_undeclared_coding_are_refused_alike_whatever_they_are(proj
     assert read.height == 2
 
 
-def test_another_domain_than_the_sources_or_rule_than_the_policys_is_refused(project):
+def test_another_domain_or_rule_than_the_policys_is_refused(project):
     table = pairs(["x", "y", "", "y"])
     made = privatize(project, table, mechanism="rr", label_values="a=x,b=y", skips="tie")
     assert rows(made) == {"p0", "p1", "p2", "p3"}
