@@ -576,6 +576,27 @@ def test_a_tool_that_is_gone_and_forgotten_holds_up_no_other_of_its_source(tool,
     assert release_counts(project) == {("prompt 2", "left 2"): 1}
 
 
+def test_that_a_tool_is_gone_can_be_accepted_once_its_server_is_gone_too(two_released, monkeypatch):
+    project, _ = two_released
+
+    def answer_nothing(self, cursor=""):
+        raise ConnectorError("nobody answers")
+        yield
+
+    monkeypatch.setattr(DeskConnector, "pull", answer_nothing)
+    with pytest.raises(ConnectorError, match="nobody answers"):
+        ingestion.reconcile("desk", project, accept_deletions=True)
+    assert release_counts(project).total() == 2
+    monkeypatch.setattr(DeskConnector, "pull", raise_gone)
+    with pytest.raises(GoneFromTool):
+        ingestion.pull("desk", project)
+    monkeypatch.setattr(DeskConnector, "pull", answer_nothing)
+    with pytest.raises(ConnectorError, match="nobody answers"):
+        ingestion.reconcile("desk", project)
+    assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 2
+    assert OpenProject.open(project).answers.list_gone() == []
+
+
 def test_what_was_released_under_one_of_its_questions_is_not_dropped(tool):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left", harmless="right"))
