@@ -280,7 +280,8 @@ def record_dropped_answers(
     for name in emptied:
         _update_segment(connection, name, reading="")
     segments = [one for one in read_segments(connection) if one.connector == connector]
-    is_gone = [one.cursor for one in segments if one.cursor is not None][-1:] == [GONE]
+    cursors = [one.cursor for one in segments if one.cursor is not None]
+    is_gone = cursors[-1:] == [GONE] and len(emptied) < len(segments)
     own = schema.segments.c.connector == connector
     connection.execute(sa.update(schema.segments).where(own).values(cursor=None))
     if is_gone:

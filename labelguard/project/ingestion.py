@@ -388,11 +388,16 @@ class _Pull:
         """Read, store and forget; of what is gone, nothing is released until that is accepted."""
         try:
             return self._read(accept_deletions=accept_deletions)
-        except GoneFromTool:
+        except ConnectorError as error:
+            is_gone = isinstance(error, GoneFromTool)
+            if not is_gone and (self.listed or not accept_deletions):
+                raise
             with self._hold_project() as job:
-                if accept_deletions:
-                    return job.forget(self.result + job.delete_all(self))
-                job.note_presence(self, is_gone=True)
+                # Since it was gone, its server may be gone too.
+                if is_gone or self.settings.name in job.opened.answers.list_gone():
+                    if accept_deletions:
+                        return job.forget(self.result + job.delete_all(self))
+                    job.note_presence(self, is_gone=True)
             raise
 
     def _read(self, *, accept_deletions: bool) -> IngestionResult:

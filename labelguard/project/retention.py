@@ -107,7 +107,7 @@ class ForgottenConnector:
     dropped: int
     # answers that waited in the inbox
     waiting: int
-    # answers with all labels released, which stay
+    # answers with a label that was released, which stay
     released: int
 
 
@@ -139,7 +139,7 @@ def forget_connector(name: str, project: Where = None) -> ForgottenConnector:
 
 
 def _drop_unreleased_answers(opened: OpenProject, epoch: int, connector: str) -> tuple[int, int]:
-    """Take a connector's answers out of segments, but for those with all labels released.
+    """Take a connector's answers out of segments, but for those with a label that was released.
 
     Returns how many went, and how many stay.
     """
@@ -153,7 +153,9 @@ def _drop_unreleased_answers(opened: OpenProject, epoch: int, connector: str) ->
         stays = set(blocks.to_list(standing.record[standing.forgotten]))
         if any(one.name == source and one.columns for one in opened.ledger.people.sources()):
             try:
-                answers = _find_released_answers(opened, segments, standing, released, source)
+                answers = _find_released_answers(
+                    opened, segments, standing, released, source, partly=True
+                )
             except InvalidLabels as error:
                 raise InvalidLabels(
                     f"which answers of source {source!r} were released cannot be told, so none is "
@@ -252,8 +254,10 @@ def _find_released_answers(
     standing: stored.AnswerStates,
     released: Blocks,
     source: str,
+    *,
+    partly: bool = False,
 ) -> _Forgotten:
-    """Return the answers all of whose labels were released, by record."""
+    """Return the answers all of whose labels were released, or any (`partly`), by record."""
     tables = list(stored.read_counting_rows(opened.answers.files, segments, standing))
     if not tables:
         return {}
@@ -274,8 +278,10 @@ def _find_released_answers(
             rows = _read_rows(opened, path, reading, source)
         except NotAnswered:  # all that are left are skips, or answer something else
             rows = {}
-        complete = _select_released(rows, released)
-        if answers is not None:  # forgotten once released under every question
+        complete = _select_released(rows, released, partly=partly)
+        if answers is not None and partly:
+            complete |= answers
+        elif answers is not None:  # forgotten once released under every question
             complete = {
                 record: (pair, keys + complete[record][1])
                 for record, (pair, keys) in answers.items()
@@ -326,14 +332,15 @@ def _digest_ids(ids: pa.ChunkedArray) -> list[bytes]:
         return [digest[:16] for (digest,) in digests.fetchall()]
 
 
-def _select_released(rows: _Forgotten, released: Blocks) -> _Forgotten:
-    """Return the answers of which every row was released."""
+def _select_released(rows: _Forgotten, released: Blocks, *, partly: bool = False) -> _Forgotten:
+    """Return the answers of which every row was released, or any (`partly`)."""
     if not rows:
         return {}
     keys = blocks.from_bytes(b"".join(key for _, of_answer in rows.values() for key in of_answer))
     starts = np.cumsum([0, *(len(of_answer) for _, of_answer in rows.values())])[:-1]
-    complete = np.logical_and.reduceat(blocks.find_positions(released, keys) >= 0, starts).tolist()
-    return {record: rows[record] for record, all_of in zip(rows, complete, strict=True) if all_of}
+    combine = np.logical_or if partly else np.logical_and
+    chosen = combine.reduceat(blocks.find_positions(released, keys) >= 0, starts).tolist()
+    return {record: rows[record] for record, is_one in zip(rows, chosen, strict=True) if is_one}
 
 
 def _rewrite_without_forgotten(

@@ -357,19 +357,19 @@ def test_an_answer_is_kept_until_all_its_questions_were_released(tool):
     assert ingestion.ingest(project).forgotten == 1
 
 
+def raise_gone(self, cursor=""):
+    raise GoneFromTool("HTTP 404")
+    yield
+
+
 @pytest.mark.parametrize("read", [ingestion.pull, ingestion.reconcile])
 def test_what_the_tool_no_longer_has_is_not_released_until_that_is_accepted(read, tool):
     project, desk = tool
     for task in (1, 2):
         desk.answer("maria", task, "left")
     assert read("desk", project).answers == 2
-
-    def gone(self, cursor=""):
-        raise GoneFromTool("HTTP 404")
-        yield
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeskConnector, "pull", gone)
+        patch.setattr(DeskConnector, "pull", raise_gone)
         for _ in range(2):
             with pytest.raises(GoneFromTool):
                 read("desk", project)
@@ -381,7 +381,7 @@ def test_what_the_tool_no_longer_has_is_not_released_until_that_is_accepted(read
     assert read("desk", project).answers == 1  # it is there again
     assert release_counts(project).total() == 3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeskConnector, "pull", gone)
+        patch.setattr(DeskConnector, "pull", raise_gone)
         assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 3
         assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 0
     with pytest.raises(InvalidLabels, match="all were deleted in the tool"):
@@ -552,17 +552,60 @@ def test_what_nobody_answered_is_dropped(two_released):
 
 def test_what_is_gone_from_its_tool_stays_so_when_it_is_forgotten(two_released, monkeypatch):
     project, _ = two_released
-
-    def gone(self, cursor=""):
-        raise GoneFromTool("HTTP 404")
-        yield
-
-    monkeypatch.setattr(DeskConnector, "pull", gone)
+    monkeypatch.setattr(DeskConnector, "pull", raise_gone)
     with pytest.raises(GoneFromTool):
         ingestion.pull("desk", project)
     retention.forget_connector("desk", project)
     with pytest.raises(ConnectorError, match="no longer has its project"):
         release_counts(project)
+
+
+def test_a_tool_that_is_gone_and_forgotten_holds_up_no_other_of_its_source(tool, monkeypatch):
+    project, desk = tool
+    desk.answer("maria", 1, "left")
+    ingestion.pull("desk", project)
+    project = set_connectors(project, desk="", other="")
+    deliver(project, desk.answer("otto", 2, "left"), name="other")
+    ingestion.ingest(project)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeskConnector, "pull", raise_gone)
+        with pytest.raises(GoneFromTool):
+            ingestion.pull("desk", project)
+    project = set_connectors(project, other="")
+    assert retention.forget_connector("desk", project).dropped == 1
+    assert release_counts(project) == {("prompt 2", "left 2"): 1}
+
+
+def test_that_a_tool_is_gone_can_be_accepted_once_its_server_is_gone_too(two_released, monkeypatch):
+    project, _ = two_released
+
+    def answer_nothing(self, cursor=""):
+        raise ConnectorError("nobody answers")
+        yield
+
+    monkeypatch.setattr(DeskConnector, "pull", answer_nothing)
+    with pytest.raises(ConnectorError, match="nobody answers"):
+        ingestion.reconcile("desk", project, accept_deletions=True)
+    assert release_counts(project).total() == 2
+    monkeypatch.setattr(DeskConnector, "pull", raise_gone)
+    with pytest.raises(GoneFromTool):
+        ingestion.pull("desk", project)
+    monkeypatch.setattr(DeskConnector, "pull", answer_nothing)
+    with pytest.raises(ConnectorError, match="nobody answers"):
+        ingestion.reconcile("desk", project)
+    assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 2
+    assert OpenProject.open(project).answers.list_gone() == []
+
+
+def test_what_was_released_under_one_of_its_questions_is_not_dropped(tool):
+    project, desk = tool
+    take_in(project, desk.answer("maria", 1, "left", harmless="right"))
+    for question in ("helpful", "harmless"):
+        release_counts(project, question=question)
+    take_in(project, desk.answer("otto", 1, "left", harmless="right"))
+    release_counts(project, question="helpful")
+    found = retention.forget_connector("desk", project)
+    assert (found.dropped, found.released) == (0, 2)
 
 
 def test_nothing_that_an_unfinished_release_reads_is_forgotten(two_released):

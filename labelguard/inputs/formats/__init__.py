@@ -83,6 +83,12 @@ def apply_format(
     it lacks.
     """
     types = listed = readers.read_columns(file, connection)
+    for role, column in reading.columns.items():
+        if role not in ROLES and role in types and column in ROLES:
+            raise InvalidLabels(
+                f"columns maps roles to columns, and {role!r} is a column, {column!r} a role: turn "
+                f"it round, {{{column!r}: {role!r}}}"
+            )
     reading = reading.recall(types.keys())
     prompt = reading.get_column_name("prompt")
     if "+" in prompt and prompt not in types:

@@ -215,9 +215,19 @@ SHADOWED: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """A release with a head, which tells of each pair what it prefers."""
+    options = {"mechanism": "statistic", "features": "length", "epsilon": 3, "delta": 1e-5}
+    project = lg.init(tmp_path_factory.mktemp("head"))
+    made = make_release(pairs(WORLDS[1], chat=False), project=project, **options)
+    assert len(lg.score(made, pairs(WORLDS[0], chat=False))) == len(SIDES)
+    return made
+
+
 @pytest.mark.quick("a computed name")
 @pytest.mark.parametrize("attack", SHADOWED)
-def test_nor_through_a_plan_an_inspection_or_a_second_export(attack, tmp_path):
+def test_nor_through_a_plan_an_inspection_a_score_or_a_second_export(attack, head, tmp_path):
     seen: list[list[Any]] = []
     for number, world in enumerate(WORLDS[:2]):
         source, options = SHADOWED[attack](world)
@@ -225,6 +235,7 @@ def test_nor_through_a_plan_an_inspection_or_a_second_export(attack, tmp_path):
         lg.init(home)
         told = [outcome(lambda s=source, o=options: repr(lg.plan(s, delta=1e-5, **o)))]
         told.append(outcome(lambda s=source, o=options: repr(lg.inspect(s, **o))))
+        told.append(outcome(lambda s=source, o=options: lg.score(head, s, **o).to_dicts()))
         for again in range(2):
             # A re-export is recognised as the same release, or it is not, whatever labels say.
             turned = SHADOWED[attack](WORLDS[again])[0]
