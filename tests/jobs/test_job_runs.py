@@ -341,7 +341,7 @@ def here(tmp_path, monkeypatch):
 def enough(path):
     """More labels than a written job waits for."""
     table = pl.DataFrame(pa.concat_tables(map(labels, range(4))))
-    said = {0: "B", 0.5: "tie", 1: "A"}  # words that name a side
+    said = {0.0: "B", 0.5: "tie", 1.0: "A"}  # words that name a side
     table.with_columns(pl.col("label").replace_strict(said)).write_parquet(path)
 
 

@@ -1,5 +1,6 @@
 """Several questions about one pair are several labels; without a question nothing changes."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from support import preferences
-from support.codings import choose_values
+from support.codings import NUMBERS, choose_values
 from support.preferences import (
     LAYOUTS,
     STATISTIC,
@@ -35,6 +36,7 @@ ASKED = public(labelers=3, per_labeler=5, items=8)
 RANKS = opinions(len(ASKED), 1)
 HELPFUL, SAFE = "more helpful?", "safer?"
 NAMED = {"question": "question"}
+NAME_IT = ("--columns", "question=question")
 
 
 def ask(table, question):
@@ -192,13 +194,13 @@ def test_names_of_items_cannot_be_confused(tmp_path):
 def test_pairs_are_told_apart_by_question_and_look_alike():
     table = pairs(ASKED, RANKS)
     read, plain = (
-        read_public_pairs(ask_both(table), columns=NAMED),
-        read_public_pairs(table),
+        read_public_pairs(ask_both(table), columns=NAMED, label_values=NUMBERS),
+        read_public_pairs(table, label_values=NUMBERS),
     )
     assert len(read.table) == 2 * len(plain.table) and len(read.rows) == 2 * len(plain.rows)
     assert read.table.column_names == plain.table.column_names
     assert read.questions is not None and plain.questions is None
-    assert read_public_pairs(table, question=SAFE).questions is not None
+    assert read_public_pairs(table, question=SAFE, label_values=NUMBERS).questions is not None
 
 
 def test_further_pairs_say_their_question_too(project):
@@ -231,4 +233,7 @@ def test_nothing_but_released_labels_depends_on_raw_labels_under_questions(
     make, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(preferences.LISTED, "questions", make)
-    assert differences(tmp_path, "questions", SCENARIOS["bound"], ALL) == []
+    scenario = SCENARIOS["bound"]
+    runs = [replace(one, options=(*one.options, *NAME_IT)) for one in scenario.runs]
+    asking = replace(scenario, runs=tuple(runs))
+    assert differences(tmp_path, "questions", asking, ALL) == []
