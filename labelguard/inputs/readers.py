@@ -43,7 +43,7 @@ class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
     `path` and `size`, in bytes, are those of a file on disk. `find_fault` says what is wrong in it,
-    and in which line, once it could not be read. A `sparse` file lacks a column where
+    and in which line, from the message of its reader. A `sparse` file lacks a column where
     no row has a value for it. `arguments` name it in a command. `answers` is the file of answers
     ingested from a tool, in which no label stops a release.
     """
@@ -55,7 +55,7 @@ class InputFile:
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
     path: Path | None = None
-    find_fault: Callable[[], str] = lambda: ""
+    find_fault: Callable[[str], str] = lambda message: ""
 
 
 def literal(text: str) -> str:
@@ -203,7 +203,7 @@ NOT_UTF8 = "not UTF-8 text; convert it to UTF-8"
 def translate_error(
     error: duckdb.Error | pa.ArrowException | OSError | UnicodeError,
     name: str,
-    find_fault: Callable[[], str] = lambda: "",
+    find_fault: Callable[[str], str] = lambda message: "",
 ) -> InvalidLabels:
     """Return a reader's error as ours: by its kind alone, for its text may quote content."""
     if isinstance(error, duckdb.OutOfMemoryException):
@@ -213,5 +213,7 @@ def translate_error(
         )
     if isinstance(error, OSError) and error.strerror:
         return InvalidLabels(f"{name}: {error.strerror}")
-    fault = find_fault() or ": cannot be read; the file is damaged or not what its name says"
+    fault = (
+        find_fault(str(error)) or ": cannot be read; the file is damaged or not what its name says"
+    )
     return InvalidLabels(f"{name}{fault}")

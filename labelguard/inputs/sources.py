@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
 from labelguard.extras import MissingExtra, format_install_line
+from labelguard.inputs.csv_files import build_csv_opener
 from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
@@ -28,12 +29,7 @@ from labelguard.inputs.tables import (
     build_rows_opener,
     build_table_opener,
 )
-from labelguard.inputs.text_files import (
-    JSON_SUFFIXES,
-    build_csv_opener,
-    build_json_opener,
-    find_fault,
-)
+from labelguard.inputs.text_files import JSON_SUFFIXES, build_json_opener, find_fault
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 from labelguard.text import suggest
 
@@ -101,9 +97,10 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".pq": build_parquet_opener,
     ".csv": build_csv_opener,
     ".tsv": build_csv_opener,
+    ".txt": build_csv_opener,
 }
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst)"
+_SUPPORTED = "Parquet, CSV, TSV, TXT, JSON, JSONL (.gz, .zst)"
 # Bytes that any input may take, and how many times the size of its files on top.
 _PLENTY, _EXPANSION = 1 << 30, 200
 
@@ -188,7 +185,7 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
         opener = build_json_opener(path, name, roles)
     else:
         opener = _FORMATS[suffix](path, name)
-    is_sparse, fault = suffix in JSON_SUFFIXES, partial(find_fault, path)
+    is_sparse, fault = suffix in JSON_SUFFIXES, partial(find_fault, path, name)
     return InputFile(name, opener, size, is_sparse, path=path, find_fault=fault)
 
 

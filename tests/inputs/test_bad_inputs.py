@@ -243,9 +243,10 @@ def csv(*lines):
     return "".join([HEADER, *lines]).encode()
 
 
-NOT_UTF8, NOT_CSV, NOT_JSON = "not UTF-8 text", "not CSV in UTF-8", "line 1: not JSON in"
+NOT_UTF8, NOT_JSON = "not UTF-8 text", "not JSON; every line"
 UNKNOWN, NO_PARQUET = "unknown file type; expected Parquet", "not a complete Parquet file"
-ROW, BAD_HEADER = f"x,{SECRET},a,b,1\n", "the header is not UTF-8 text"
+ROW, NO_NAME = f"x,{SECRET},a,b,1\n", "column 1 has no name (an index of pandas?"
+UTF16 = "the text is UTF-16; iconv -f utf-16 -t utf-8 "
 FILES: dict[str, tuple[str, bytes, str]] = {
     "empty parquet": ("x.parquet", b"", "x.parquet: the file is empty"),
     "empty gz": ("x.jsonl.gz", gzip.compress(b""), "x.jsonl.gz: no rows in the input"),
@@ -258,22 +259,35 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "arrow": ("x.arrow", b"ARROW1", UNKNOWN),
     "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), NOT_UTF8),
     "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), NOT_UTF8),
-    "utf-8 in csv": ("x.csv", csv() + INVALID_UTF8 + b",p,a,b,1\n", NOT_CSV),
-    "utf-16": ("x.csv", csv(ROW).decode().encode("utf-16"), BAD_HEADER),
-    "open quote": ("x.csv", csv(ROW, f'x,"{SECRET},a,b,1\nx,p,a,b,1\n'), NOT_CSV),
-    "text after quote": ("x.csv", csv(f'x,"{SECRET}"x,a,b,1\n'), NOT_CSV),
-    "few fields": ("x.csv", csv(ROW, f"x,{SECRET},a\n"), "x.csv line 3: not CSV in UTF-8"),
-    "empty line": ("x.csv", csv("\n", ROW), NOT_CSV),
-    "line ends": ("x.csv", csv(ROW, ROW[:-1] + "\r\n"), NOT_CSV),
+    "utf-8 in csv": ("x.csv", csv() + INVALID_UTF8 + b",p,a,b,1\n", "line 2: the text is not"),
+    "utf-16": ("x.csv", csv(ROW).decode().encode("utf-16"), UTF16),
+    "open quote": ("x.csv", csv(ROW, f'x,"{SECRET},a,b,1\nx,p,a,b,1\n'), "line 3: a quoted text"),
+    "text after quote": ("x.csv", csv(f'x,"{SECRET}"x,a,b,1\n'), "line 2: a quote within a field"),
+    "few fields": (
+        "x.csv",
+        csv(ROW, f"x,{SECRET},a\n"),
+        "line 3: 3 fields, and the header names 5",
+    ),
+    "empty line": ("x.csv", csv("\n", ROW), "line 2: the line is empty"),
+    "line ends": ("x.csv", csv(ROW, ROW[:-1] + "\r\n"), "line 3: it ends in '\\r\\n'"),
+    "no first name": ("x.csv", b"," + csv(f"0,{ROW}"), NO_NAME),
     "twice in header": ("x.csv", b"a,b,A\n1,2,3\n", "two columns have one name"),
     "no header": ("x.csv", b"\n1,2,3\n", "the first line must name every column"),
     "cut gzip": ("x.csv.gz", gzip.compress(csv(ROW))[:-12], "the compressed file is"),
     "not gzip": ("x.jsonl.gz", jsonl(good()), "x.jsonl.gz"),
     "not zstd": ("x.csv.zst", csv(), "x.csv.zst"),
-    "broken json": ("x.jsonl", jsonl(good()) + b'{"a": \n', "line 2: not JSON in UTF-8"),
+    "broken json": (
+        "x.jsonl",
+        jsonl(good()) + b'{"a": \n',
+        "line 2: unexpected end of data; not JSON",
+    ),
     "two on a line": ("x.jsonl", jsonl(good())[:-1] * 2, NOT_JSON),
     "key twice": ("x.jsonl", jsonl(good())[:-2] + b', "label": 1}\n', "no key twice"),
-    "utf-8 in json": ("x.jsonl", b'{"a": "' + INVALID_UTF8 + b'"}', NOT_JSON),
+    "utf-8 in json": (
+        "x.jsonl",
+        b'{"a": "' + INVALID_UTF8 + b'"}',
+        "line 1: the text is not UTF-8",
+    ),
     "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', NOT_JSON),
     "list as row": ("x.jsonl", b"[1, 2]\n", "not JSON of rows; every line, or element of an array"),
     "objects in json": ("x.jsonl", jsonl(good(), good(prompt={"a": 1})), CONTENT),
