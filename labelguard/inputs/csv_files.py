@@ -14,8 +14,10 @@ import csv
 import io
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 
 import duckdb
@@ -52,6 +54,7 @@ _ENCODINGS = {
     "koi8_r": "koi8-r",
     "mac_roman": "macintosh",
 }
+_LINE_END = re.compile(r"\r\n|\r|\n")
 # The ways to end a line: patterns of the end and what is beside it.
 _LINE_ENDS = (rb"\r\n", rb"[^\r]\n", rb"\r[^\n]")
 
@@ -235,10 +238,11 @@ def _scan_csv(path: Path, delimiter: str) -> tuple[bool, bool]:
     return sound and not is_quoted, quoted_lines
 
 
-def find_csv_fault(path: Path, name: str) -> str:
+def find_csv_fault(path: Path, name: str, message: str = "") -> str:
     """Return in which line a file is not UTF-8, or else no row like the others, and what to do.
 
-    Messages call the file `name`. Raises `InvalidLabels` for its header.
+    Messages call the file `name`; the `message` of a reader says less. Raises `InvalidLabels` for
+    its header.
     """
     if foreign := find_foreign_encoding(path, name):
         return foreign
@@ -246,30 +250,52 @@ def find_csv_fault(path: Path, name: str) -> str:
     delimiter, width = dialect.delimiter, len(dialect.names)
     inside = re.compile(rf'[^{delimiter}\r\n"]"')
     after = re.compile(rf'"[^{delimiter}\r\n"]')
-    first, record, is_quoted, line_end = 1, "", False, ""
+    line_end = ""
+    for place, (line, record) in enumerate(_read_records(path)):
+        # A quoted text stands for one quote here, and so does a quote that nothing ends.
+        plain = re.sub('"[^"]*"', '"', record)
+        row, begin = plain.rstrip("\r\n"), re.sub('"[^"]*"', '"', _LINE_END.split(record, 1)[0])
+        end, fields = plain[len(row) :], row.count(delimiter) + 1
+        line_end = line_end or end
+        problem = ""
+        if len(record) >= MAX_LINE:
+            problem = f"a {LONG_LINE}, or a quoted text does not end"
+        elif inside.search(begin) or (record.count('"') % 2 == 0 and after.search(row)):
+            problem = f"a quote within a field; {_QUOTE}"
+        elif record.count('"') % 2:
+            problem = f"a quoted text does not end; {_QUOTE}"
+        elif not row:
+            problem = "the line is empty; remove it"
+        elif inside.search(row):
+            problem = f"a quote within a field; {_QUOTE}"
+        elif end and end != line_end:
+            problem = f"it ends in {end!r}, and those before it in {line_end!r}; {_QUOTE}"
+        elif fields != width and place >= dialect.skipped:
+            problem = f"{pluralize(fields, 'field')}, and the header names {width}; {_QUOTE}"
+        if problem:
+            return f" line {line}: {problem}"
+    return f": {_NO_CSV}"
+
+
+def find_line_of_row(path: Path, name: str, row: int) -> int:
+    """Return the line in which a row of a readable file (from 1 on) begins."""
+    before = row + _read_dialect(path, name).skipped
+    return next(islice(_read_records(path), before, None))[0]
+
+
+def _read_records(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the header and the rows of a file as text, each with the number of its first line.
+
+    A quoted text that does not end goes on to the end of the file, or for 32 MiB.
+    """
     with open_stream(path) as stream:
         text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", newline="")
+        first, record, is_quoted = 1, "", False
         for number, line in enumerate(iter(partial(text.readline, MAX_LINE), ""), 1):
             record += line
-            if len(record) >= MAX_LINE:
-                return f" line {first}: a {LONG_LINE}, or a quoted text does not end"
             is_quoted ^= line.count('"') % 2 == 1
-            plain = re.sub('"[^"]*"', '"', record) if record == line or not is_quoted else ""
-            if is_quoted and not inside.search(plain):
-                continue
-            row = plain.rstrip("\r\n")
-            end, fields = plain[len(row) :], row.count(delimiter) + 1
-            line_end = line_end or end
-            problem = ""
-            if not row:
-                problem = "the line is empty; remove it"
-            elif inside.search(row) or after.search(row):
-                problem = f"a quote within a field; {_QUOTE}"
-            elif end and end != line_end:
-                problem = f"it ends in {end!r}, and those before it in {line_end!r}; {_QUOTE}"
-            elif fields != width and number > dialect.skipped:
-                problem = f"{pluralize(fields, 'field')}, and the header names {width}; {_QUOTE}"
-            if problem:
-                return f" line {first}: {problem}"
-            first, record = number + 1, ""
-    return f" line {first}: a quoted text does not end; {_QUOTE}" if is_quoted else f": {_NO_CSV}"
+            if not is_quoted or len(record) >= MAX_LINE:
+                yield first, record
+                first, record, is_quoted = number + 1, "", False
+        if record:
+            yield first, record

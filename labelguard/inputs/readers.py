@@ -43,9 +43,9 @@ class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
     `path` and `size`, in bytes, are those of a file on disk. `find_fault` says what is wrong in it,
-    and in which line, from the message of its reader. A `sparse` file lacks a column where
-    no row has a value for it. `arguments` name it in a command. `answers` is the file of answers
-    ingested from a tool, in which no label stops a release.
+    and in which line, from the message of its reader. Lines of a CSV file are no rows. A `sparse`
+    file lacks a column where no row has a value for it. `arguments` name it in a command. `answers`
+    is the file of answers ingested from a tool, in which no label stops a release.
     """
 
     name: str
@@ -55,6 +55,7 @@ class InputFile:
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
     path: Path | None = None
+    is_csv: bool = False
     find_fault: Callable[[str], str] = lambda message: ""
 
 
@@ -213,7 +214,7 @@ def translate_error(
         )
     if isinstance(error, OSError) and error.strerror:
         return InvalidLabels(f"{name}: {error.strerror}")
-    fault = (
-        find_fault(str(error)) or ": cannot be read; the file is damaged or not what its name says"
-    )
+    fault = ": cannot be read; the file is damaged, cut off, or not what its name says"
+    with contextlib.suppress(OSError, pa.ArrowException, UnicodeError):
+        fault = find_fault(str(error)) or fault
     return InvalidLabels(f"{name}{fault}")

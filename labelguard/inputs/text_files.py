@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical
@@ -29,17 +28,11 @@ from labelguard.inputs.columns import (
     find_possible_content_columns,
     find_side_columns,
 )
-from labelguard.inputs.csv_files import (
-    PIECE,
-    find_csv_fault,
-    find_foreign_encoding,
-    open_stream,
-)
+from labelguard.inputs.csv_files import PIECE, find_foreign_encoding, open_stream
 from labelguard.inputs.readers import (
     COMPRESSIONS,
     LONG_LINE,
     MAX_LINE,
-    NOT_UTF8,
     Opener,
     check_column_names,
     identifier,
@@ -50,29 +43,20 @@ from labelguard.inputs.readers import (
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _NO_JSON = (
-    "not JSON; every line, or element of an array, must be one object, which has no key twice"
+    "not JSON of rows; every line, or element of an array, must be one object, with no key twice"
 )
 # Where DuckDB says that a fault of JSON is, and which. What follows a transform error is content.
 _MALFORMED = re.compile(r'Malformed JSON in file ".*", at byte \d+ in (\w+).* (\d+): ([\w -]+)')
 _TRANSFORMED = re.compile(r'JSON transform error in file ".*?", in (\w+)\S* (\d+):')
 
 
-def find_fault(path: Path, name: str, message: str) -> str:
+def find_json_fault(path: Path, name: str, message: str) -> str:
     """Return what is wrong with a file that a reader met with `message`, and in which line.
 
     Messages call the file `name`.
     """
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return f": not a complete Parquet file (truncated?), or a text in it is {NOT_UTF8}"
-    is_json = any(suffix.lower() in JSON_SUFFIXES for suffix in path.suffixes)
-    try:
-        fault = find_foreign_encoding(path, name) if is_json else find_csv_fault(path, name)
-    except (OSError, pa.ArrowException):
-        return ": the compressed file is damaged or cut off"
-    except UnicodeError:
-        return ": its name is not UTF-8; rename it"
-    if fault or not is_json:
-        return fault
+    if foreign := find_foreign_encoding(path, name):
+        return foreign
     if "maximum_object_size" in message:
         return f": a {LONG_LINE}"
     if malformed := _MALFORMED.search(message):  # counted from 2
@@ -123,12 +107,11 @@ def _choose_column_types(
 ) -> dict[str, str]:
     """Return the columns of a JSON file and the types to read them as."""
     keys = "list_distinct(flatten(list(DISTINCT json_keys(json))))"
-    rows = f"SELECT {keys}, bool_and(json_type(json) = 'OBJECT') FROM read_json_objects({options})"
-    [(names, are_objects)] = connection.sql(rows).fetchall()
-    if are_objects is False:
-        raise InvalidLabels(
-            f"{where}: not JSON of rows; every line, or element of an array, must be one object"
-        )
+    other = "min(place) FILTER (json_type(json) <> 'OBJECT')"
+    objects = f"SELECT json, row_number() OVER () AS place FROM read_json_objects({options})"
+    [(names, row)] = connection.sql(f"SELECT {keys}, {other} FROM ({objects})").fetchall()
+    if row is not None:
+        raise InvalidLabels(f"{where} row {row}: {_NO_JSON}")
     if names is None:
         raise InvalidLabels(f"{where}: no rows in the input")
     # In the order of their names: which row has a key first may follow from the labels.

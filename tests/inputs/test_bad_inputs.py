@@ -243,8 +243,10 @@ def csv(*lines):
     return "".join([HEADER, *lines]).encode()
 
 
-NOT_UTF8, NOT_JSON = "not UTF-8 text", "not JSON; every line"
-UNKNOWN, NO_PARQUET = "unknown file type; expected Parquet", "not a complete Parquet file"
+NOT_UTF8, NOT_JSON = "not UTF-8 text", "not JSON of rows; every line, or element of an array"
+BAD_TEXT = f"x.parquet row 2: column prompt: {NOT_UTF8}"
+UNKNOWN = "unknown file type; expected Parquet"
+DAMAGED = "the file is damaged, cut off, or not what its name says"
 ROW, NO_NAME = f"x,{SECRET},a,b,1\n", "column 1 has no name (an index of pandas?"
 UTF16 = "the text is UTF-16; iconv -f utf-16 -t utf-8 "
 FILES: dict[str, tuple[str, bytes, str]] = {
@@ -252,13 +254,13 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "empty gz": ("x.jsonl.gz", gzip.compress(b""), "x.jsonl.gz: no rows in the input"),
     "empty csv gz": ("x.csv.gz", gzip.compress(b""), "the first line must name every column"),
     "header only": ("x.csv", csv(), "x.csv: no rows in the input"),
-    "truncated parquet": ("x.parquet", parquet(table())[:-9], NO_PARQUET),
+    "truncated parquet": ("x.parquet", parquet(table())[:-9], DAMAGED),
     "torn parquet": ("x.parquet", b"PAR1" + parquet(table())[300:], "x.parquet"),
     "compressed parquet": ("x.parquet.gz", b"1", UNKNOWN),
     "other type": ("x.xlsx", b"1", UNKNOWN),
     "arrow": ("x.arrow", b"ARROW1", UNKNOWN),
-    "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), NOT_UTF8),
-    "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), NOT_UTF8),
+    "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), BAD_TEXT),
+    "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), BAD_TEXT),
     "utf-8 in csv": ("x.csv", csv() + INVALID_UTF8 + b",p,a,b,1\n", "line 2: the text is not"),
     "utf-16": ("x.csv", csv(ROW).decode().encode("utf-16"), UTF16),
     "open quote": ("x.csv", csv(ROW, f'x,"{SECRET},a,b,1\nx,p,a,b,1\n'), "line 3: a quoted text"),
@@ -273,7 +275,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "no first name": ("x.csv", b"," + csv(f"0,{ROW}"), NO_NAME),
     "twice in header": ("x.csv", b"a,b,A\n1,2,3\n", "two columns have one name"),
     "no header": ("x.csv", b"\n1,2,3\n", "the first line must name every column"),
-    "cut gzip": ("x.csv.gz", gzip.compress(csv(ROW))[:-12], "the compressed file is"),
+    "cut gzip": ("x.csv.gz", gzip.compress(csv(ROW))[:-12], DAMAGED),
     "not gzip": ("x.jsonl.gz", jsonl(good()), "x.jsonl.gz"),
     "not zstd": ("x.csv.zst", csv(), "x.csv.zst"),
     "broken json": (
@@ -289,7 +291,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
         "line 1: the text is not UTF-8",
     ),
     "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', NOT_JSON),
-    "list as row": ("x.jsonl", b"[1, 2]\n", "not JSON of rows; every line, or element of an array"),
+    "list as row": ("x.jsonl", jsonl({}) + b"[1]\n", f"row 2: {NOT_JSON}"),
     "objects in json": ("x.jsonl", jsonl(good(), good(prompt={"a": 1})), CONTENT),
     "mixed content": (
         "x.jsonl",
@@ -312,8 +314,8 @@ def test_broken_files_are_refused(case, refusal, tmp_path):
 
 def test_invalid_text_in_a_table_is_refused(refusal):
     bad = with_texts(bad_strings())
-    for source in (bad, pa.concat_tables([table(), bad]), bad_chat_table()):
-        assert f"table: column prompt: {NOT_UTF8}" in refusal(source)
+    for row, source in ((2, bad), (4, pa.concat_tables([table(), bad])), (2, bad_chat_table())):
+        assert f"table row {row}: column prompt: {NOT_UTF8}" in refusal(source)
 
 
 def test_missing_files_and_the_one_of_several_are_named(refusal, tmp_path):
@@ -328,6 +330,23 @@ def test_missing_files_and_the_one_of_several_are_named(refusal, tmp_path):
         path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
         path.write_bytes(csv())
         refusal(path).encode()
+
+
+def test_one_fault_of_many_files_is_one_message(refusal, tmp_path):
+    for number in range(3):
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes(csv(f'x,"{SECRET}\n",a,b,1\n', f"x,p,a,b,{number}\n", ",p,a,b,1\n"))
+    message = refusal(tmp_path / "*.csv")
+    assert message.startswith(f"{tmp_path}/0.csv row 3 (line 5): column labeler_id: expected an id")
+    assert "(2 more bad rows in 3 files); mend" in message
+    assert "row 2 (line 4): column label: found a value" in refusal(
+        tmp_path / "2.csv", labeler_id="prompt"
+    )
+    for number in range(3):
+        pq.write_table(table().drop_columns("label"), tmp_path / f"{number}.parquet")
+    message = refusal(tmp_path / "*.parquet")
+    assert message.startswith(f"{tmp_path}/0.parquet: no column label")
+    assert message.endswith("(the same in 2 more files)")
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -416,7 +435,7 @@ def test_the_command_line_answers_in_one_line_with_an_exit_code(project, tmp_pat
     money = ("--epsilon", "3", "--delta", "1e-5")
     code, said = command(str(path), *money)
     assert (code, said.count("\n")) == (1, 1) and SECRET not in said
-    assert said.startswith(f"labelguard: {path} row 2: column {OUTSIDE}")
+    assert said.startswith(f"labelguard: {path} row 2 (line 3): column {OUTSIDE}")
     for wrong in ("labeler_id", "=x", "label=a,label=b", "labeller_id=x"):
         code, said = command(str(path), *money, "--columns", wrong)
         assert (code, said.count("\n")) == (1, 1), wrong
