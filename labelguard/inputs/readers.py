@@ -27,6 +27,7 @@ Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelatio
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_LINE = 32 << 20
 MOST_COLUMNS = 4096
+_DECIMAL_COMMA = "^[+-]?(0*,[0-9]+|[0-9]+,([0-9]{1,2}|[0-9]{4,}))$"
 
 _BATCH_BYTES = 8 << 20  # larger ones are fresh pages each time, which the system must clear
 _MAX_BATCH_ROWS = 262_144
@@ -85,6 +86,15 @@ def nan_to_null_sql(column: str, kind: DuckDBPyType) -> str:
         return column
     # Statistics of a Parquet file know no NaN, by which DuckDB takes isnan() and = 'NaN' for false.
     return f"(CASE WHEN isfinite({column}) OR isinf({column}) THEN {column} END)"
+
+
+def number_sql(value: str) -> str:
+    """Return SQL of a text (or a number) as a DOUBLE; NULL if it is none.
+
+    A comma is a decimal one where it cannot part thousands: in 0,5 and 3,75, not in 1,000.
+    """
+    comma = f"regexp_extract({value}::VARCHAR, {literal(_DECIMAL_COMMA)})"
+    return f"coalesce(try_cast({value} AS DOUBLE), try_cast(replace({comma}, ',', '.') AS DOUBLE))"
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:

@@ -68,8 +68,8 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
         ) from None
     _check_names(converted.schema, name)
     for column, values in zip(converted.column_names, converted.columns, strict=True):
-        if row := _find_invalid_row(values):  # DuckDB does not look
-            raise InvalidLabels(f"{name} row {row}: column {column}: {NOT_UTF8}, or damaged data")
+        if damage := _describe_damage(values, column):  # DuckDB does not look
+            raise InvalidLabels(f"{name}{damage}")
     return partial(_open_table, converted)
 
 
@@ -140,25 +140,30 @@ def find_parquet_fault(path: Path, name: str, message: str) -> str:
         for column in file.schema_arrow.names:
             rows = 0
             for batch in file.iter_batches(columns=[column]):
-                if row := _find_invalid_row(batch.column(0)):
-                    return f" row {rows + row}: column {column}: {NOT_UTF8}"
+                if damage := _describe_damage(batch.column(0), column, rows):
+                    return damage
                 rows += batch.num_rows
     return ""
 
 
-def _find_invalid_row(values: pa.Array | pa.ChunkedArray) -> int | None:
-    """Return the first row, from 1, of which Arrow's check says that it is damaged, if there is."""
+def _describe_damage(values: pa.Array | pa.ChunkedArray, column: str, before: int = 0) -> str:
+    """Return what is wrong with a column, and in which row, if Arrow's check finds damage in it.
+
+    Messages count `before` rows first. What is within lists and objects is in no row of its own.
+    """
 
     def is_damaged(rows: int) -> bool:
         try:
-            values.take(pa.array(np.arange(rows))).validate(full=True)  # a slice has all children
+            values.slice(0, rows).validate(full=True)
         except pa.ArrowInvalid:
             return True
         return False
 
     if not is_damaged(len(values)):
-        return None
-    return bisect_left(range(1, len(values)), True, key=is_damaged) + 1
+        return ""
+    row = bisect_left(range(1, len(values)), True, key=is_damaged) + 1 + before
+    place = "" if values.type.num_fields else f" row {row}"
+    return f"{place}: column {column}: {NOT_UTF8}, or damaged data"
 
 
 def are_rows(items: Sequence[Any]) -> bool:

@@ -245,6 +245,7 @@ def csv(*lines):
 
 NOT_UTF8, NOT_JSON = "not UTF-8 text", "not JSON of rows; every line, or element of an array"
 BAD_TEXT = f"x.parquet row 2: column prompt: {NOT_UTF8}"
+BAD_CHAT = BAD_TEXT.replace(" row 2", "")
 UNKNOWN = "unknown file type; expected Parquet"
 DAMAGED = "the file is damaged, cut off, or not what its name says"
 ROW, NO_NAME = f"x,{SECRET},a,b,1\n", "column 1 has no name (an index of pandas?"
@@ -260,7 +261,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "other type": ("x.xlsx", b"1", UNKNOWN),
     "arrow": ("x.arrow", b"ARROW1", UNKNOWN),
     "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), BAD_TEXT),
-    "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), BAD_TEXT),
+    "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), BAD_CHAT),
     "utf-8 in csv": ("x.csv", csv() + INVALID_UTF8 + b",p,a,b,1\n", "line 2: the text is not"),
     "utf-16": ("x.csv", csv(ROW).decode().encode("utf-16"), UTF16),
     "open quote": ("x.csv", csv(ROW, f'x,"{SECRET},a,b,1\nx,p,a,b,1\n'), "line 3: a quoted text"),
@@ -314,8 +315,9 @@ def test_broken_files_are_refused(case, refusal, tmp_path):
 
 def test_invalid_text_in_a_table_is_refused(refusal):
     bad = with_texts(bad_strings())
-    for row, source in ((2, bad), (4, pa.concat_tables([table(), bad])), (2, bad_chat_table())):
+    for row, source in ((2, bad), (4, pa.concat_tables([table(), bad]))):
         assert f"table row {row}: column prompt: {NOT_UTF8}" in refusal(source)
+    assert f"table: column prompt: {NOT_UTF8}" in refusal(bad_chat_table())
 
 
 def test_missing_files_and_the_one_of_several_are_named(refusal, tmp_path):

@@ -4,8 +4,9 @@ import gzip
 import subprocess
 
 import pytest
+from support import published
 
-from labelguard.errors import InvalidLabels
+from labelguard.errors import InvalidLabels, OutsideDomain
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.readers import connect, read_rows
 from labelguard.inputs.sources import resolve_file
@@ -148,3 +149,18 @@ def test_the_line_of_broken_json_is_named(case, tmp_path):
     text, expected = BROKEN[case]
     path = write(tmp_path / "x.jsonl", text)
     assert refuse(path, tmp_path / "staged").startswith(expected)
+
+
+def test_a_decimal_comma_is_read_where_it_cannot_part_thousands(tmp_path):
+    names = "labeler_id;prompt;response_a;response_b;score_a;score_b\n"
+    scores = [("3,75", "3,5"), ("0,125", "0,5"), ("1,0", "1"), ("-0,5", "0,0001"), (",5", "1,2345")]
+
+    def read_scores(rows):
+        text = names + "".join(f"w;p{n};a;b;{a};{b}\n" for n, (a, b) in enumerate(rows))
+        path = write(tmp_path / f"{len(list(tmp_path.iterdir()))}.csv", text)
+        return published.read(path, path.with_suffix(""), KeyRing.public(), Reading({})).labels
+
+    points = [(a.replace(",", "."), b.replace(",", ".")) for a, b in scores]
+    assert read_scores(scores) == read_scores(points) != read_scores([row[::-1] for row in points])
+    with pytest.raises(OutsideDomain, match=r"row 2 \(line 3\)"):
+        read_scores([("3,75", "3,5"), ("1,000", "999")])
