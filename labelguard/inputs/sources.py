@@ -102,6 +102,7 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
 }
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _SUPPORTED = "Parquet, CSV, TSV, TXT, JSON, JSONL (.gz, .zst)"
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 # Bytes that any input may take, and how many times the size of its files on top.
 _PLENTY, _EXPANSION = 1 << 30, 200
 
@@ -178,7 +179,8 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     name = name or show_path(path)
     suffix = _find_file_type(path)
     if suffix is None:
-        raise InvalidLabels(f"{name}: unknown file type; expected {_SUPPORTED}")
+        way = "; save the sheet as CSV UTF-8" if path.suffix.lower() in _SPREADSHEETS else ""
+        raise InvalidLabels(f"{name}: unknown file type; expected {_SUPPORTED}{way}")
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")

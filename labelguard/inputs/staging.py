@@ -41,7 +41,7 @@ from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
 from labelguard.storage.executor import Executor, open_executor, read_ahead, run_over_buckets
 from labelguard.storage.files import fresh_directory
-from labelguard.text import describe_reason_counts, pluralize, suggest
+from labelguard.text import describe_reason_counts, suggest, tell_of_more_files
 
 if TYPE_CHECKING:
     import polars as pl
@@ -139,8 +139,7 @@ def _find_layouts(
             faults.append(error)
             reasons.append(str(error).removeprefix(file.name))
     if faults:
-        if more := reasons.count(reasons[0]) - 1:
-            faults[0].args = (f"{faults[0]} (the same in {pluralize(more, 'more file')})",)
+        faults[0].args = (tell_of_more_files(str(faults[0]), reasons.count(reasons[0]) - 1),)
         raise faults[0]
     return formatted, layouts
 

@@ -114,6 +114,8 @@ def _choose_column_types(
         raise InvalidLabels(f"{where} row {row}: {_NO_JSON}")
     if names is None:
         raise InvalidLabels(f"{where}: no rows in the input")
+    if "" in names:
+        raise InvalidLabels(f"{where}: a key has no name (an index of pandas?); give it one")
     # In the order of their names: which row has a key first may follow from the labels.
     check_column_names(sorted(names), where)
     listed = _column_types_sql(dict.fromkeys(sorted(names), "JSON"))

@@ -27,6 +27,7 @@ from labelguard.inputs.readers import translate_error
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.report import overview
+from labelguard.report.inspection import inspect
 
 SECRET = "SECRET-CONTENT"
 INVALID_UTF8 = b"\xff\xfe" + SECRET.encode()
@@ -258,7 +259,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "truncated parquet": ("x.parquet", parquet(table())[:-9], DAMAGED),
     "torn parquet": ("x.parquet", b"PAR1" + parquet(table())[300:], "x.parquet"),
     "compressed parquet": ("x.parquet.gz", b"1", UNKNOWN),
-    "other type": ("x.xlsx", b"1", UNKNOWN),
+    "other type": ("x.xlsx", b"1", "(.gz, .zst); save the sheet as CSV UTF-8"),
     "arrow": ("x.arrow", b"ARROW1", UNKNOWN),
     "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), BAD_TEXT),
     "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), BAD_CHAT),
@@ -349,6 +350,7 @@ def test_one_fault_of_many_files_is_one_message(refusal, tmp_path):
     message = refusal(tmp_path / "*.parquet")
     assert message.startswith(f"{tmp_path}/0.parquet: no column label")
     assert message.endswith("(the same in 2 more files)")
+    assert inspect(tmp_path / "*.parquet").problems == (message,)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {

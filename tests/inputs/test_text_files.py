@@ -139,6 +139,7 @@ def test_a_header_that_leaves_a_name_open_is_refused(case, tmp_path):
 BROKEN = {
     "cut off": ('{"a": 1}\n{"a": \n', " line 2: unexpected end of data; not JSON"),
     "half a letter": ('{"a": "\\ud800"}\n', " line 1: no low surrogate in string; not JSON"),
+    "no key": ('{"": 0, "a": 1}\n', ": a key has no name (an index of pandas?)"),
     "key twice": ('{"a": 1}\n{"a": 1, "a": 2}\n', " line 2: not JSON"),
     "in an array": ('[{"a": 1},\n{"a":}]', " record 2: unexpected character; not JSON"),
 }
@@ -162,5 +163,7 @@ def test_a_decimal_comma_is_read_where_it_cannot_part_thousands(tmp_path):
 
     points = [(a.replace(",", "."), b.replace(",", ".")) for a, b in scores]
     assert read_scores(scores) == read_scores(points) != read_scores([row[::-1] for row in points])
+    path = write(tmp_path / "thousands.csv", f"{names}w;p;a;b;3,75;3,5\nw;q;a;b;1,000;999\n")
+    staged = stage(path, tmp_path / "s", KeyRing.public(), StagingOptions(Reading({}), "files"))
     with pytest.raises(OutsideDomain, match=r"row 2 \(line 3\)"):
-        read_scores([("3,75", "3,5"), ("1,000", "999")])
+        staged.refuse_labels_outside_domain()
