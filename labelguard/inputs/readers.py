@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -46,7 +46,8 @@ class InputFile:
     `path` and `size`, in bytes, are those of a file on disk. `find_fault` says what is wrong in it,
     and in which line, from the message of its reader. Lines of a CSV file are no rows. A `sparse`
     file lacks a column where no row has a value for it. `arguments` name it in a command. `answers`
-    is the file of answers ingested from a tool, in which no label stops a release.
+    is the file of answers ingested from a tool, in which no label stops a release. `results` are
+    those of queries for its few names and counts, by what opened it then.
     """
 
     name: str
@@ -58,6 +59,9 @@ class InputFile:
     path: Path | None = None
     is_csv: bool = False
     find_fault: Callable[[str], str] = lambda message: ""
+    results: dict[tuple[Opener, str], list[tuple[Any, ...]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
 
 def literal(text: str) -> str:
@@ -155,9 +159,15 @@ def read_columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict
 def read_rows(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> list[tuple[Any, ...]]:
-    """Return the few rows of a query over the file, called `part` in it: see `source_column`."""
-    with translate_errors(file):
-        return open_query(file, open_cursor(connection), query).fetchall()
+    """Return the few rows of a query over the file, called `part` in it: see `source_column`.
+
+    A query is run once, however often an input is understood.
+    """
+    key = file.open, query
+    if key not in file.results:
+        with translate_errors(file):
+            file.results[key] = open_query(file, open_cursor(connection), query).fetchall()
+    return file.results[key]
 
 
 def read_batches(
