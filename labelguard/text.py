@@ -52,6 +52,11 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
 
 
+def tell_of_more_files(message: str, count: int) -> str:
+    """Return what is wrong with a file, and in how many more files the same is."""
+    return f"{message} (the same in {pluralize(count, 'more file')})" if count else message
+
+
 def escape_controls(text: str) -> str:
     """Text in one line, with whatever could command a terminal, or turn its letters, escaped.
 

@@ -13,7 +13,7 @@ from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, is_text
 from labelguard.inputs.columns import IDS, LAYOUTS, SYSTEMS
 from labelguard.inputs.layouts import INTEGER, Layout
-from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
+from labelguard.inputs.readers import identifier, literal, nan_to_null_sql, number_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
@@ -246,7 +246,7 @@ def _feature_value_sql(feature: FeatureColumn, column: str, layout: Layout) -> s
         # By way of text where DuckDB does not round to the nearest number.
         exact = f"CASE WHEN typeof({column}) = 'HUGEINT' THEN try_cast({column}::VARCHAR AS DOUBLE)"
         # And a zero has no sign, which only a fraction can have.
-        return f"({exact} ELSE try_cast({column} AS DOUBLE) END + 0::DOUBLE)"
+        return f"({exact} ELSE {number_sql(column)} END + 0::DOUBLE)"
     # Lists in JSON files are JSON, of which a cast to texts would keep the quotation marks.
     listing = f"from_json(try_cast({column} AS JSON), '[\"VARCHAR\"]')"
     return listing if listed else f"{column}::VARCHAR"
@@ -412,7 +412,7 @@ def _label_ignoring_tie_flag_sql(layout: Layout) -> str:
         listed = ", ".join(map(literal, words))
         texts += [f"WHEN label IN ({listed}) THEN {code}"] if words else []
         listed = ", ".join(f"{literal(word)}::DOUBLE" for word in words if is_number(word))
-        numbers += [f"WHEN try_cast(label AS DOUBLE) IN ({listed}) THEN {code}"] if listed else []
+        numbers += [f"WHEN {number_sql('label')} IN ({listed}) THEN {code}"] if listed else []
     cases = " ".join([*texts, *numbers])
     return f"CASE WHEN coalesce(label, '') = '' THEN {LABEL_SKIP} {cases} ELSE {LABEL_FAULT} END"
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelatio
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_LINE = 32 << 20
 MOST_COLUMNS = 4096
+_DECIMAL_COMMA = "^[+-]?(0*,[0-9]+|[0-9]+,([0-9]{1,2}|[0-9]{4,}))$"
 
 _BATCH_BYTES = 8 << 20  # larger ones are fresh pages each time, which the system must clear
 _MAX_BATCH_ROWS = 262_144
@@ -43,9 +44,10 @@ class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
     `path` and `size`, in bytes, are those of a file on disk. `find_fault` says what is wrong in it,
-    and in which line, once it could not be read. A `sparse` file lacks a column where
-    no row has a value for it. `arguments` name it in a command. `answers` is the file of answers
-    ingested from a tool, in which no label stops a release.
+    and in which line, from the message of its reader. Lines of a CSV file are no rows. A `sparse`
+    file lacks a column where no row has a value for it. `arguments` name it in a command. `answers`
+    is the file of answers ingested from a tool, in which no label stops a release. `results` are
+    those of queries for its few names and counts, by what opened it then.
     """
 
     name: str
@@ -55,7 +57,11 @@ class InputFile:
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
     path: Path | None = None
-    find_fault: Callable[[], str] = lambda: ""
+    is_csv: bool = False
+    find_fault: Callable[[str], str] = lambda message: ""
+    results: dict[tuple[Opener, str], list[tuple[Any, ...]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
 
 def literal(text: str) -> str:
@@ -84,6 +90,15 @@ def nan_to_null_sql(column: str, kind: DuckDBPyType) -> str:
         return column
     # Statistics of a Parquet file know no NaN, by which DuckDB takes isnan() and = 'NaN' for false.
     return f"(CASE WHEN isfinite({column}) OR isinf({column}) THEN {column} END)"
+
+
+def number_sql(value: str) -> str:
+    """Return SQL of a text (or a number) as a DOUBLE; NULL if it is none.
+
+    A comma is a decimal one where it cannot part thousands: in 0,5 and 3,75, not in 1,000.
+    """
+    comma = f"regexp_extract({value}::VARCHAR, {literal(_DECIMAL_COMMA)})"
+    return f"coalesce(try_cast({value} AS DOUBLE), try_cast(replace({comma}, ',', '.') AS DOUBLE))"
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
@@ -144,9 +159,15 @@ def read_columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict
 def read_rows(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> list[tuple[Any, ...]]:
-    """Return the few rows of a query over the file, called `part` in it: see `source_column`."""
-    with translate_errors(file):
-        return open_query(file, open_cursor(connection), query).fetchall()
+    """Return the few rows of a query over the file, called `part` in it: see `source_column`.
+
+    A query is run once, however often an input is understood.
+    """
+    key = file.open, query
+    if key not in file.results:
+        with translate_errors(file):
+            file.results[key] = open_query(file, open_cursor(connection), query).fetchall()
+    return file.results[key]
 
 
 def read_batches(
@@ -203,7 +224,7 @@ NOT_UTF8 = "not UTF-8 text; convert it to UTF-8"
 def translate_error(
     error: duckdb.Error | pa.ArrowException | OSError | UnicodeError,
     name: str,
-    find_fault: Callable[[], str] = lambda: "",
+    find_fault: Callable[[str], str] = lambda message: "",
 ) -> InvalidLabels:
     """Return a reader's error as ours: by its kind alone, for its text may quote content."""
     if isinstance(error, duckdb.OutOfMemoryException):
@@ -213,5 +234,7 @@ def translate_error(
         )
     if isinstance(error, OSError) and error.strerror:
         return InvalidLabels(f"{name}: {error.strerror}")
-    fault = find_fault() or ": cannot be read; the file is damaged or not what its name says"
+    fault = ": cannot be read; the file is damaged, cut off, or not what its name says"
+    with contextlib.suppress(OSError, pa.ArrowException, UnicodeError):
+        fault = find_fault(str(error)) or fault
     return InvalidLabels(f"{name}{fault}")

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
 from labelguard.extras import MissingExtra, format_install_line
+from labelguard.inputs.csv_files import build_csv_opener, find_csv_fault
 from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
@@ -27,13 +28,9 @@ from labelguard.inputs.tables import (
     build_parquet_opener,
     build_rows_opener,
     build_table_opener,
+    find_parquet_fault,
 )
-from labelguard.inputs.text_files import (
-    JSON_SUFFIXES,
-    build_csv_opener,
-    build_json_opener,
-    find_fault,
-)
+from labelguard.inputs.text_files import JSON_SUFFIXES, build_json_opener, find_json_fault
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 from labelguard.text import suggest
 
@@ -101,9 +98,11 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".pq": build_parquet_opener,
     ".csv": build_csv_opener,
     ".tsv": build_csv_opener,
+    ".txt": build_csv_opener,
 }
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst)"
+_SUPPORTED = "Parquet, CSV, TSV, TXT, JSON, JSONL (.gz, .zst)"
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 # Bytes that any input may take, and how many times the size of its files on top.
 _PLENTY, _EXPANSION = 1 << 30, 200
 
@@ -180,16 +179,18 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     name = name or show_path(path)
     suffix = _find_file_type(path)
     if suffix is None:
-        raise InvalidLabels(f"{name}: unknown file type; expected {_SUPPORTED}")
+        way = "; save the sheet as CSV UTF-8" if path.suffix.lower() in _SPREADSHEETS else ""
+        raise InvalidLabels(f"{name}: unknown file type; expected {_SUPPORTED}{way}")
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
     if suffix in JSON_SUFFIXES:
-        opener = build_json_opener(path, name, roles)
-    else:
-        opener = _FORMATS[suffix](path, name)
-    is_sparse, fault = suffix in JSON_SUFFIXES, partial(find_fault, path)
-    return InputFile(name, opener, size, is_sparse, path=path, find_fault=fault)
+        opener, fault = build_json_opener(path, name, roles), partial(find_json_fault, path, name)
+        return InputFile(name, opener, size, sparse=True, path=path, find_fault=fault)
+    is_csv = _FORMATS[suffix] is build_csv_opener
+    fault = partial(find_csv_fault if is_csv else find_parquet_fault, path, name)
+    opener = _FORMATS[suffix](path, name)
+    return InputFile(name, opener, size, path=path, is_csv=is_csv, find_fault=fault)
 
 
 def format_command_arguments(source: Input) -> list[str]:

@@ -9,7 +9,7 @@ its labels together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, OutsideDomain
 from labelguard.inputs.codings import explain_codings
+from labelguard.inputs.csv_files import find_line_of_row
 from labelguard.inputs.formats import OWN_VALUES, FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.query import OUTSIDE
@@ -30,21 +31,28 @@ _ROWS, _TEXTS = "rows", "texts"
 # What `Staged.add` sums.
 _COUNTS = (
     *("rows_read", "rows", "identical_sides", "fault_count", "fault_reasons", "label_fault_count"),
-    *("skipped", "left_out", "refused_rows", "received"),
+    *("skipped", "left_out", "refused_rows", "received", "faulty", "faulty_labels"),
 )
 
 
 @dataclass
 class Fault:
-    """A row that cannot be used: where it stands and why. Never what its label is."""
+    """A row that cannot be used: where it stands and why. Never what its label is.
+
+    `csv` is the file, where lines of it are no rows.
+    """
 
     file: str
     row: int
     column: str
     reason: str
+    csv: Path | None = None
 
     def __str__(self) -> str:
-        return f"{self.file} row {self.row}: column {self.column}: {self.reason}"
+        place = f"{self.file} row {self.row}"
+        if self.csv:
+            place += f" (line {find_line_of_row(self.csv, self.file, self.row)})"
+        return f"{place}: column {self.column}: {self.reason}"
 
 
 @dataclass
@@ -65,13 +73,16 @@ class Staged:
     # Rows that were put into buckets: those, and skips that may take an answer back.
     received: int = 0
     identical_sides: int = 0
-    # Rows whose public columns are at fault: the first ones, their number, and that by reason.
-    faults: list[Fault] = field(default_factory=list)
+    # Rows whose public columns are at fault: the first, their number, and that by reason.
+    fault: Fault | None = None
     fault_count: int = 0
     fault_reasons: Counter[str] = field(default_factory=Counter)
     # The first row whose label is outside the domain, and their number.
     label_fault: Fault | None = None
     label_fault_count: int = 0
+    # The files that have rows of either kind.
+    faulty: Counter[str] = field(default_factory=Counter)
+    faulty_labels: Counter[str] = field(default_factory=Counter)
     # PRIVATE: rows of answers of tools, by file, whose labels outside the domain became ties.
     outside: dict[str, list[int]] = field(default_factory=dict, repr=False)
     # Rows without a label, left out where skip status is public, and counted in `rows_read` alone.
@@ -105,7 +116,7 @@ class Staged:
         """Count what another input like this one holds, as if its files came after these."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.faults = self.faults[:3] + other.faults
+        self.fault = self.fault or other.fault
         self.label_fault = self.label_fault or other.label_fault
         self.content_type = other.content_type
         for mine, theirs in ((self.outside, other.outside), (self.bad_rows, other.bad_rows)):
@@ -128,13 +139,14 @@ class Staged:
         units = (blocks.unique(buckets.read_blocks(table, "unit"))[1] for table in tables if table)
         return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 
-    def refuse_bad_rows(self, faults: list[Fault], count: int) -> None:
+    def refuse_bad_rows(self) -> None:
         """Stop at bad rows: the first one in full, and how many more there are."""
-        if not count:
+        if self.fault is None:
             return
-        more = f" ({count - 1} more bad rows)" if count > 1 else ""
-        rest = "" if count == self.rows_read else " or set such rows aside: --bad-rows quarantine"
-        raise InvalidLabels(f"{faults[0]}{more}; mend the input{rest}")
+        more = _count_more(self.fault_count - 1, "bad", self.faulty)
+        rest = ", or set such rows aside: --bad-rows quarantine"
+        rest = "" if self.fault_count >= self.rows_read else rest
+        raise InvalidLabels(f"{self.fault}{more}; mend the input{rest}")
 
     def refuse_labels_outside_domain(self) -> None:
         """Stop at labels outside their domain. Such rows cannot be set aside: that would tell what
@@ -142,8 +154,7 @@ class Staged:
         """
         if self.label_fault is None:
             return
-        more = self.label_fault_count - 1
-        rest = f" ({more} more such rows)" if more else ""
+        rest = _count_more(self.label_fault_count - 1, "such", self.faulty_labels)
         read = zip(self.formatted, self.readings, strict=True)
         plain = (one for file, one in read if file.format not in OWN_VALUES)
         layout = next((one for one in plain if one.kind == "pairs"), None)
@@ -152,6 +163,12 @@ class Staged:
             way = f" ({layout.values.explain(*layout.sides)}), or say what its values mean: "
             way += explain_codings(*layout.sides)
         raise OutsideDomain(f"{self.label_fault}{rest}; mend the input{way}")
+
+
+def _count_more(count: int, kind: str, files: Collection[str]) -> str:
+    """Return how many rows have the same fault, and in how many files, if there are several."""
+    where = f" in {len(files)} files" if len(files) > 1 else ""
+    return f" ({count:,} more {kind} row{'s' * (count > 1)}{where})" if count else ""
 
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")

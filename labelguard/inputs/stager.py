@@ -32,6 +32,18 @@ from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.text import LABEL_SKIP, LABEL_TIE
 
+# What files that differ in what `begin_file` compares differ in.
+_SHAPES = {
+    "chat": "texts in one, chats in the other",
+    "pairs_of_rankings": "pairs in one, lists of responses in the other",
+    "choices": "rankings in one, choices in the other",
+    "rankings": "ranking_id",
+    "given_ids": "item_id",
+    "questions": "question",
+    "timed": "submitted_at",
+    "recorded": "record_id",
+    "labelers": "labeler_id",
+}
 # No file has more rows than these bits can count.
 _FILE_BITS = 40
 # Labelers that Arrow looks up, which takes a fifth of the time, but builds a table for every batch.
@@ -109,6 +121,7 @@ class Stager:
         self._labeler_keys: Blocks = np.zeros((0, 2), np.uint64)
         self._file_rows, self._file_number = 0, first_file
         self._of_tool = False
+        self._csv: Path | None = None
 
     def begin_file(self, formatted: FormattedFile, layout: Layout) -> None:
         """Start a file; all files must give the same kinds of columns."""
@@ -124,10 +137,11 @@ class Stager:
             "recorded": "record_id" in columns,
             "labelers": "labeler_id" in columns,
         }
-        if staged.layouts and any(getattr(staged, key) != value for key, value in shape.items()):
+        others = [key for key, value in shape.items() if getattr(staged, key) != value]
+        if staged.layouts and others:
             raise InvalidLabels(
-                f"{formatted.file.name}: its columns differ from those of the files before it; "
-                "privatize files of one kind together"
+                f"{formatted.file.name}: its columns differ from those of the files before it "
+                f"({_SHAPES[others[0]]}); privatize files of one kind together"
             )
         for key, value in shape.items():
             setattr(staged, key, value)
@@ -136,6 +150,7 @@ class Stager:
         self._file_rows = 0
         self._file_number += 1
         self._of_tool = formatted.file.answers is not None
+        self._csv = formatted.file.path if formatted.file.is_csv else None
 
     def append(self, name: str, batch: pa.RecordBatch, rows: Sink, texts: Sink) -> None:
         """Check a batch's public columns, then append its usable rows to their buckets."""
@@ -277,16 +292,17 @@ class Stager:
         fault = batch["fault"].to_numpy()
         label = batch["label"].to_numpy()
         sound = fault == 0
-        for index in np.flatnonzero(~sound)[: 3 if self.options.quarantine else 1].tolist():
-            staged.faults.append(
-                self._describe_fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
+        if not sound.all():
+            index = int(np.argmin(sound))
+            first = self._describe_fault(
+                name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])]
             )
-        staged.fault_count += int((~sound).sum())
+            staged.fault = staged.fault or first
+            staged.fault_count += int((~sound).sum())
+            staged.faulty[name] += 1
         for code, count in zip(*np.unique(fault[~sound], return_counts=True), strict=True):
             example = self._describe_fault(name, 0, PUBLIC_FAULTS[int(code)])
             staged.fault_reasons[f"column {example.column}: {example.reason}"] += int(count)
-        if not self.options.quarantine:
-            staged.refuse_bad_rows(staged.faults, staged.fault_count)
         invalid = sound & (label >= LABEL_FAULT)
         if self._of_tool:
             staged.outside.setdefault(name, []).extend(numbers[invalid].tolist())
@@ -295,6 +311,7 @@ class Stager:
             first = self._describe_fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
             staged.label_fault = staged.label_fault or first
             staged.label_fault_count += int((invalid & counted).sum())
+            staged.faulty_labels[name] += 1
         usable = sound
         if self.options.quarantine:
             bad = np.unique(numbers[~sound])
@@ -317,7 +334,7 @@ class Stager:
 
     def _describe_fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
-        return Fault(file, row + 1, self._names.get(role, role), reason)
+        return Fault(file, row + 1, self._names.get(role, role), reason, self._csv)
 
     def _read_labeler_keys(self, batch: pa.RecordBatch) -> Blocks:
         """Return the pseudonym of every row's labeler."""

@@ -42,7 +42,7 @@ from labelguard.storage import buckets
 from labelguard.storage.buckets import PartWriter
 from labelguard.storage.executor import Executor, open_executor, read_ahead, run_over_buckets
 from labelguard.storage.files import fresh_directory
-from labelguard.text import describe_reason_counts, suggest
+from labelguard.text import describe_reason_counts, suggest, tell_of_more_files
 
 if TYPE_CHECKING:
     import polars as pl
@@ -66,7 +66,7 @@ def stage(
 
     Files are read by workers of the `executor`, one file each, where it has any outside of this
     process. Raises `InvalidLabels` for unreadable files, wrong columns and, unless bad rows are set
-    aside, at the first row whose public columns are at fault.
+    aside, for rows whose public columns are at fault.
     """
     count = options.buckets
     staged = Staged(fresh_directory(directory, mode=0o700), count)
@@ -76,8 +76,7 @@ def stage(
         stager = Stager(staged, keys, options, connection)
         # Every file is looked at before any is read: a wrong column in the last one shows at once,
         # and chats whose members differ from file to file get one type.
-        formatted = [apply_format(file, connection, reading) for file in files]
-        layouts = [entry.find_layout(connection) for entry in formatted]
+        formatted, layouts = _find_layouts(files, connection, reading)
         content = find_common_content(files, layouts)
         limit = ByteLimit.from_file_sizes(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
@@ -100,6 +99,8 @@ def stage(
             most = options.max_input_bytes
             reads = ReadingTask(received, keys, options, inputs, content, most)
             task = _read_by_workers(stager, reads, limit, executor, progress)
+    if not options.quarantine:
+        staged.refuse_bad_rows()
     if not staged.rows_read and staged.refused_rows:
         raise InvalidLabels(
             "every row of the input is of labelers who were retired or erased; nothing is left"
@@ -121,6 +122,28 @@ def stage(
     staged.readings = tuple(layouts)
     staged.identities = stager.collect_identities()
     return staged
+
+
+def _find_layouts(
+    files: Sequence[InputFile], connection: duckdb.DuckDBPyConnection, reading: Reading
+) -> tuple[list[FormattedFile], list[Layout]]:
+    """Return the format and the layout of every file.
+
+    Raises `InvalidLabels` for the first that has none, with the number of files that lack the same.
+    """
+    formatted, layouts, faults = list[FormattedFile](), list[Layout](), list[InvalidLabels]()
+    reasons = []
+    for file in files:
+        try:
+            formatted.append(apply_format(file, connection, reading))
+            layouts.append(formatted[-1].find_layout(connection))
+        except InvalidLabels as error:
+            faults.append(error)
+            reasons.append(str(error).removeprefix(file.name))
+    if faults:
+        faults[0].args = (tell_of_more_files(str(faults[0]), reasons.count(reasons[0]) - 1),)
+        raise faults[0]
+    return formatted, layouts
 
 
 def check_public_columns(staged: Staged, declared: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import datetime
 import decimal
 import json
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,10 +68,8 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
         ) from None
     _check_names(converted.schema, name)
     for column, values in zip(converted.column_names, converted.columns, strict=True):
-        try:  # DuckDB does not look
-            values.validate(full=True)
-        except pa.ArrowInvalid:
-            raise InvalidLabels(f"{name}: column {column}: {NOT_UTF8}, or damaged data") from None
+        if damage := _describe_damage(values, column):  # DuckDB does not look
+            raise InvalidLabels(f"{name}{damage}")
     return partial(_open_table, converted)
 
 
@@ -132,6 +131,41 @@ def build_parquet_opener(path: Path, name: str) -> Opener:
     return open_parquet
 
 
+def find_parquet_fault(path: Path, name: str, message: str) -> str:
+    """Return where a text of a Parquet file is not UTF-8; nothing where the file is damaged.
+
+    Raises `pa.ArrowException` or `OSError` then. A reader's `message` about `name` says less.
+    """
+    with pq.ParquetFile(path) as file:
+        for column in file.schema_arrow.names:
+            rows = 0
+            for batch in file.iter_batches(columns=[column]):
+                if damage := _describe_damage(batch.column(0), column, rows):
+                    return damage
+                rows += batch.num_rows
+    return ""
+
+
+def _describe_damage(values: pa.Array | pa.ChunkedArray, column: str, before: int = 0) -> str:
+    """Return what is wrong with a column, and in which row, if Arrow's check finds damage in it.
+
+    Messages count `before` rows first. What is within lists and objects is in no row of its own.
+    """
+
+    def is_damaged(rows: int) -> bool:
+        try:
+            values.slice(0, rows).validate(full=True)
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    if not is_damaged(len(values)):
+        return ""
+    row = bisect_left(range(1, len(values)), True, key=is_damaged) + 1 + before
+    place = "" if values.type.num_fields else f" row {row}"
+    return f"{place}: column {column}: {NOT_UTF8}, or damaged data"
+
+
 def are_rows(items: Sequence[Any]) -> bool:
     """Return whether an input's items are rows; raise `InvalidLabels` for rows beside others."""
     rows = sum(map(_is_row, items))
@@ -177,13 +211,16 @@ def _build_columns_opener(
         plain = _convert_array_for_json
         if not is_content:
             plain = partial(_convert_for_json, wide=name in sides)
+        texts = list[bytes | None]()
         try:
-            texts = (_to_json_text(value, plain) for value in values)
-            arrays[name] = pa.array(texts, pa.large_string())
+            for value in values:
+                texts.append(_to_json_text(value, plain))
         except (TypeError, ValueError, RecursionError):
+            place = f"{where} row {len(texts) + 1}: column {name}"
             if is_content:
-                raise canonical.build_content_error(f"{where}: column {name}") from None
-            raise InvalidLabels(f"{where}: column {name}: {_EXPECTED}") from None
+                raise canonical.build_content_error(place) from None
+            raise InvalidLabels(f"{place}: {_EXPECTED}") from None
+        arrays[name] = pa.array(texts, pa.large_binary()).cast(pa.large_string())
     table = pa.table(arrays)
     types: dict[str, JsonType] = {}
 
@@ -196,11 +233,11 @@ def _build_columns_opener(
     return open_columns
 
 
-def _to_json_text(value: Any, plain: Callable[[Any], Any]) -> str | None:
+def _to_json_text(value: Any, plain: Callable[[Any], Any]) -> bytes | None:
     missing = value is None or type(value).__name__ in ("NAType", "NaTType")
     if missing or (isinstance(value, float | np.floating) and np.isnan(value)):
         return None
-    return json.dumps(value, default=plain, ensure_ascii=False)
+    return json.dumps(value, default=plain, ensure_ascii=False).encode()
 
 
 def _convert_for_json(value: Any, *, wide: bool) -> Any:

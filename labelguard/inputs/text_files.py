@@ -1,28 +1,23 @@
-"""CSV, TSV and JSON files as relations, and the types that columns of JSON values are read as.
+"""JSON files as relations, and the types that columns of JSON values are read as.
 
-In CSV every column is text, and an empty field an empty text: CSV cannot tell it from one that is
-not there. JSON has one object a line or all in one array. It declares no types, so every value is
-looked at, and the rule is the same for all columns of prompts and responses. Chats keep their
-structure, all else is text. Nothing is guessed: guessed types rewrite ids ("007", "2024-1-1",
-upper-case UUIDs), and would follow from labels.
+JSON has one object a line or all in one array. It declares no types, so every value is looked at,
+and the rule is the same for all columns of prompts and responses. Chats keep their structure, all
+else is text. Nothing is guessed: guessed types rewrite ids ("007", "2024-1-1", upper-case UUIDs),
+and would follow from labels.
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical
@@ -33,11 +28,11 @@ from labelguard.inputs.columns import (
     find_possible_content_columns,
     find_side_columns,
 )
+from labelguard.inputs.csv_files import PIECE, find_foreign_encoding, open_stream
 from labelguard.inputs.readers import (
     COMPRESSIONS,
     LONG_LINE,
     MAX_LINE,
-    NOT_UTF8,
     Opener,
     check_column_names,
     identifier,
@@ -45,151 +40,29 @@ from labelguard.inputs.readers import (
     quote_file_name,
 )
 
-_PIECE = 1 << 20
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-_NO_CSV = (
-    "not CSV in UTF-8; text must be UTF-8 (else: iconv -f latin1 -t utf-8 FILE), every row needs "
-    "as many fields as the header and the same line end, there must be no empty line, and texts "
-    "with line ends or quotes must be quoted"
-)
 _NO_JSON = (
-    "not JSON in UTF-8; every line, or element of an array, must be one object, which has no key "
-    "twice"
+    "not JSON of rows; every line, or element of an array, must be one object, with no key twice"
 )
-# The ways to end a line: patterns of the end and what is beside it.
-_LINE_ENDS = (rb"\r\n", rb"[^\r]\n", rb"\r[^\n]")
+# Where DuckDB says that a fault of JSON is, and which. What follows a transform error is content.
+_MALFORMED = re.compile(r'Malformed JSON in file ".*", at byte \d+ in (\w+).* (\d+): ([\w -]+)')
+_TRANSFORMED = re.compile(r'JSON transform error in file ".*?", in (\w+)\S* (\d+):')
 
 
-def open_stream(path: Path) -> pa.NativeFile:
-    """Open a file that may be compressed, as its name says."""
-    return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower()))
-
-
-def find_fault(path: Path) -> str:
-    """Return what is wrong with a file that could not be read: in which line, if it is in one."""
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return f": not a complete Parquet file (truncated?), or a text in it is {NOT_UTF8}"
-    is_json = any(suffix.lower() in JSON_SUFFIXES for suffix in path.suffixes)
-    try:
-        return _find_json_fault(path) if is_json else _find_csv_fault(path)
-    except (csv.Error, UnicodeError):
-        return f": {_NO_CSV}"
-    except (OSError, pa.ArrowException):
-        return ": the compressed file is damaged or cut off"
-
-
-def _find_csv_fault(path: Path) -> str:
-    names, delimiter = _read_header(path, "")
-    with open_stream(path) as stream:
-        text = io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", newline="")
-        rows, line = csv.reader(text, delimiter=delimiter), 1
-        for row in rows:
-            if len(row) != len(names):
-                return f" line {line}: {_NO_CSV}"
-            line = rows.line_num + 1
-    return f": {_NO_CSV}"
-
-
-def _find_json_fault(path: Path) -> str:
-    with open_stream(path) as stream:
-        file, by_line = io.BufferedReader(stream), _find_json_format(path) == "newline_delimited"
-        lines = iter(partial(file.readline, MAX_LINE + 1), b"") if by_line else ()
-        for number, line in enumerate(lines, 1):
-            if len(line) > MAX_LINE:
-                return f" line {number}: a {LONG_LINE}"
-            try:
-                json.dumps(json.loads(line) if line.strip() else "", ensure_ascii=False).encode()
-            except (ValueError, RecursionError):
-                return f" line {number}: {_NO_JSON}"
-    return f": {_NO_JSON}"
-
-
-def build_csv_opener(path: Path, name: str) -> Opener:
-    """Return what opens comma-, tab- or semicolon-separated values with a header.
+def find_json_fault(path: Path, name: str, message: str) -> str:
+    """Return what is wrong with a file that a reader met with `message`, and in which line.
 
     Messages call the file `name`.
     """
-
-    @cache
-    def has_quoted_lines(delimiter: str) -> bool:
-        problem, quoted_lines = _scan_csv(path, delimiter)
-        if problem:
-            raise InvalidLabels(f"{name}: {problem}")
-        return quoted_lines
-
-    # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
-    def open_csv(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        names, delimiter = _read_header(path, name)
-        # A thread that begins within a quoted text takes its lines for rows.
-        parallel = not has_quoted_lines(delimiter)
-        columns = ", ".join(f"{literal(column)}: 'VARCHAR'" for column in names)
-        texts = ", ".join(map(literal, names))
-        return connection.sql(
-            f"FROM read_csv({quote_file_name(path)}, auto_detect=false, header=true, "
-            f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
-            f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
-            f"force_not_null=[{texts}], hive_partitioning=false, parallel={parallel})"
-        )
-
-    return open_csv
-
-
-def _read_header(path: Path, name: str) -> tuple[list[str], str]:
-    with open_stream(path) as stream:
-        first = re.split(rb"\r|\n", stream.read(_PIECE), maxsplit=1)[0]
-    if len(first) == _PIECE:
-        raise InvalidLabels(f"{name}: the first line must name every column; it is too long")
-    try:
-        line = first.decode("utf-8-sig")
-        delimiter = max(",\t;", key=line.count)
-        names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
-    except UnicodeDecodeError:
-        raise InvalidLabels(
-            f"{name}: the header is not UTF-8 text (iconv -f latin1 -t utf-8 FILE)"
-        ) from None
-    except csv.Error:
-        names = []
-    if not names or not all(names):
-        raise InvalidLabels(f"{name}: the first line must name every column")
-    check_column_names(names, name)
-    return names, delimiter
-
-
-def _scan_csv(path: Path, delimiter: str) -> tuple[str, bool]:
-    """Return the fault of a file that DuckDB would read: a line that is too long, a quote inside a
-    field, lines that end in several ways, or an empty one; and whether a quoted text has lines.
-
-    DuckDB leaves out a last line that is too long, empty lines and some carriage returns. So of a
-    text with a quote or a line end that is not quoted (pandas does not quote a carriage return), it
-    would depend on the side whether the file can be read, and what as.
-    """
-    comma = delimiter.encode()
-    beside = rb'[^%b\r\n"]' % comma
-    fault = re.compile(rb'%b"|"%b|\n\n|\r\r|\r\n\r\n' % (beside, beside))
-    # What is not quoted, with a quote for each part that is, as far as the next piece needs it.
-    plain, is_quoted, length = comma, False, 0
-    problem, ends, quoted_lines = "", set[bytes](), False
-    with open_stream(path) as stream:
-        text = stream.read(_PIECE).removeprefix(codecs.BOM_UTF8)
-        while text:
-            end = max(text.rfind(b"\n"), text.rfind(b"\r"))
-            length = len(text) + (length if end < 0 else -end - 1)
-            if length > MAX_LINE:
-                return f"a {LONG_LINE}", quoted_lines
-            parts = text.split(b'"')
-            quoted_lines |= any(
-                b"\n" in part or b"\r" in part for part in parts[not is_quoted :: 2]
-            )
-            plain = plain[-3:] + b'"'.join(parts[is_quoted::2])
-            is_quoted ^= len(parts) % 2 == 0
-            plain += b'"' * (is_quoted and len(parts) > 1)
-            text = stream.read(_PIECE)
-            followed = plain if text else plain + comma
-            ends |= {end for end in _LINE_ENDS if re.search(end, followed)}
-            if len(ends) > 1 or fault.search(plain):
-                problem = _NO_CSV
-    return _NO_CSV if is_quoted else problem, quoted_lines
+    if foreign := find_foreign_encoding(path, name):
+        return foreign
+    if "maximum_object_size" in message:
+        return f": a {LONG_LINE}"
+    if malformed := _MALFORMED.search(message):  # counted from 2
+        return f" {malformed[1]} {int(malformed[2]) - 1}: {malformed[3]}; {_NO_JSON}"
+    place = _TRANSFORMED.search(message)
+    return f" {place[1]} {place[2]}: {_NO_JSON}" if place else f": {_NO_JSON}"
 
 
 def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener:
@@ -220,7 +93,7 @@ def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener
 def _find_json_format(path: Path) -> str:
     """Return how objects are written: in one array, one a line, or over several lines."""
     with open_stream(path) as stream:
-        while text := stream.read(_PIECE):
+        while text := stream.read(PIECE):
             if begin := text.lstrip(_BLANKS):
                 if begin.startswith(b"["):
                     return "array"
@@ -234,14 +107,15 @@ def _choose_column_types(
 ) -> dict[str, str]:
     """Return the columns of a JSON file and the types to read them as."""
     keys = "list_distinct(flatten(list(DISTINCT json_keys(json))))"
-    rows = f"SELECT {keys}, bool_and(json_type(json) = 'OBJECT') FROM read_json_objects({options})"
-    [(names, are_objects)] = connection.sql(rows).fetchall()
-    if are_objects is False:
-        raise InvalidLabels(
-            f"{where}: not JSON of rows; every line, or element of an array, must be one object"
-        )
+    other = "min(place) FILTER (json_type(json) <> 'OBJECT')"
+    objects = f"SELECT json, row_number() OVER () AS place FROM read_json_objects({options})"
+    [(names, row)] = connection.sql(f"SELECT {keys}, {other} FROM ({objects})").fetchall()
+    if row is not None:
+        raise InvalidLabels(f"{where} row {row}: {_NO_JSON}")
     if names is None:
         raise InvalidLabels(f"{where}: no rows in the input")
+    if "" in names:
+        raise InvalidLabels(f"{where}: a key has no name (an index of pandas?); give it one")
     # In the order of their names: which row has a key first may follow from the labels.
     check_column_names(sorted(names), where)
     listed = _column_types_sql(dict.fromkeys(sorted(names), "JSON"))

@@ -49,6 +49,7 @@ from labelguard.text import (
     no_progress,
     pluralize,
     suggest_misspelled_keywords,
+    tell_of_more_files,
 )
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role", "inspect"]
@@ -236,7 +237,7 @@ def _read_columns(
 ) -> tuple[tuple[Role, ...], tuple[str, ...]]:
     """Return the columns of an input with their roles, and why a release would be refused."""
     roles: dict[Role, None] = {}
-    problems: dict[str, None] = {}
+    problems: dict[str, list[str]] = {}
     connection = readers.connect(scratch)
     for part, formatted in zip(staged.files, staged.formatted, strict=True):
         layout = formatted.find_layout(connection)
@@ -246,8 +247,10 @@ def _read_columns(
             renamed = formatted.names.get(role) or name
             column = renamed or formatted.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
-        problems |= dict.fromkeys(_list_release_refusal_reasons(part, reading, connection))
-    return tuple(roles), tuple(problems)
+        for problem in _list_release_refusal_reasons(part, reading, connection):
+            problems.setdefault(problem.removeprefix(part.name), []).append(problem)
+    alike = [tell_of_more_files(same[0], len(same) - 1) for same in problems.values()]
+    return tuple(roles), tuple(alike)
 
 
 def _list_release_refusal_reasons(

@@ -464,16 +464,17 @@ def test_the_token_of_status_comes_from_the_environment_and_cannot_be_guessed(
 
 STUMBLING = """
 import logging, threading, warnings
+from labelguard.errors import InvalidLabels
 from labelguard_connectors.hook import logs
 logs.configure()
 warnings.warn("the left one")
 logging.getLogger("argilla").warning("two" + chr(10) + "lines")
-def fail():
-    raise ValueError("the left one")
-thread = threading.Thread(target=fail)
+def fail(kind):
+    raise kind("the left one")
+thread = threading.Thread(target=fail, args=[InvalidLabels])
 thread.start()
 thread.join()
-fail()
+fail(ValueError)
 """
 
 
@@ -484,7 +485,8 @@ def test_warnings_and_crashes_are_json_too_and_say_nothing_of_what_they_were_giv
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     lines = read_as_json([ran.stderr])
     assert [line["event"] for line in lines] == ["warning", "two\nlines", "crashed", "crashed"]
-    assert lines[0]["kind"] == "UserWarning" and lines[2]["error"] == "ValueError"
+    assert lines[0]["kind"] == "UserWarning" and lines[3]["error"] == "ValueError"
+    assert lines[2]["why"] == "the input cannot be read as configured"
     assert "the left one" not in ran.stderr and (ran.returncode, ran.stdout) == (1, "")
 
 

@@ -312,7 +312,8 @@ def read_pages(project):
     return {name: float(value) for name, value in values}, status
 
 
-def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, monkeypatch):
+def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, monkeypatch, capfd):
+    logs.configure()
     policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=1,block=1"])
     policies.activate("clinic", project)
     table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
@@ -328,6 +329,9 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
 
     tools.deliver(project, desk.answer("ann", 2, "left"))
     assert Worker(project).turn().failed
+    [line] = [line for line in capfd.readouterr().err.splitlines() if '"failed"' in line]
+    details = Path(json.loads(line)["details"])
+    assert "lack" in details.read_text() and details.stat().st_mode & 0o777 == 0o600
     bad, status = read_pages(project)
     assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
     assert "1 attempt failed" in status["releases"]

@@ -28,6 +28,7 @@ from labelguard.inputs.readers import translate_error
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.report import overview
+from labelguard.report.inspection import inspect
 
 SECRET = "SECRET-CONTENT"
 INVALID_UTF8 = b"\xff\xfe" + SECRET.encode()
@@ -245,39 +246,56 @@ def csv(*lines):
     return "".join([HEADER, *lines]).encode()
 
 
-NOT_UTF8, NOT_CSV, NOT_JSON = "not UTF-8 text", "not CSV in UTF-8", "line 1: not JSON in"
-UNKNOWN, NO_PARQUET = "unknown file type; expected Parquet", "not a complete Parquet file"
-ROW, BAD_HEADER = f"x,{SECRET},a,b,1\n", "the header is not UTF-8 text"
+NOT_UTF8, NOT_JSON = "not UTF-8 text", "not JSON of rows; every line, or element of an array"
+BAD_TEXT = f"x.parquet row 2: column prompt: {NOT_UTF8}"
+BAD_CHAT = BAD_TEXT.replace(" row 2", "")
+UNKNOWN = "unknown file type; expected Parquet"
+DAMAGED = "the file is damaged, cut off, or not what its name says"
+ROW, NO_NAME = f"x,{SECRET},a,b,1\n", "column 1 has no name (an index of pandas?"
+UTF16 = "the text is UTF-16; iconv -f utf-16 -t utf-8 "
 FILES: dict[str, tuple[str, bytes, str]] = {
     "empty parquet": ("x.parquet", b"", "x.parquet: the file is empty"),
     "empty gz": ("x.jsonl.gz", gzip.compress(b""), "x.jsonl.gz: no rows in the input"),
     "empty csv gz": ("x.csv.gz", gzip.compress(b""), "the first line must name every column"),
     "header only": ("x.csv", csv(), "x.csv: no rows in the input"),
-    "truncated parquet": ("x.parquet", parquet(table())[:-9], NO_PARQUET),
+    "truncated parquet": ("x.parquet", parquet(table())[:-9], DAMAGED),
     "torn parquet": ("x.parquet", b"PAR1" + parquet(table())[300:], "x.parquet"),
     "compressed parquet": ("x.parquet.gz", b"1", UNKNOWN),
-    "other type": ("x.xlsx", b"1", UNKNOWN),
+    "other type": ("x.xlsx", b"1", "(.gz, .zst); save the sheet as CSV UTF-8"),
     "arrow": ("x.arrow", b"ARROW1", UNKNOWN),
-    "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), NOT_UTF8),
-    "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), NOT_UTF8),
-    "utf-8 in csv": ("x.csv", csv() + INVALID_UTF8 + b",p,a,b,1\n", NOT_CSV),
-    "utf-16": ("x.csv", csv(ROW).decode().encode("utf-16"), BAD_HEADER),
-    "open quote": ("x.csv", csv(ROW, f'x,"{SECRET},a,b,1\nx,p,a,b,1\n'), NOT_CSV),
-    "text after quote": ("x.csv", csv(f'x,"{SECRET}"x,a,b,1\n'), NOT_CSV),
-    "few fields": ("x.csv", csv(ROW, f"x,{SECRET},a\n"), "x.csv line 3: not CSV in UTF-8"),
-    "empty line": ("x.csv", csv("\n", ROW), NOT_CSV),
-    "line ends": ("x.csv", csv(ROW, ROW[:-1] + "\r\n"), NOT_CSV),
+    "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), BAD_TEXT),
+    "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), BAD_CHAT),
+    "utf-8 in csv": ("x.csv", csv() + INVALID_UTF8 + b",p,a,b,1\n", "line 2: the text is not"),
+    "utf-16": ("x.csv", csv(ROW).decode().encode("utf-16"), UTF16),
+    "open quote": ("x.csv", csv(ROW, f'x,"{SECRET},a,b,1\nx,p,a,b,1\n'), "line 3: a quoted text"),
+    "text after quote": ("x.csv", csv(f'x,"{SECRET}"x,a,b,1\n'), "line 2: a quote within a field"),
+    "few fields": (
+        "x.csv",
+        csv(ROW, f"x,{SECRET},a\n"),
+        "line 3: 3 fields, and the header names 5",
+    ),
+    "empty line": ("x.csv", csv("\n", ROW), "line 2: the line is empty"),
+    "line ends": ("x.csv", csv(ROW, ROW[:-1] + "\r\n"), "line 3: it ends in '\\r\\n'"),
+    "no first name": ("x.csv", b"," + csv(f"0,{ROW}"), NO_NAME),
     "twice in header": ("x.csv", b"a,b,A\n1,2,3\n", "two columns have one name"),
     "no header": ("x.csv", b"\n1,2,3\n", "the first line must name every column"),
-    "cut gzip": ("x.csv.gz", gzip.compress(csv(ROW))[:-12], "the compressed file is"),
+    "cut gzip": ("x.csv.gz", gzip.compress(csv(ROW))[:-12], DAMAGED),
     "not gzip": ("x.jsonl.gz", jsonl(good()), "x.jsonl.gz"),
     "not zstd": ("x.csv.zst", csv(), "x.csv.zst"),
-    "broken json": ("x.jsonl", jsonl(good()) + b'{"a": \n', "line 2: not JSON in UTF-8"),
+    "broken json": (
+        "x.jsonl",
+        jsonl(good()) + b'{"a": \n',
+        "line 2: unexpected end of data; not JSON",
+    ),
     "two on a line": ("x.jsonl", jsonl(good())[:-1] * 2, NOT_JSON),
     "key twice": ("x.jsonl", jsonl(good())[:-2] + b', "label": 1}\n', "no key twice"),
-    "utf-8 in json": ("x.jsonl", b'{"a": "' + INVALID_UTF8 + b'"}', NOT_JSON),
+    "utf-8 in json": (
+        "x.jsonl",
+        b'{"a": "' + INVALID_UTF8 + b'"}',
+        "line 1: the text is not UTF-8",
+    ),
     "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', NOT_JSON),
-    "list as row": ("x.jsonl", b"[1, 2]\n", "not JSON of rows; every line, or element of an array"),
+    "list as row": ("x.jsonl", jsonl({}) + b"[1]\n", f"row 2: {NOT_JSON}"),
     "objects in json": ("x.jsonl", jsonl(good(), good(prompt={"a": 1})), CONTENT),
     "mixed content": (
         "x.jsonl",
@@ -300,8 +318,9 @@ def test_broken_files_are_refused(case, refusal, tmp_path):
 
 def test_invalid_text_in_a_table_is_refused(refusal):
     bad = with_texts(bad_strings())
-    for source in (bad, pa.concat_tables([table(), bad]), bad_chat_table()):
-        assert f"table: column prompt: {NOT_UTF8}" in refusal(source)
+    for row, source in ((2, bad), (4, pa.concat_tables([table(), bad]))):
+        assert f"table row {row}: column prompt: {NOT_UTF8}" in refusal(source)
+    assert f"table: column prompt: {NOT_UTF8}" in refusal(bad_chat_table())
 
 
 def test_missing_files_and_the_one_of_several_are_named(refusal, tmp_path):
@@ -316,6 +335,24 @@ def test_missing_files_and_the_one_of_several_are_named(refusal, tmp_path):
         path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
         path.write_bytes(csv())
         refusal(path).encode()
+
+
+def test_one_fault_of_many_files_is_one_message(refusal, tmp_path):
+    for number in range(3):
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes(csv(f'x,"{SECRET}\n",a,b,1\n', f"x,p,a,b,{number}\n", ",p,a,b,1\n"))
+    message = refusal(tmp_path / "*.csv")
+    assert message.startswith(f"{tmp_path}/0.csv row 3 (line 5): column labeler_id: expected an id")
+    assert "(2 more bad rows in 3 files); mend" in message
+    assert "row 2 (line 4): column label: found a value" in refusal(
+        tmp_path / "2.csv", labeler_id="prompt"
+    )
+    for number in range(3):
+        pq.write_table(table().drop_columns("label"), tmp_path / f"{number}.parquet")
+    message = refusal(tmp_path / "*.parquet")
+    assert message.startswith(f"{tmp_path}/0.parquet: no column label")
+    assert message.endswith("(the same in 2 more files)")
+    assert inspect(tmp_path / "*.parquet").problems == (message,)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -404,7 +441,7 @@ def test_the_command_line_answers_in_one_line_with_an_exit_code(project, tmp_pat
     money = ("--epsilon", "3", "--delta", "1e-5")
     code, said = command(str(path), *money)
     assert (code, said.count("\n")) == (1, 1) and SECRET not in said
-    assert said.startswith(f"labelguard: {path} row 2: column {OUTSIDE}")
+    assert said.startswith(f"labelguard: {path} row 2 (line 3): column {OUTSIDE}")
     for wrong in ("labeler_id", "=x", "label=a,label=b", "labeller_id=x"):
         code, said = command(str(path), *money, "--columns", wrong)
         assert (code, said.count("\n")) == (1, 1), wrong

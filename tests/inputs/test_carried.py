@@ -120,7 +120,7 @@ def test_columns_of_other_names_are_named_in_pairs():
 def test_a_side_without_a_source_is_a_bad_row(name):
     rows = [ROW, {**ROW, "model_b": name}, {**ROW, "model_a": name, "labeler_id": "v"}]
     table = pl.DataFrame(rows)
-    missing = r"row 2: column model_a or model_b: expected the name .* \(1 more bad rows\)"
+    missing = r"row 2: column model_a or model_b: expected the name .* \(1 more bad row\)"
     with pytest.raises(InvalidLabels, match=missing):
         read_pairs(table, features=SPEC)
     left = read_pairs(table, features=SPEC, skip_bad=True)

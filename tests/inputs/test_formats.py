@@ -188,7 +188,7 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(sha
             staged.refuse_labels_outside_domain()
         said = "score_a or score_b" if shape == "scores" else column
         where = f"table row 1: column {said}: found a value outside the domain"
-        assert str(caught.value).startswith(f"{where} (1 more such rows); ")
+        assert str(caught.value).startswith(f"{where} (1 more such row); ")
         assert str(caught.value).endswith("or name another --format")
 
 

@@ -138,7 +138,7 @@ def _strip_error_messages(
         event["error"] = type(error).__name__
         event["at"] = list_code_places(error)
         if isinstance(error, LabelguardError):
-            event["why"] = str(error)
+            event["why"] = attempts.describe_publicly(error)
     return event
 
 

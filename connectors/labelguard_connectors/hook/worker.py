@@ -247,8 +247,10 @@ class Worker:
             is_ours, why = isinstance(error, LabelguardError), logs.describe_own_error(error)
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
-            places = {} if is_ours else {"at": logs.list_code_places(error)}
-            self._log.error("failed", what=what, of=of, why=why, again_in_seconds=pause, **places)
+            # What an error of ours says beside its public reason stands there, for its owner alone.
+            details = {"details": str(self._project.state / attempts.FILE)}
+            more = details if is_ours else {"at": logs.list_code_places(error)}
+            self._log.error("failed", what=what, of=of, why=why, again_in_seconds=pause, **more)
             turn.failed.append(f"{what} {of}: {why}")
         else:
             if self._failures.pop((what, of), None) and what == "ingest":

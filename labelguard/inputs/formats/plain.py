@@ -34,7 +34,7 @@ from labelguard.inputs.formats.base import (
     unify_contents,
     unify_prompt_and_sides,
 )
-from labelguard.inputs.readers import literal
+from labelguard.inputs.readers import literal, number_sql
 from labelguard.text import AUTO_FORMAT
 
 _CHOSEN = ("chosen", "rejected")
@@ -200,7 +200,7 @@ def _adapt_scores(schema: TableSchema) -> FormatQuery:
     if schema.reading.labelled and missing and not schema.sparse:
         raise schema.missing_error(f"format scores: no column {' and '.join(missing)}")
     one, other = (schema.trimmed_text_sql(name) for name in _SCORES)
-    a, b = (f"try_cast({text} AS DOUBLE)" for text in (one, other))
+    a, b = map(number_sql, (one, other))
     # Compared, not subtracted: the difference of two infinite scores is no number.
     number = (
         f"CASE WHEN isnan({a}) OR isnan({b}) THEN NULL "
@@ -229,7 +229,7 @@ def _find_responses(schema: TableSchema) -> tuple[str, ...]:
 def _adapt_helpsteer(schema: TableSchema) -> FormatQuery:
     prompt = next(name for name in _PROMPTS if schema.find_column(name))
     text = f"coalesce({', '.join(map(schema.trimmed_text_sql, _PREFERENCES))})"
-    number = f"(-try_cast({text} AS DOUBLE))"
+    number = f"(-{number_sql(text)})"
     label = _sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
     present = [name for name in _PREFERENCES if name in schema.types]
     return _build_pairs_query(schema, label, present, (prompt, *_find_responses(schema)))

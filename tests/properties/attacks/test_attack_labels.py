@@ -244,4 +244,4 @@ def test_errors_of_labels_show_no_value(project):
     with pytest.raises(LabelguardError) as caught:
         privatize(project, pairs(["SECRET", "a", "SECRET"]))
     assert "SECRET" not in str(caught.value)
-    assert "(1 more such rows)" in str(caught.value)
+    assert "(1 more such row)" in str(caught.value)
