@@ -266,7 +266,7 @@ def plan(
     with show_progress() as report, contextlib.ExitStack() as stack:
         source: Input = list(inputs)
         if not inputs:
-            from labelguard.release.request import open_ingested
+            from labelguard.release.intake import open_ingested
 
             try:
                 source, options = stack.enter_context(open_ingested(project, namespace, options))

@@ -148,8 +148,7 @@ def find_layout(
     kinds = {role: types[column] for role, column in columns.items()}
     content = _find_content_type(schema, columns, kind)
     layout = Layout(kind, columns, kinds, content, features, reading, absent, names or {})
-    # Where labels are not read but will be, a plan, it must be known how.
-    if reading.labelled or reading.unit != "none":
+    if reading.labelled:
         check_coding(schema, kind, layout.sides, whole)
         refuse_names_of_systems(schema, kind, file, connection)
     return layout

@@ -21,7 +21,7 @@ from labelguard.inputs.columns import Reading
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
-from labelguard.inputs.understood import refuse_unread_prompts
+from labelguard.inputs.understood import refuse_unknown_codings, refuse_unread_prompts
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
@@ -291,6 +291,7 @@ def read_public_pairs(
         )
         if first:
             check_public_columns(staged, reading.public_columns)
+            refuse_unknown_codings(staged)
             refuse_unread_prompts(staged, ignore_columns)
         pairs = find_distinct_pairs(staged, executor, mapped=False)
         rows = read_comparisons(staged, pairs.of_row)

@@ -1,25 +1,31 @@
-"""What was understood of an input, in words: which column is what, what labels mean, what is not
+"""An input as it was understood, in words: which column is what, what labels mean, what is not
 read. By names and types of columns, and by public texts alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from duckdb.sqltypes import DuckDBPyType
 
-from labelguard.budget.label_values import DEFAULT
+from labelguard.budget.label_values import (
+    DEFAULT,
+    LabelValues,
+    format_public_column_options,
+    parse_public_columns,
+)
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.canonical import is_text
-from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES
+from labelguard.inputs.codings import check_coding
+from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
 from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.staged import Staged
 from labelguard.storage import blocks, buckets
-from labelguard.text import suggest
+from labelguard.text import AUTO_FORMAT, suggest
 
 # Columns that are usually part of what a response answers.
 _PART_OF_PROMPT = re.compile(
@@ -34,7 +40,7 @@ _JOINED = re.compile(r" or |[/+]")
 
 @dataclass(frozen=True)
 class Understood:
-    """How an input is read, in words. No label is in it, and none was looked at."""
+    """The reading of an input, in words. No label is in it, and none was looked at."""
 
     # the format that was recognised, or named
     format: str
@@ -68,6 +74,13 @@ def describe_reading(staged: Staged) -> Understood:
         unused |= dict.fromkeys(_list_unused(entry, layout))
     formats = ", ".join(sorted(staged.formats))
     return Understood(formats, columns, "; ".join(meanings), tuple(unused))
+
+
+def refuse_unknown_codings(staged: Staged) -> None:
+    """Raise `NoCoding` for labels that were not read, and of which nothing says what they mean."""
+    for entry, layout in zip(staged.formatted, staged.readings, strict=True):
+        schema = TableSchema(entry.file.name, entry.types, entry.reading)
+        check_coding(schema, layout.kind, layout.sides, entry.types)
 
 
 def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
@@ -104,6 +117,27 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
                 f"{staged.files[0].name}: no column {name!r} to ignore{suggest(name, listed)}; "
                 f"found: {', '.join(listed)}"
             )
+
+
+def format_reading_options(
+    columns: Mapping[str, str] | None,
+    format_name: str,
+    public_columns: Iterable[str] | None,
+    question: str | None,
+    split: str | None,
+    label_values: str | Mapping[str, str | Sequence[str]] | None = None,
+    ignore_columns: Sequence[str] = (),
+) -> list[str]:
+    """Return the options by which an input is read."""
+    names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
+    words = ["--columns", names] if names else []
+    coding = str(LabelValues.parse(label_values or ""))
+    words += ["--label-values", coding] if coding else []
+    words += ["--ignore-columns", ",".join(ignore_columns)] if ignore_columns else []
+    words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
+    words += format_public_column_options(parse_public_columns(public_columns))
+    words += [] if question is None else ["--question", question]
+    return words + ([] if split is None else ["--split", split])
 
 
 def read_examples(staged: Staged, count: int) -> Iterator[Example]:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from labelguard.budget.label_values import (
-    LabelValues,
-    format_public_column_options,
-    parse_public_columns,
-)
 from labelguard.budget.policy import USUAL_EPSILON
 from labelguard.notebook import group_facts, render_card
 from labelguard.planner.outcomes import Forecast, compute_learned_share
-from labelguard.text import AUTO_FORMAT, FORECAST_ASSUMPTION, pluralize, read_template
+from labelguard.text import FORECAST_ASSUMPTION, pluralize, read_template
 
 # With fewer labelers than this nothing is recommended.
 FEWEST = 20
@@ -200,27 +195,6 @@ def _format_percent(share: float) -> str:
 def _format_hundredths(share: float) -> str:
     """`87 of 100`, or `less than 1 of 100`."""
     return "less than 1 of 100" if 0 < share < 0.005 else f"{share * 100:.0f} of 100"
-
-
-def format_reading_options(
-    columns: Mapping[str, str] | None,
-    format_name: str,
-    public_columns: Iterable[str] | None,
-    question: str | None,
-    split: str | None,
-    label_values: str | Mapping[str, str | Sequence[str]] | None = None,
-    ignore_columns: Sequence[str] = (),
-) -> list[str]:
-    """Return the options by which an input is read."""
-    names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
-    words = ["--columns", names] if names else []
-    coding = str(LabelValues.parse(label_values or ""))
-    words += ["--label-values", coding] if coding else []
-    words += ["--ignore-columns", ",".join(ignore_columns)] if ignore_columns else []
-    words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
-    words += format_public_column_options(parse_public_columns(public_columns))
-    words += [] if question is None else ["--question", question]
-    return words + ([] if split is None else ["--split", split])
 
 
 HEADINGS = (

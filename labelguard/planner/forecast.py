@@ -17,6 +17,7 @@ from labelguard.errors import PolicyError
 from labelguard.inputs.columns import add_labeler_column
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input, format_command_arguments
+from labelguard.inputs.understood import format_reading_options
 from labelguard.learning.features import (
     PairFeatures,
     fit_features,
@@ -140,7 +141,7 @@ def plan(
     choose = find_best_including_uls if periods == 1 else find_best_excluding_uls
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
-    read = advice.format_reading_options(
+    read = format_reading_options(
         columns, format, public_columns, question, split, label_values, ignore_columns
     )
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]

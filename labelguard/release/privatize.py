@@ -54,6 +54,7 @@ from labelguard.project.private_map import count_rows
 from labelguard.project.project import Project
 from labelguard.release import card, selection
 from labelguard.release.drawn import DrawnRelease, capture_card_facts, copy_and_return_release
+from labelguard.release.intake import describe_input, quarantine_bad_rows, resolve_source
 from labelguard.release.model_card import find_releases_of_settings
 from labelguard.release.plan import (
     EARLIER_LEFT_OUT,
@@ -72,10 +73,7 @@ from labelguard.release.request import (
     Ours,
     ReleaseRequest,
     check_option_names,
-    describe_input,
-    quarantine_bad_rows,
     request_release,
-    resolve_source,
 )
 from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
 from labelguard.release.writer import Release, check_output, check_output_is_empty

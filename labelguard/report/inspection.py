@@ -32,6 +32,7 @@ from labelguard.inputs.staging import StagingOptions, check_public_columns, stag
 from labelguard.inputs.understood import (
     Example,
     describe_reading,
+    format_reading_options,
     read_examples,
     refuse_unread_prompts,
 )
@@ -39,7 +40,6 @@ from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Links
 from labelguard.mechanisms import statistic
-from labelguard.planner.advice import format_reading_options
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
 from labelguard.text import (

@@ -101,8 +101,9 @@ def test_the_reading_is_said_before_anything_is_charged(file, project):
     )
     for more in (("--dry-run",), ()):
         said = run(*words, *more, project=project).output
-        assert "prompt = instruction+input, response_a, response_b, label, labeler_id" in said
-        assert re.search(r"labels mean +\S.*response_a is preferred; ", said)
+        columns = "prompt = instruction+input, response_a, response_b, label, labeler_id"
+        assert columns in " ".join(said.split())
+        assert "model_a: response_a is preferred; " in " ".join(said.split())
         assert re.search("not used +notes\n", said) and "do it with this | x | yes" in said
 
 
