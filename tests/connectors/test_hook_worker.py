@@ -331,7 +331,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     assert Worker(project).turn().failed
     [line] = [line for line in capfd.readouterr().err.splitlines() if '"failed"' in line]
     details = Path(json.loads(line)["details"])
-    assert "lack" in details.read_text() and details.stat().st_mode & 0o777 == 0o600
+    assert "1 of 1 labeler" in details.read_text() and details.stat().st_mode & 0o777 == 0o600
     bad, status = read_pages(project)
     assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
     assert "1 attempt failed" in status["releases"]
