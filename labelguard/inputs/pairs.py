@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.label_values import parse_public_columns
+from labelguard.budget.label_values import Turns, parse_public_columns
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
+from labelguard.inputs.turns import check_turns
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
@@ -235,6 +236,7 @@ def read_public_pairs(
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
+    turns: Turns = "independent",
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
     first: bool = False,
@@ -249,7 +251,8 @@ def read_public_pairs(
     none it is not read. One labeler's repeated comparisons of one pair count once. `question` is
     what all rows were asked; `format`, `split` and `public_columns` are those of `Reading`.
     `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
-    of a project, which has all columns that are declared public. What is read, by workers of the
+    of a project, which has all columns that are declared public. `turns` says what becomes of
+    prompts with earlier responses (`inputs.turns`). What is read, by workers of the
     `executor` if one is given, lies in `count` buckets, in a directory of its own in `scratch`, or
     in TMPDIR, that only its owner can enter, until the end of the call.
 
@@ -284,6 +287,7 @@ def read_public_pairs(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
             executor,
         )
+        check_turns(staged, turns, keys)
         if first:
             check_public_columns(staged, reading.public_columns)
         pairs = find_distinct_pairs(staged, executor, mapped=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
-from labelguard.budget.label_values import LabelValues, Skips, Ties
+from labelguard.budget.label_values import LabelValues, Skips, Ties, Turns
 from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import InvalidLabels, PolicyError
@@ -275,6 +275,7 @@ class Keywords(TypedDict, total=False):
     label_values: str | None
     skips: Skips | None
     assignment_reactive: bool | None
+    turns: Turns | None
     accept_unproven: bool | None
     public_columns: Sequence[str] | None
     # how the input is read

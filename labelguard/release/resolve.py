@@ -11,12 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from labelguard.budget import events
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
+from labelguard.budget.label_values import Turns
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
@@ -66,6 +67,8 @@ class ResolvedRequest:
     forecast: Forecast | None = None
     judges: Interval | None = None
     featured: Featured | None = None
+    # of the request, else of the newest release under this policy, else of the policy
+    turns: Turns = "stop"
 
     @property
     def makes_first_policy(self) -> bool:
@@ -114,6 +117,7 @@ class ResolvedRequest:
             **({} if most is None else {"max_labels_per_labeler": most}),
             "again": again,
             **({} if part == "training" else {"part": part}),
+            **({} if self.turns == self.policy.turns else {"turns": self.turns}),
         }
 
 
@@ -212,7 +216,8 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
         else policies.make_first_policy(ledger, asks, 1)
     )
     return ResolvedRequest(
-        request, record.id if record else None, policy, asks, mechanism, features
+        *(request, record.id if record else None, policy, asks, mechanism, features),
+        turns=asks.turns or _find_last_used_turns(ledger, record) or policy.turns,
     )
 
 
@@ -342,6 +347,14 @@ def _find_last_used_features(ledger: Ledger) -> str | None:
     """Return the features of the project's last release with a head."""
     records = reversed(ledger.releases.all())
     return next(filter(None, (one.settings["choices"].get("features") for one in records)), None)
+
+
+def _find_last_used_turns(ledger: Ledger, record: PolicyRecord | None) -> Turns | None:
+    """Return how the newest release under a policy read prompts, if not as the policy says."""
+    for release in reversed(ledger.releases.all()):
+        if record and release.settings["policy"] == record.id and release.state != "refunded":
+            return cast(Turns | None, release.settings.get("turns"))
+    return None
 
 
 def _infer_mechanism(request: ReleaseRequest) -> str | None:
