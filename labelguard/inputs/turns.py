@@ -8,9 +8,10 @@ responses are looked at alike, and no label is read. Across releases a project k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
@@ -21,18 +22,22 @@ from numpy.typing import NDArray
 from labelguard.budget.label_values import Turns
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
-from labelguard.inputs.readers import identifier, literal
+from labelguard.inputs.readers import identifier
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.text import pluralize
 
+if TYPE_CHECKING:
+    import polars as pl
+
 # Why rows are left out under `--turns first`.
 LATER_TURN = "prompt with an earlier response (--turns first)"
 # The file of a private map that has the digests of what its release published.
 FILE = "turns.npz"
 _SIDES = ("first", "second")
+_TEXTS = ("prompt", *_SIDES)
 _ROLES = (
     r"(?:human|user|prompter|customer|question|q|instruction|input|system|"
     r"assistant|ai|bot|chatbot|model|gpt|agent|answer|a|response|output)"
@@ -43,11 +48,12 @@ _TEMPLATES = (
     r"\[/?INST\]|<</?SYS>>|</?s>"
 )
 _NAMED = rf"(?:#+ *|\*\*)?{_ROLES}(?: \d+)?(?:\*\*)? *:(?:\*\*)?"
-_MARKS = literal(rf"(?im)^[ \t]*{_NAMED}|{_TEMPLATES}")
-_FIRST_MARKS = literal(rf"(?i)^\s*(?:(?:{_NAMED}|{_TEMPLATES})\s*)+")
-_WHITE = "chr(9) || chr(10) || chr(13) || ' '"
+_MARKS = rf"(?im)^[ \t]*(?:{_NAMED})|{_TEMPLATES}"
+_FIRST_MARKS = rf"(?i)^\s*(?:(?:{_NAMED}|{_TEMPLATES})\s*)+"
+# Characters of a line, and bytes of a piece, that are compared one by one.
+_LONGEST, _HEAD = 120, 128
 # A text that no text with the same beginning comes after.
-_LAST = "chr(1114111)"
+_LAST = chr(0x10FFFF)
 
 
 @dataclass(frozen=True)
@@ -80,26 +86,26 @@ def check_turns(
     if turns == "independent" or not staged.rows:
         return
     if turns == "stop":
-        if problem := explain_told_items(staged, keys, published):
+        if problem := explain_revealing_items(staged, keys, published):
             raise InvalidLabels(problem)
         return
-    items = np.concatenate(_find_told_items(staged, keys, published))
-    if told := len(items):
+    items = np.concatenate(_find_revealing_items(staged, keys, published))
+    if answered := len(items):
         _leave_out(staged, items)
         if not any(
             buckets.bucket_path(staged.rows_directory, b).stat().st_size
             for b in range(staged.buckets)
         ):
-            raise InvalidLabels(f"--turns first leaves nothing: it leaves {told:,} items out")
+            raise InvalidLabels(f"--turns first leaves nothing: it leaves {answered:,} items out")
 
 
-def explain_told_items(
+def explain_revealing_items(
     staged: Staged, keys: KeyRing, published: Published | None = None
 ) -> str | None:
     """Return why items cannot be released, and the two ways out; None if all of them can."""
     if not staged.rows:
         return None
-    later, continued = map(len, _find_told_items(staged, keys, published))
+    later, continued = map(len, _find_revealing_items(staged, keys, published))
     reasons = []
     if later:
         reasons.append(
@@ -120,7 +126,7 @@ def explain_told_items(
     )
 
 
-def _find_told_items(
+def _find_revealing_items(
     staged: Staged, keys: KeyRing, published: Published | None = None
 ) -> tuple[Blocks, Blocks]:
     """Return items whose prompt contains a response of another, here or of an earlier release, and
@@ -134,7 +140,7 @@ def _find_told_items(
                 pairs = _digest_pairs(staged, keys, connection)
                 later.append(pairs.find_containing(pairs.responses))
             else:
-                later.append(_find_continuing_texts(staged, connection))
+                later.append(_find_continuing_texts(staged))
         if published and len(published.responses):
             pairs = _digest_pairs(staged, keys, connection)
             later.append(pairs.find_containing(published.responses))
@@ -148,109 +154,101 @@ def write_published(directory: Path, staged: Staged, keys: KeyRing, known: Publi
     """Write digests of a staged input that are not known into the directory of a private map."""
     with readers.connect(staged.directory / "turns") as connection:
         pairs = _digest_pairs(staged, keys, connection)
+    # Sorted: their order must not be that of the input.
     new = {name: np.setdiff1d(getattr(pairs, name), getattr(known, name)) for name in _NAMES}
-    np.savez(directory / FILE, **new)
+    np.savez(directory / FILE, responses=new["responses"], prompts=new["prompts"])
 
 
 def _may_continue(staged: Staged) -> bool:
     """Return whether any prompt is longer than the shortest one."""
     measure = pc.list_value_length if staged.chat else pc.binary_length
-    lengths = [
-        pc.min_max(measure(table["prompt"])).as_py()
-        for bucket in range(staged.buckets)
-        if (table := buckets.read_bucket(staged.texts_directory, bucket)) is not None
-    ]
-    return max(one["max"] for one in lengths) > min(one["min"] for one in lengths)
+    lengths = [pc.min_max(measure(table["prompt"])).as_py() for table in _read_texts(staged)]
+    return bool(max(one["max"] for one in lengths) > min(one["min"] for one in lengths))
 
 
-def _read_pairs(staged: Staged, names: Iterable[str], items: Blocks | None = None) -> pa.Table:
-    """Return columns of the texts of all distinct pairs, or of those of some items (sorted)."""
-    tables, names = [], [*names]
+def _read_texts(staged: Staged) -> Iterator[pa.Table]:
     for bucket in range(staged.buckets):
-        table = buckets.read_bucket(staged.texts_directory, bucket)
-        if table is None:
-            continue
-        item = blocks.unique(buckets.read_blocks(table, "item"))[1]
-        number = np.zeros(len(item), np.int64)
+        if (table := buckets.read_bucket(staged.texts_directory, bucket)) is not None:
+            yield table
+
+
+def _read_pairs(
+    staged: Staged, names: Sequence[str], items: Blocks | None = None
+) -> Iterator[pa.Table]:
+    """Yield columns of the texts of all distinct pairs, or of those of some items (sorted)."""
+    for table in _read_texts(staged):
+        item = blocks.unique(buckets.read_blocks(table, "item"))[1].astype(np.int64)
         if "pair" in table.column_names and len(names) > 1:
-            number = buckets.read_column(table, "pair").astype(np.int64)
-        rows = np.sort(np.unique(item.astype(np.int64) << 16 | number, return_index=True)[1])
+            item = item << 16 | buckets.read_column(table, "pair").astype(np.int64)
+        rows = np.sort(np.unique(item, return_index=True)[1])
         if items is not None:
             whose = buckets.read_blocks(table, "item").take(rows, axis=0)
             rows = rows[blocks.find_positions(items, whose) >= 0]
-        chosen = table.select([*names, "item_hi", "item_lo"])
-        tables.append(chosen if len(rows) == len(table) else buckets.take_rows(chosen, rows))
-    return pa.concat_tables(tables)
+        columns = table.select([*names, "item_hi", "item_lo"])
+        yield columns if len(rows) == len(table) else buckets.take_rows(columns, rows)
 
 
-# Texts of one input.
-
-
-def _find_continuing_texts(staged: Staged, connection: duckdb.DuckDBPyConnection) -> Blocks:
+def _find_continuing_texts(staged: Staged) -> Blocks:
     """Return the items whose prompt, a text, begins with that of another and a response to it."""
-    prompts = _read_pairs(staged, ["prompt"])
-    connection.register("prompts", prompts)
-    bare = f"trim(regexp_replace(prompt, {_FIRST_MARKS}, ''), {_WHITE})"
-    connection.execute(
-        f"CREATE TEMP TABLE bare AS SELECT item_hi, item_lo, {bare} AS text FROM prompts"
-    )
-    # In their order, each text that others begin with is followed by one of them.
-    connection.execute(
-        "CREATE TEMP TABLE begun AS SELECT DISTINCT before AS text FROM (SELECT text, "
-        "lag(text) OVER (ORDER BY text) AS before FROM bare) "
-        "WHERE text <> before AND starts_with(text, before)"
-    )
-    if not connection.execute("SELECT count(*) FROM begun").fetchall()[0][0]:
-        return np.zeros((0, 2), np.uint64)
-    suspects = _to_items(
-        connection, "SELECT item_hi, item_lo FROM bare SEMI JOIN begun USING (text)"
-    )
-    longer = _to_items(connection, _beginning_sql("bare", "begun"))
-    connection.register("pairs", _read_pairs(staged, ["prompt", *_SIDES], suspects))
-    connection.register("longer", _read_pairs(staged, ["prompt"], longer))
-    told = " UNION ".join(
-        f"SELECT concat(nullif({_words_sql('prompt')} || ' ', ' '), {_words_sql(side)}, ' ') AS text"
-        f" FROM pairs WHERE {_words_sql(side)} <> ''"
-        for side in _SIDES
-    )
-    connection.execute(f"CREATE TEMP TABLE told AS {told}")
-    connection.execute(
-        "CREATE TEMP TABLE words AS SELECT item_hi, item_lo, "
-        f"{_words_sql('prompt')} || ' ' AS text FROM longer"
-    )
-    return _to_items(connection, _beginning_sql("words", "told"))
+    import polars as pl
+
+    table = pa.concat_tables(_read_pairs(staged, ["prompt"]))
+    prompts, items = pl.Series(table["prompt"]), buckets.read_blocks(table, "item")
+    bare = prompts.str.replace(_FIRST_MARKS, "").str.strip_chars()
+    ordered = bare.sort()  # a text that others begin with is followed by one of them
+    before = ordered.shift(1)
+    following = pl.DataFrame({"text": ordered, "before": before})
+    begun = following.filter(
+        pl.col("text") != pl.col("before"), pl.col("text").str.starts_with(pl.col("before"))
+    )["before"].unique()
+    if not len(begun):
+        return items[:0]
+    suspects = blocks.unique(items[bare.is_in(begun.implode()).to_numpy()])[0]
+    pairs = pl.DataFrame(pa.concat_tables(_read_pairs(staged, _TEXTS, suspects)))
+    sides = pl.concat(pairs.select("prompt", side=side) for side in _SIDES)
+    sides = sides.filter(sides["side"].str.contains(r"[^\s:]"))
+    answered = sides["prompt"] + "\n" + sides["side"]
+    least = _squeeze(answered).str.len_bytes().min()
+    later = np.flatnonzero((prompts.str.len_bytes() >= least).to_numpy())
+    for form in (_squeeze, _words):  # the first is the faster one
+        later = later[_begin_with(form(prompts[later]), form(answered))]
+    return items[later]
 
 
-def _words_sql(text: str) -> str:
-    """Return SQL of a text without names of roles, its words apart by one blank."""
-    plain = f"regexp_replace({text}, {_MARKS}, ' ', 'g')"
-    return f"trim(regexp_replace({plain}, '[\\s:]+', ' ', 'g'))"
+def _squeeze(texts: pl.Series) -> pl.Series:
+    """Return texts without names of roles, blanks and ends of lines."""
+    texts = texts.str.replace_all(_MARKS, "")
+    for sign in (" ", "\n", "\t", "\r", ":"):
+        texts = texts.str.replace_all(sign, "", literal=True)
+    return texts
 
 
-def _beginning_sql(texts: str, beginnings: str) -> str:
-    """Return SQL of the items of texts that begin with one of the distinct beginnings.
+def _words(texts: pl.Series) -> pl.Series:
+    """Return texts without names of roles, each word with one blank after it."""
+    plain = texts.str.replace_all(_MARKS, " ").str.replace_all(r"[\s:]+", " ")
+    return plain.str.strip_chars() + " "
+
+
+def _begin_with(texts: pl.Series, beginnings: pl.Series) -> NDArray[np.bool_]:
+    """Return which texts begin with one of the beginnings, (n,).
 
     By one sort: a text has those beginnings that are before it and whose end is not.
     """
-    return (
-        "SELECT item_hi, item_lo FROM (SELECT *, sum(step) OVER (ORDER BY text, place "
-        "ROWS UNBOUNDED PRECEDING) AS depth FROM ("
-        f"SELECT text, 1 AS place, 0 AS step, item_hi, item_lo FROM {texts} UNION ALL "
-        f"SELECT text, 0, 1, NULL, NULL FROM {beginnings} UNION ALL "
-        f"SELECT text || {_LAST}, 0, -1, NULL, NULL FROM {beginnings})) "
-        "WHERE place = 1 AND depth > 0"
-    )
+    import polars as pl
 
-
-def _to_items(connection: duckdb.DuckDBPyConnection, sql: str) -> Blocks:
-    return blocks.unique(buckets.read_blocks(connection.sql(sql).to_arrow_table(), "item"))[0]
-
-
-# Digests of pairs, by pieces: messages of a chat, lines, sentences and turns of a text.
+    first, count = beginnings.unique(), len(texts)
+    step = np.repeat([1, -1, 0], [len(first), len(first), count]).astype(np.int8)
+    every = pl.concat([first, first + _LAST, texts])
+    order = pl.DataFrame({"text": every, "last": step == 0}).select(pl.arg_sort_by("text", "last"))
+    place = order.to_series().to_numpy()
+    depth = np.empty(len(step), np.int64)
+    depth[place] = np.cumsum(step[place], dtype=np.int64)
+    begins: NDArray[np.bool_] = depth[-count:] > 0 if count else np.zeros(0, bool)
+    return begins
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class _Digests:
     """Keyed digests of pairs: `prompts` of all that each prompt begins with, `prompt_of` its pair;
     `responses` of the prompts with each response, `response_of` its pair. `items` are (pairs, 2).
     """
@@ -270,63 +268,84 @@ class _Pairs:
         return self.items[self.response_of[np.isin(self.responses, prompts)]]
 
 
-def _digest_pairs(staged: Staged, keys: KeyRing, connection: duckdb.DuckDBPyConnection) -> _Pairs:
-    """Return the digests of a staged input: sums over pieces of a keyed function of its place."""
-    table = _read_pairs(staged, ["prompt", *_SIDES])
-    connection.register("digested", table)
-    none = np.zeros(len(table), np.int64)
+def _digest_pairs(staged: Staged, keys: KeyRing, connection: duckdb.DuckDBPyConnection) -> _Digests:
+    """Return the digests of a staged input: sums over pieces of a keyed function of its place.
 
+    Pieces are messages of a chat, or lines and turns of a text; of a response in text the first.
+    """
+    parts = [_digest_bucket(table, keys, connection) for table in _read_pairs(staged, _TEXTS)]
+    before = np.cumsum([0, *(len(part.items) for part in parts)])
+    moved = [
+        replace(part, prompt_of=part.prompt_of + start, response_of=part.response_of + start)
+        for part, start in zip(parts, before, strict=False)
+    ]
+    columns = ([getattr(part, one.name) for part in moved] for one in fields(_Digests))
+    return _Digests(*map(np.concatenate, columns))
+
+
+def _digest_bucket(
+    table: pa.Table, keys: KeyRing, connection: duckdb.DuckDBPyConnection
+) -> _Digests:
     def digest(
         column: str, start: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
         """Return the sum up to each piece, and which pair it is of; places begin at `start`."""
-        sql = _pieces_sql(column, table.schema.field(column).type, whole=column == "prompt")
-        listed = connection.sql(f"SELECT {sql} AS pieces FROM digested").to_arrow_table()
-        lists = listed["pieces"].combine_chunks()
-        count = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.intp)
-        of = np.repeat(np.arange(len(count)), count)
-        before = np.cumsum(count) - count
-        place = np.arange(len(of)) - before[of] + start[of]
-        piece = lists.flatten().to_numpy().astype(np.uint64)
-        value = keys.digest_rows({"turn": piece, "turn place": place})[:, 0]
+        pieces, of = _split(table, column, connection)
+        before = np.searchsorted(of, of)
+        place = np.arange(len(of)) - before + start[of]
+        value = keys.digest_rows(_to_numbers(pieces) | {"place in turns": place})[:, 0]
         total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
-        return total[1:] - total[before[of]], of
+        return total[1:] - total[before], of
 
-    prompts, prompt_of = digest("prompt", none)
-    length = np.bincount(prompt_of, minlength=len(table)).astype(np.int64)
+    prompts, prompt_of = digest("prompt", np.zeros(len(table), np.int64))
     whole = np.zeros(len(table), np.uint64)
     whole[prompt_of] = prompts  # the last of each stays
-    responses, response_of = [], []
-    for side in _SIDES:
-        sums, of = digest(side, length)
-        last = np.flatnonzero(np.r_[of[1:] != of[:-1], True][: len(of)])
-        responses.append(sums[last] + whole[of[last]])
-        response_of.append(of[last])
-    return _Pairs(
-        buckets.read_blocks(table, "item"),
-        prompts,
-        prompt_of,
-        np.concatenate(responses),
-        np.concatenate(response_of),
+    sides = [digest(side, np.bincount(prompt_of, minlength=len(table))) for side in _SIDES]
+    last = [np.append(of[1:] != of[:-1], True)[: len(of)] for _, of in sides]
+    response_of = np.concatenate([of[at] for (_, of), at in zip(sides, last, strict=True)])
+    responses = np.concatenate([sums[at] for (sums, _), at in zip(sides, last, strict=True)])
+    items = buckets.read_blocks(table, "item")
+    return _Digests(items, prompts, prompt_of, responses + whole[response_of], response_of)
+
+
+def _to_numbers(pieces: pl.Series) -> dict[str, NDArray[np.uint64]]:
+    """Return numbers that tell texts apart: their first bytes, their length, the sum of all."""
+    texts = pieces.to_arrow().cast(pa.large_binary())
+    size = _HEAD
+    ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[: ends[-1]]
+    heads = np.lib.stride_tricks.sliding_window_view(
+        np.append(data, np.zeros(size, np.uint8)), size
     )
+    length = np.diff(ends)
+    words = np.where(np.arange(size) < length[:, None], heads[ends[:-1]], 0).astype(np.uint8)
+    columns = {f"turn {n:02}": words.view("<u8")[:, n] for n in range(size // 8)}
+    total = np.add.reduceat(data, ends[:-1], dtype=np.uint64) if len(texts) else length
+    return columns | {"turn length": length.astype(np.uint64), "turn sum": total.astype(np.uint64)}
 
 
-def _pieces_sql(column: str, kind: pa.DataType, *, whole: bool) -> str:
-    """Return SQL of a list of numbers, one for each piece of a text or chat; but for the `whole` of
-    it, of a text the first piece.
-    """
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+def _split(
+    table: pa.Table, column: str, connection: duckdb.DuckDBPyConnection
+) -> tuple[pl.Series, NDArray[np.intp]]:
+    """Return the pieces of a column, none of them blank, and the row of each, ascending."""
+    import polars as pl
+
+    kind = table.schema.field(column).type
+    if pa.types.is_list(kind):
         spoken = _spoken_sql("m", kind.value_type, ("role", "name"))
-        return f"list_transform({column}, lambda m: md5_number_lower(trim({spoken}, {_WHITE})))"
-    text = f"trim(regexp_replace({column}, {_FIRST_MARKS}, ''), {_WHITE})"
-    for end in (". ", "? ", "! "):
-        text = f"replace({text}, '{end}', chr(10))"
-    lines = f"string_split({text}, chr(10))" if whole else f"[split_part({text}, chr(10), 1)]"
-    bare = f"trim(regexp_replace(x, {_FIRST_MARKS}, ''), {_WHITE} || '.?!')"
-    return (
-        f"list_transform(list_filter(list_transform({lines}, lambda x: {bare}), "
-        "lambda x: x <> ''), lambda x: md5_number_lower(x))"
-    )
+        sql = f"list_transform({column}, lambda m: {spoken}) AS pieces"
+        lists = pl.Series(connection.from_arrow(table).project(sql).to_arrow_table()["pieces"])
+    elif column == "prompt":
+        lists = pl.Series(table[column]).str.replace_all(_MARKS, "\n").str.split("\n")
+    else:
+        begin = pl.Series(table[column]).str.slice(0, 2 * _LONGEST).str.replace(_FIRST_MARKS, "")
+        lists = begin.str.strip_chars().str.extract_all(rf"^[^\n]{{1,{_LONGEST}}}")
+    rows = np.repeat(np.arange(len(lists)), lists.list.len().fill_null(0).to_numpy())
+    pieces = lists.explode(empty_as_null=False).str.strip_chars()
+    if not pa.types.is_list(kind):
+        pieces = pieces.str.slice(0, _LONGEST)
+    there = (pieces.str.len_bytes() > 0).fill_null(value=False)
+    return pieces.filter(there), rows[there.to_numpy()]
 
 
 def _spoken_sql(value: str, kind: pa.DataType, unspoken: tuple[str, ...]) -> str:

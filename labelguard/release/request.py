@@ -265,7 +265,6 @@ class Keywords(TypedDict, total=False):
     another package's mechanism pass as a dictionary that names the mechanism too.
     """
 
-    # what it may cost
     epsilon: float | None
     delta: float | None
     ties: Ties | None

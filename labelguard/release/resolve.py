@@ -67,7 +67,6 @@ class ResolvedRequest:
     forecast: Forecast | None = None
     judges: Interval | None = None
     featured: Featured | None = None
-    # of the request, else of the newest release under this policy, else of the policy
     turns: Turns = "stop"
 
     @property
@@ -217,7 +216,7 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     )
     return ResolvedRequest(
         *(request, record.id if record else None, policy, asks, mechanism, features),
-        turns=asks.turns or _find_last_used_turns(ledger, record) or policy.turns,
+        turns=asks.turns or _find_last_used_turns(ledger, policy),
     )
 
 
@@ -349,12 +348,10 @@ def _find_last_used_features(ledger: Ledger) -> str | None:
     return next(filter(None, (one.settings["choices"].get("features") for one in records)), None)
 
 
-def _find_last_used_turns(ledger: Ledger, record: PolicyRecord | None) -> Turns | None:
-    """Return how the newest release under a policy read prompts, if not as the policy says."""
-    for release in reversed(ledger.releases.all()):
-        if record and release.settings["policy"] == record.id and release.state != "refunded":
-            return cast(Turns | None, release.settings.get("turns"))
-    return None
+def _find_last_used_turns(ledger: Ledger, policy: Policy) -> Turns:
+    """Return how a policy, or else the newest release, reads prompts with earlier responses."""
+    used = [policy.turns, *(one.settings.get("turns") for one in ledger.releases.all())]
+    return cast(Turns, used[-1] or "stop") if policy.turns == "stop" else policy.turns
 
 
 def _infer_mechanism(request: ReleaseRequest) -> str | None:

@@ -29,7 +29,7 @@ from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
-from labelguard.inputs.turns import explain_told_items
+from labelguard.inputs.turns import explain_revealing_items
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Links
@@ -223,8 +223,8 @@ def inspect(
         )
         check_public_columns(staged, reading.public_columns)
         roles, problems = _read_columns(staged, reading, work / "look")
-        if told := explain_told_items(staged, KeyRing.public()):
-            problems = (*problems, told)
+        if revealing := explain_revealing_items(staged, KeyRing.public()):
+            problems = (*problems, revealing)
         return _build_inspection(source, reading, roles, problems, staged)
 
 
