@@ -57,7 +57,7 @@ _LAST = chr(0x10FFFF)
 
 
 @dataclass(frozen=True)
-class Published:
+class ReleasedTurns:
     """Keyed digests of what earlier releases published, sorted: of each prompt with each of its
     `responses`, and of all that `prompts` begin with.
     """
@@ -66,7 +66,7 @@ class Published:
     prompts: NDArray[np.uint64]
 
     @classmethod
-    def read(cls, maps: Iterable[Path]) -> Published:
+    def read(cls, maps: Iterable[Path]) -> ReleasedTurns:
         """Return what the private maps in these directories hold; older ones have no such file."""
         parts = [np.load(path / FILE) for path in maps if (path / FILE).exists()]
         none = np.zeros(0, np.uint64)
@@ -77,7 +77,7 @@ _NAMES = ("responses", "prompts")
 
 
 def check_turns(
-    staged: Staged, turns: Turns, keys: KeyRing, published: Published | None = None
+    staged: Staged, turns: Turns, keys: KeyRing, published: ReleasedTurns | None = None
 ) -> None:
     """Leave out items of which a prompt tells the choice (`first`), or raise `InvalidLabels`.
 
@@ -100,7 +100,7 @@ def check_turns(
 
 
 def explain_revealing_items(
-    staged: Staged, keys: KeyRing, published: Published | None = None
+    staged: Staged, keys: KeyRing, published: ReleasedTurns | None = None
 ) -> str | None:
     """Return why items cannot be released, and the two ways out; None if all of them can."""
     if not staged.rows:
@@ -127,7 +127,7 @@ def explain_revealing_items(
 
 
 def _find_revealing_items(
-    staged: Staged, keys: KeyRing, published: Published | None = None
+    staged: Staged, keys: KeyRing, published: ReleasedTurns | None = None
 ) -> tuple[Blocks, Blocks]:
     """Return items whose prompt contains a response of another, here or of an earlier release, and
     further ones whose response an earlier release's prompt goes on with; each distinct, (n, 2).
@@ -150,7 +150,7 @@ def _find_revealing_items(
     return items, others[blocks.find_positions(items, others) < 0]
 
 
-def write_published(directory: Path, staged: Staged, keys: KeyRing, known: Published) -> None:
+def write_published(directory: Path, staged: Staged, keys: KeyRing, known: ReleasedTurns) -> None:
     """Write digests of a staged input that are not known into the directory of a private map."""
     with readers.connect(staged.directory / "turns") as connection:
         pairs = _digest_pairs(staged, keys, connection)

@@ -38,7 +38,7 @@ from labelguard.errors import LedgerError, NoProject, PolicyError, ProjectError
 from labelguard.inputs.columns import merge_labeler_column
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staging import check_public_columns
-from labelguard.inputs.turns import Published, check_turns, write_published
+from labelguard.inputs.turns import ReleasedTurns, check_turns, write_published
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts
@@ -202,7 +202,7 @@ class Run:
         self.executor = open_executor(request.engine, request.workers, request.address)
         self.resolved = resolve_from_ledger(request, opened)
         maps = (self.project.private_maps / release_id for release_id in opened.map_digests)
-        self.published = Published.read(maps)
+        self.published = ReleasedTurns.read(maps)
         total = pricing.sum_budgets(self.ledger.policies.history() or [self.resolved.policy])
         self.notes = check_price(self.resolved.policy_request, total)
 
