@@ -4,6 +4,7 @@ Exit codes: 0 it holds, 1 it does not, 2 no readable card, 3 not checked here. F
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +14,10 @@ mp.dps = 30
 EVENTS = {"rr": "rr", "props": "rr", "statistic": "statistic", "evaluation": "statistic"}
 VERDICTS = ("HOLDS", "DOES NOT HOLD", "NO READABLE CARD", "CANNOT BE CHECKED")
 CLOSE = mpf("1e-9")
+ROLES = "human|user|question|q|instruction|system|assistant|ai|bot|answer|a|response"
+NAMES = re.compile(
+    rf"(?im)^[ \t]*[#*]* *(?:{ROLES})[* ]*:|<\|[^|\n]*\|>(?:{ROLES})?\b|\[/?INST\]|</?s>"
+)
 BELIEVED = "not checked: unit, two_units above one, clip, other counts, omitted policies, what ran"
 
 
@@ -146,11 +151,57 @@ def verify(card):
     require(not passed, f"the ceiling is passed: {passed}")
 
 
+def spell(content):
+    """Return the words of a text, or the messages of a chat, each with an end: without roles."""
+    if isinstance(content, str):
+        parts = NAMES.sub(" ", content).replace(":", " ").split()
+    else:
+        chat = ({**message, "role": "", "name": ""} for message in content)
+        parts = (json.dumps(message, sort_keys=True) for message in chat)
+    return "".join(part + "\0" for part in parts)
+
+
+def count_told(rows):
+    """Return how many prompts begin with another row's prompt and one of its responses."""
+    prompts = {row["prompt"]: spell(json.loads(row["prompt"])) for row in rows}
+    told, open_ones, count = set(), [], 0
+    for row in rows:
+        sides = (spell(json.loads(row[side])) for side in ("chosen", "rejected"))
+        told |= {prompts[row["prompt"]] + side for side in sides if side}
+    for text, is_prompt in sorted([(t, 0) for t in told] + [(t, 1) for t in prompts.values()]):
+        while open_ones and not text.startswith(open_ones[-1]):
+            open_ones.pop()
+        count += bool(is_prompt and open_ones)
+        open_ones += [text] * (not is_prompt)
+    return count
+
+
+def check_prompts(card, directory):
+    """Refuse a release whose prompts tell labels, unless its card declares that they do not."""
+    files = sorted(directory.glob("data*.parquet"))
+    if card["privacy"].get("turns") == "independent" or not files:
+        return "prompts" if not files else "that conversations went on independently of choices"
+    import pyarrow.parquet
+
+    names = ["prompt", "chosen", "rejected"]
+    columns = [pyarrow.parquet.read_table(path, columns=names) for path in files]
+    rows = [
+        {name: json.dumps(value) for name, value in row.items()}
+        for table in columns
+        for row in table.to_pylist()
+    ]
+    count = count_told(rows)
+    require(not count, f"{count} prompts go on with a response of another row, and tell its label")
+    return "prompts against earlier releases"
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2 or Path(sys.argv[1]).is_dir():
         sys.exit(print("usage: python docs/verify.py CARD.json") or 2)
     try:
-        verify(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        stated = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        verify(stated)
+        believed = check_prompts(stated, Path(sys.argv[1]).absolute().parent)
     except Exception as error:
         require(False, repr(error), 2)
-    print(BELIEVED, VERDICTS[0], sep="\n")
+    print(f"{BELIEVED}, {believed}", VERDICTS[0], sep="\n")

@@ -21,6 +21,10 @@ Ties = Literal["coin", "zero", "drop"]
 # Treatment of blank labels: left out, their status being public, or taken as ties.
 Skips = Literal["public", "tie"]
 
+# Treatment of prompts that contain responses of other items: refused, left out, or read, because
+# conversations were declared to go on independently of what was chosen (`inputs.turns`).
+Turns = Literal["stop", "first", "independent"]
+
 # Characters that are trimmed around a label.
 WHITE_SPACE = " \t\n\r\v\f\u00a0\u2007\u202f\u3000"
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, get_args
 from labelguard.budget import events
 from labelguard.budget.event_kind import AllowanceTerms, EventKind, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
-from labelguard.budget.label_values import Skips, Ties, parse_public_columns
+from labelguard.budget.label_values import Skips, Ties, Turns, parse_public_columns
 from labelguard.errors import PolicyError
 from labelguard.text import format_budget
 
@@ -124,6 +124,8 @@ class Policy:
     held_out: float = 0.0
     # whether events are paid for whose price is as published, and not proven
     accept_unproven: bool = False
+    # what becomes of prompts with earlier responses; `independent` is a condition on every card
+    turns: Turns = "stop"
     # columns that features may read: declared to be made without answers, a condition on every card
     public_columns: tuple[str, ...] = ()
 
@@ -138,7 +140,12 @@ class Policy:
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
         object.__setattr__(self, "public_columns", parse_public_columns(self.public_columns))
-        for name, allowed in (("ties", Ties), ("unit", AnyUnit), ("skips", Skips)):
+        for name, allowed in (
+            ("ties", Ties),
+            ("unit", AnyUnit),
+            ("skips", Skips),
+            ("turns", Turns),
+        ):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
                     f"{name} must be one of {', '.join(get_args(allowed))}, "

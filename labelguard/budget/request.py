@@ -14,6 +14,7 @@ from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.label_values import (
     Skips,
     Ties,
+    Turns,
     parse_public_columns,
 )
 from labelguard.budget.policy import (
@@ -59,6 +60,11 @@ class PolicyRequest:
     assignment_reactive: bool | None = option(
         "Declare that assignment of items reacts to labels; the card states the condition "
         "of the guarantee."
+    )
+    turns: Turns | None = option(
+        "Prompts that go on with a response of another item: stop (default), read only items whose "
+        "prompt has no earlier response (first), or declare that conversations went on "
+        "independently of what was chosen (independent); the card states that.",
     )
     accept_unproven: bool | None = option(
         "Also pay for mechanisms whose guarantee is published but not proven (aup)."
@@ -135,8 +141,13 @@ class PolicyRequest:
         fixed |= {"ties": policy.ties_of(self.event)}
         if allowance.kind.counts_uses:
             fixed |= {"uses": allowance.allowed, "block": allowance.block}
+        # Either is stricter than any policy.
+        stricter = {"turns"} if self.turns in ("stop", "first") else set[str]()
         for name, value in asdict(self).items():
-            if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
+            if name in fixed.keys() - {"epsilon", "delta"} - stricter and value not in (
+                None,
+                fixed[name],
+            ):
                 option, has = name.replace("_", "-"), fixed[name]
                 if name == "public_columns":
                     option = "public-column"

@@ -210,7 +210,7 @@ def _print_forecast_table(result: PlanResult) -> None:
 @reading_options()
 @declared_options(
     PolicyRequest,
-    *("unit", "public_columns"),
+    *("unit", "public_columns", "turns"),
     unit={
         "type": click.Choice(["labeler", "item"]),
         "default": "labeler",

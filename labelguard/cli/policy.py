@@ -42,6 +42,11 @@ TIES = {
     "zero": "count for neither side (zero)",
     "drop": "left out (drop)",
 }
+_TURNS = {
+    "stop": "",
+    "first": "prompts with earlier responses are left out (first)",
+    "independent": "declared to go on independently of what was chosen (independent)",
+}
 _STATES = {"draft": "draft: not in force"}
 
 
@@ -57,6 +62,7 @@ def _print_policy(value: PolicyDetails) -> None:
         ("ties", f"{TIES[value.ties]}{', tie status public' * value.tie_status_public}"),
         ("skips", "left out, publicly" if value.skips == "public" else "taken for ties"),
         ("assignment", "reacts to labels" * value.assignment_reactive),
+        ("turns", _TURNS[value.turns]),
         ("declared public", ", ".join(map(escape_controls, value.public_columns))),
         ("held out", describe_held_out(value.held_out, unit) if value.held_out else ""),
         ("computed by", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
@@ -145,7 +151,7 @@ def describe_allowance(allowance: Allowance, unit: str) -> str:
 @declared_options(
     PolicyRequest,
     *("ties", "tie_status_public", "skips", "assignment_reactive"),
-    *("public_columns", "accept_unproven", "unit"),
+    *("turns", "public_columns", "accept_unproven", "unit"),
     tie_status_public={"default": False},
     unit={"type": click.Choice(get_args(AnyUnit)), "default": "labeler"},
 )

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.label_values import LabelValues, parse_public_columns
+from labelguard.budget.label_values import LabelValues, Turns, parse_public_columns
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
+from labelguard.inputs.turns import check_turns
 from labelguard.inputs.understood import refuse_unknown_codings, refuse_unread_prompts
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import is_feature_column, parse_feature_columns
@@ -238,6 +239,7 @@ def read_public_pairs(
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
+    turns: Turns = "independent",
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
     first: bool = False,
@@ -253,7 +255,8 @@ def read_public_pairs(
     what all rows were asked; `label_values`, `ignore_columns`, `format`, `split` and
     `public_columns` are those of `privatize`.
     `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
-    of a project, which has all columns that are declared public. What is read, by workers of the
+    of a project, which has all columns that are declared public. `turns` says what becomes of
+    prompts with earlier responses (`inputs.turns`). What is read, by workers of the
     `executor` if one is given, lies in `count` buckets, in a directory of its own in `scratch`, or
     in TMPDIR, that only its owner can enter, until the end of the call.
 
@@ -289,6 +292,7 @@ def read_public_pairs(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
             executor,
         )
+        check_turns(staged, turns, keys)
         if first:
             check_public_columns(staged, reading.public_columns)
             refuse_unknown_codings(staged)

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from labelguard.budget.label_values import Turns
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, choose_usual_delta
 from labelguard.errors import PolicyError
 from labelguard.inputs.columns import add_labeler_column
@@ -64,6 +65,7 @@ def plan(
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
+    turns: Turns | None = None,
     max_labels_per_labeler: int | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
     max_input_bytes: int | None = None,
@@ -87,6 +89,7 @@ def plan(
     The budget is for `uses` releases, which each bring as many new labels of each labeler as the
     input holds.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
+    `turns` says what becomes of prompts with earlier responses, as in `privatize`.
     `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
     `engine`, `address`, `buckets` and `workers` are where files are read and texts encoded, as in
     `privatize`, with scratch space in TMPDIR; the forecast is computed here, and is the same.
@@ -114,6 +117,7 @@ def plan(
             format=format,
             split=split,
             public_columns=public_columns,
+            turns=turns or "stop",
             features=features,
             unit=unit,
             skip_bad=bad_rows == "quarantine",
@@ -144,6 +148,7 @@ def plan(
     read = format_reading_options(
         columns, format, public_columns, question, split, label_values, ignore_columns
     )
+    read += ["--turns", turns] if turns else []
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from labelguard.budget import events, pricing
 from labelguard.budget.events import RANDOMIZED_LABELS
-from labelguard.budget.label_values import Skips, Ties, parse_public_columns
+from labelguard.budget.label_values import Skips, Ties, Turns, parse_public_columns
 from labelguard.budget.policy import Allowance, AnyUnit, Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
@@ -67,6 +67,7 @@ def new(
     skips: Skips | None = None,
     assignment_reactive: bool | None = None,
     held_out: float = 0.0,
+    turns: Turns | None = None,
     accept_unproven: bool | None = None,
     public_columns: Sequence[str] | None = None,
     project: Where = None,
@@ -104,6 +105,7 @@ def new(
         bool(assignment_reactive),
         float(held_out),
         bool(accept_unproven),
+        turns or "stop",
         parse_public_columns(public_columns),
     )
     with OpenProject.hold_for_job(project) as opened:
@@ -377,6 +379,12 @@ def _check_same_neighbors(earlier: PolicyRecord, record: PolicyRecord) -> None:
             f"policy {earlier.name!r} declared that assignment reacts to labels, and what it "
             f"released stays under that condition: make {record.name!r} anew with "
             "--assignment-reactive"
+        )
+    if one.turns == "independent" != other.turns:
+        raise PolicyError(
+            f"policy {earlier.name!r} declared that conversations went on independently of what "
+            f"was chosen, and what it released stays under that condition: make {record.name!r} "
+            "anew with --turns independent"
         )
     lacking = sorted({*one.public_columns} - {*other.public_columns})
     if lacking:

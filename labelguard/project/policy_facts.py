@@ -260,6 +260,7 @@ def _policy_to_options(policy: Policy) -> Iterator[str]:
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),
         ("--held-out", format_number(policy.held_out), "0"),
+        ("--turns", policy.turns, "stop"),
     ):
         if value != usual:
             yield from (option, value)

@@ -61,6 +61,11 @@ REACTIVE = (
     "guarantee holds only as far as it reacts to releases, not to raw labels"
 )
 
+CONVERSATIONS = (
+    "labels that decided how a conversation went on: prompts may contain responses of other items, "
+    "which were declared to be there independently of what was chosen (--turns independent)"
+)
+
 
 def describe_joint_price(policy: Policy, event: str) -> str:
     """Return with what else an event is priced, for the line on accounting; empty if alone."""
@@ -73,6 +78,7 @@ def list_not_protected(policy: Policy) -> list[str]:
     """Return the list that every card carries."""
     declared = (
         (True, REACTIVE if policy.assignment_reactive else NOT_REACTIVE),
+        (policy.turns == "independent", CONVERSATIONS),
         (policy.unit == "item", PARAPHRASES),
         (policy.skips == "public", SKIP_STATUS_PUBLIC),
         (policy.tie_status_public, TIE_STATUS_PUBLIC),
@@ -108,6 +114,7 @@ def build_common_card(
             "tie_status_public": policy.tie_status_public,
             "skip_status": "public" if policy.skips == "public" else "protected",
             "assignment": "reactive" if policy.assignment_reactive else "fixed",
+            "turns": release.settings.get("turns", policy.turns),
             "public_columns": list(policy.public_columns),
             "held_out": policy.held_out,
         },

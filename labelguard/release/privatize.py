@@ -38,6 +38,7 @@ from labelguard.errors import LedgerError, NoProject, PolicyError, ProjectError
 from labelguard.inputs.columns import merge_labeler_column
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staging import check_public_columns
+from labelguard.inputs.turns import ReleasedTurns, check_turns, write_published
 from labelguard.inputs.understood import refuse_unread_prompts
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
@@ -202,6 +203,8 @@ class Run:
         self.review = review
         self.executor = open_executor(request.engine, request.workers, request.address)
         self.resolved = resolve_from_ledger(request, opened)
+        maps = (self.project.private_maps / release_id for release_id in opened.map_digests)
+        self.published = ReleasedTurns.read(maps)
         total = pricing.sum_budgets(self.ledger.policies.history() or [self.resolved.policy])
         self.notes = check_price(self.resolved.policy_request, total)
 
@@ -270,6 +273,7 @@ class Run:
             self.executor,
             self.request.buckets,
         )
+        check_turns(staged, resolved.turns, opened.keys, self.published)
         if resolved.makes_first_policy:  # later files may do without, or have more
             check_public_columns(staged, policy.public_columns)
         if not find_columns(self.ledger.people.sources(), self.project.namespace):
@@ -413,6 +417,8 @@ class Run:
         private_map = self.opened.private_map
         directory = private_map.begin(release.id)
         self.mechanism.draw(self.context, prepared, grant, directory)
+        if self.resolved.turns != "independent":
+            write_published(directory, self.context.staged, self.opened.keys, self.published)
         # What lacks here would be drawn a second time by the next release.
         check_seen(planned.drawn, count_rows(directory), "drawn labels")
         digest = private_map.complete(release.id, directory)

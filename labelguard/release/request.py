@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from labelguard.budget.label_values import Skips, Ties
+from labelguard.budget.label_values import Skips, Ties, Turns
 from labelguard.budget.policy import Unit
 from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import PolicyError
@@ -49,7 +49,6 @@ class Keywords(TypedDict, total=False):
     another package's mechanism pass as a dictionary that names the mechanism too.
     """
 
-    # what it may cost
     epsilon: float | None
     delta: float | None
     ties: Ties | None
@@ -58,6 +57,7 @@ class Keywords(TypedDict, total=False):
     block: int | None
     skips: Skips | None
     assignment_reactive: bool | None
+    turns: Turns | None
     accept_unproven: bool | None
     public_columns: Sequence[str] | None
     # how the input is read

@@ -11,12 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from labelguard.budget import events
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
+from labelguard.budget.label_values import Turns
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
@@ -66,6 +67,7 @@ class ResolvedRequest:
     forecast: Forecast | None = None
     judges: Interval | None = None
     featured: Featured | None = None
+    turns: Turns = "stop"
 
     @property
     def makes_first_policy(self) -> bool:
@@ -114,6 +116,7 @@ class ResolvedRequest:
             **({} if most is None else {"max_labels_per_labeler": most}),
             "again": again,
             **({} if part == "training" else {"part": part}),
+            **({} if self.turns == self.policy.turns else {"turns": self.turns}),
         }
 
 
@@ -212,7 +215,8 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
         else policies.make_first_policy(ledger, asks, 1)
     )
     return ResolvedRequest(
-        request, record.id if record else None, policy, asks, mechanism, features
+        *(request, record.id if record else None, policy, asks, mechanism, features),
+        turns=asks.turns or _find_last_used_turns(ledger, policy),
     )
 
 
@@ -342,6 +346,12 @@ def _find_last_used_features(ledger: Ledger) -> str | None:
     """Return the features of the project's last release with a head."""
     records = reversed(ledger.releases.all())
     return next(filter(None, (one.settings["choices"].get("features") for one in records)), None)
+
+
+def _find_last_used_turns(ledger: Ledger, policy: Policy) -> Turns:
+    """Return how a policy, or else the newest release, reads prompts with earlier responses."""
+    used = [policy.turns, *(one.settings.get("turns") for one in ledger.releases.all())]
+    return cast(Turns, used[-1] or "stop") if policy.turns == "stop" else policy.turns
 
 
 def _infer_mechanism(request: ReleaseRequest) -> str | None:

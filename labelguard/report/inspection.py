@@ -29,6 +29,7 @@ from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
+from labelguard.inputs.turns import explain_revealing_items
 from labelguard.inputs.understood import (
     Example,
     describe_reading,
@@ -225,6 +226,8 @@ def inspect(
         )
         check_public_columns(staged, reading.public_columns)
         roles, problems = _read_columns(staged, reading, work / "look")
+        if revealing := explain_revealing_items(staged, KeyRing.public()):
+            problems = (*problems, revealing)
         try:
             refuse_unread_prompts(staged, ignore_columns)
         except InvalidLabels as error:

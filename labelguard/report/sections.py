@@ -102,8 +102,10 @@ def describe_guarantee(facts: ReportFacts, verification: Verification) -> Sectio
     """Return what the project promises, and how much of its ceiling that takes."""
     cost = facts.budget.lifetime
     reactive = any(record.policy.assignment_reactive for record in facts.policies)
+    independent = any(record.policy.turns == "independent" for record in facts.policies)
     declared = {name for record in facts.policies for name in record.policy.public_columns}
     conditions = [cards.fill_block("condition")] if reactive else []
+    conditions += [cards.fill_block("conversations")] if independent else []
     conditions += [cards.fill_block("assumption", columns=sorted(declared))] if declared else []
     return fill_words(
         "guarantee",

@@ -39,6 +39,7 @@ CASES = [
 @pytest.mark.quick(
     "pairs: more labels later: 7 labelers",
     "pairs: refused: 7 labelers",
+    "pairs: later turns: 7 labelers",
     "pairs: skips hidden among ties: 7 labelers",
     "pairs: statistic: 7 labelers",
     "pairs: props: 7 labelers",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -268,7 +269,7 @@ def test_an_auditor_reads_the_command_and_what_it_prints(cards, tmp_path):
     shown = page.partition("python docs/verify.py release/card.json\n```\n\n```text\n")[2]
     _, said = verify(cards("rr, label by label"), tmp_path)
     for line, expected in zip(said.splitlines(), shown.splitlines()[:5], strict=True):
-        assert line.startswith(expected)
+        assert line.startswith(expected.partition(" against earlier releases")[0])
     assert said.splitlines()[-1] == "HOLDS"
 
 
@@ -281,9 +282,9 @@ def test_who_names_no_card_is_told_how_to(arguments):
 
 def test_the_program_is_short_and_imports_nothing_of_labelguard():
     lines = SCRIPT.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 160
+    assert len(lines) <= 210
     imports = {line.split()[1] for line in lines if line.startswith(("import", "from"))}
-    assert imports == {"json", "sys", "pathlib", "mpmath"}
+    assert imports == {"json", "re", "sys", "pathlib", "mpmath"}
 
 
 @pytest.mark.slow
@@ -293,3 +294,29 @@ def test_a_run_of_a_gradient_method_cannot_be_checked(project, tmp_path):
     made = make_release(survey(labelers=30), project=project, **RULED, **run, **columns)
     code, said = verify((made.path / "card.json").read_text(encoding="utf-8"), tmp_path)
     assert code == UNCHECKED, said
+
+
+@pytest.mark.parametrize("chats", [False, True])
+def test_prompts_that_tell_labels_are_found_in_the_data_files(chats, tmp_path):
+    def said(*texts):
+        roles = ("user", "assistant") * 2
+        chat = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
+        return chat if chats else "\n".join(texts)
+
+    def row(n, prompt):
+        sides = {"response_a": f"yes {n}", "response_b": f"no {n}"}
+        if chats:
+            sides = {k: [{"role": "assistant", "content": v}] for k, v in sides.items()}
+        return {"labeler_id": "ann", "prompt": prompt, **sides, "label": n % 2}
+
+    rows = [row(n, said(f"is {n} odd?")) for n in range(4)]
+    rows += [row(n + 10, said(f"is {n} odd?", f"yes {n}", "why?")) for n in range(3)]
+    made = make_release(
+        rows, project=lg.init(tmp_path), turns="independent", accept_delta=True, **PRICE
+    )
+    out = tmp_path / "copy"
+    shutil.copytree(made.path, out)
+    assert verify(made.card, out)[0] == HOLDS
+    code, said_of_it = verify(json.loads(json.dumps(made.card).replace("independent", "stop")), out)
+    assert code == WRONG
+    assert "3 prompts" in said_of_it

@@ -3,6 +3,8 @@
 Who thinks otherwise in the second world: one labeler, or all.
 """
 
+from itertools import pairwise
+
 import pyarrow as pa
 from support.worlds import Run, Scenario
 
@@ -39,7 +41,32 @@ def blanks(table):
     return pa.Table.from_pylist(rows)
 
 
+def continue_conversations(table):
+    """The table with prompts of which every other one goes on with a response to the one before."""
+    rows, sides = table.to_pylist(), ("response_a", "response_b")
+    first = {}
+    for row in rows:
+        first[row["prompt"]] = min(first.get(row["prompt"], "~"), *(row[side] for side in sides))
+    asked = sorted(first)
+    later = {new: f"{old}\n{first[old]}\n{new}" for old, new in pairwise(asked)}
+    for row in rows:
+        if asked.index(row["prompt"]) % 2:
+            row["prompt"] = later[row["prompt"]]
+    return pa.Table.from_pylist(rows, table.schema)
+
+
 SCENARIOS = {
+    "later turns": Scenario(
+        (
+            Run(ROOM, HALF, exits=1),
+            Run((*ROOM, "--turns", "first", "-o", "{output}"), HALF),
+            Run(ROOM),
+        ),
+        dressed=continue_conversations,
+    ),
+    "independent turns": Scenario(
+        (Run((*ROOM, "--turns", "independent"), HALF), Run(ROOM)), dressed=continue_conversations
+    ),
     "one run": Scenario((Run(("-o", "{output}")), Run(("--json",)))),
     "in parts": Scenario((Run(("--buckets", "128", "-o", "{output}")),)),
     "public ties dropped": Scenario(
