@@ -54,6 +54,8 @@ FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
 }
 # Names of fields of an annotation tool that hold a prompt.
 PROMPTS = ("prompt", "instruction", "question", "context")
+# Names of columns of messages, that are a prompt beside two answers of one message.
+MESSAGES = ("conversations", "messages")
 # Whole conversations, as arenas publish them: their messages may have further members.
 CONVERSATIONS = ("conversation_a", "conversation_b")
 _CONTENTS = ("prompt", "response_a", "response_b", "chosen", "rejected", "responses")
@@ -74,6 +76,7 @@ class Reading:
     read. `question` is what all rows were asked about their pair, where no column tells it.
     `values` is the domain of labels, `skips` what becomes of blank ones. `format` is one of
     `labelguard.inputs.formats`, and `split` the one to read of a dataset that has several.
+    `drop_members` are names of members of messages, and of their parts, that are not read.
     """
 
     columns: Mapping[str, str]
@@ -87,6 +90,7 @@ class Reading:
     format: str = AUTO_FORMAT
     split: str | None = None
     public_columns: tuple[str, ...] = ()
+    drop_members: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
@@ -215,7 +219,9 @@ def find_content_role_columns(names: Sequence[str], columns: Mapping[str, str]) 
 def find_possible_content_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return those that may hold prompts or responses; `columns` names some by role."""
     members = {name.lower() for family in group_similar_names(names) for name in family}
-    return _match_content_names(names, columns, {*PROMPTS, *CONVERSATIONS, *members} - {*_CONTENTS})
+    return _match_content_names(
+        names, columns, {*PROMPTS, *MESSAGES, *CONVERSATIONS, *members} - {*_CONTENTS}
+    )
 
 
 def _match_content_names(

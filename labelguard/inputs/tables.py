@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import canonical
+from labelguard.inputs import chats
 from labelguard.inputs.columns import find_content_role_columns, find_side_columns
 from labelguard.inputs.readers import (
     NOT_UTF8,
@@ -182,7 +182,7 @@ def _build_columns_opener(
             arrays[name] = pa.array(texts, pa.large_string())
         except (TypeError, ValueError, RecursionError):
             if is_content:
-                raise canonical.build_content_error(f"{where}: column {name}") from None
+                raise chats.build_content_error(f"{where}: column {name}") from None
             raise InvalidLabels(f"{where}: column {name}: {_EXPECTED}") from None
     table = pa.table(arrays)
     types: dict[str, JsonType] = {}

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.inputs import canonical
+from labelguard.inputs import chats
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
@@ -182,7 +182,7 @@ class ReleaseRows:
         with duckdb.connect() as connection:
             release = connection.read_parquet(escape_file_names(path))
             types = dict(zip(release.columns, release.types, strict=True))
-            content = canonical.find_content_of_types(types[name] for name in PAIRS)
+            content = chats.find_content_of_types(types[name] for name in PAIRS)
             has = "flip_probability IS NULL AND label_probability"
             [counts] = release.aggregate(
                 f"""count(*), count(flip_probability),
@@ -209,7 +209,7 @@ class ReleaseRows:
             yield slice(before, before := before + batch.num_rows), pa.Table.from_batches([batch])
 
 
-def _unfit_rows_in_sql(framework: Framework, content: canonical.Content) -> str:
+def _unfit_rows_in_sql(framework: Framework, content: chats.Content) -> str:
     """Return the condition, in SQL, of rows of this content that a trainer cannot take."""
     if not (content.chat and framework.one_answer):
         return "false"

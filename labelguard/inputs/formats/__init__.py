@@ -13,10 +13,11 @@ from functools import partial
 from itertools import count
 
 import duckdb
+from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import readers
-from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema
+from labelguard.inputs import chats, readers
+from labelguard.inputs.columns import ANSWERS, MESSAGES, ROLES, Reading, TableSchema
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
@@ -81,6 +82,8 @@ def apply_format(
     it lacks.
     """
     types = readers.read_columns(file, connection)
+    if name := _find_messages(types, reading):
+        reading = replace(reading, columns={**reading.columns, "prompt": name})
     own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
     if own:
         file, reading = _rename_label_columns(file, types, reading, own)
@@ -125,6 +128,19 @@ def apply_format(
         query.left_out,
         tuple(types),
     )
+
+
+def _find_messages(types: Mapping[str, DuckDBPyType], reading: Reading) -> str | None:
+    """Return the column of messages before two answers of one message each, which are no dialogues,
+    where exactly one is there and no prompt: so LLaMA-Factory and axolotl have it.
+    """
+    sides = [types.get(reading.get_column_name(role)) for role in ("chosen", "rejected")]
+    if reading.get_column_name("prompt") in types or "prompt" in reading.columns:
+        return None
+    if not all(side and side.id == "struct" for side in sides):
+        return None
+    names = [name for name in types if name.lower() in MESSAGES]
+    return names[0] if len(names) == 1 and chats.holds_messages(types[names[0]]) else None
 
 
 def _rename_label_columns(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labelguard.errors import NotAnswered
-from labelguard.inputs.canonical import is_text
+from labelguard.inputs.chats import is_text
 from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from labelguard.budget.label_values import LabelValues
-from labelguard.inputs.canonical import is_text
+from labelguard.inputs.chats import is_text
 from labelguard.inputs.columns import TableSchema, group_similar_names
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
