@@ -121,7 +121,7 @@ def _shorten_to_line(name: str, text: str) -> str:
     short_help="Show how an input is understood; reads no label.",
 )
 @inputs_argument()
-@reading_options("columns", "format", "split", "question", "max_input_bytes")
+@reading_options("columns", "format", "split", "question", "drop_members", "max_input_bytes")
 @public_columns_option
 @prints(_print_inspection)
 def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:

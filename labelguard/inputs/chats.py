@@ -96,6 +96,22 @@ def build_content_error(where: str, fault: NotContent | None = None) -> InvalidL
     )
 
 
+def parse_dropped_members(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return names of members to leave out, each once; a text may name several between commas.
+
+    Raises `InvalidLabels` for members that are content.
+    """
+    texts = [names] if isinstance(names, str) else list(names or ())
+    pieces = {piece.strip() for text in texts for piece in text.split(",")} - {""}
+    for name in sorted(pieces):
+        if name.lower() in MEMBERS:
+            raise InvalidLabels(
+                f"--drop-members: {name} is content, and cannot be dropped; drop others, such as "
+                "timestamp or id"
+            )
+    return tuple(sorted(pieces))
+
+
 def is_text(kind: DuckDBPyType) -> bool:
     """Return whether a column holds plain text."""
     return kind.id in ("varchar", "enum") and str(kind) != "JSON"
@@ -553,7 +569,8 @@ def read_json_chats(shape: Any, parts: object = None, *, wrapped: bool = False) 
 def _with_parts(shape: Any, parts: object) -> Any:
     if isinstance(shape, list):
         return [_with_parts(shape[0], parts)]
-    return {**shape, "content": parts, "value": _VARCHAR}
+    listed = merge_shapes(parts, [{"type": _VARCHAR, "text": _VARCHAR}])
+    return {**shape, "content": listed, "value": _VARCHAR}
 
 
 def _split_content_sql(message: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from labelguard.budget.label_values import (
     list_names_that_declare,
 )
 from labelguard.errors import InvalidLabels
+from labelguard.inputs.chats import parse_dropped_members
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import AUTO_FORMAT
@@ -90,11 +91,12 @@ class Reading:
     format: str = AUTO_FORMAT
     split: str | None = None
     public_columns: tuple[str, ...] = ()
-    drop_members: tuple[str, ...] = ()
+    drop_members: Sequence[str] | None = ()
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
+        object.__setattr__(self, "drop_members", parse_dropped_members(self.drop_members))
 
     def get_column_name(self, role: str) -> str:
         """Return the name of a role's column, whether there is one or not."""

@@ -309,7 +309,7 @@ def _find_content_type(schema: TableSchema, columns: Mapping[str, str], kind: st
             raise _wrong_type_error(schema, columns["responses"], "a list", responses)
         kinds.append(chats.find_element_type(responses))
     try:
-        return chats.find_content_of_types(kinds, schema.reading.drop_members)
+        return chats.find_content_of_types(kinds, schema.reading.drop_members or ())
     except NotContent as fault:
         names = ", ".join(columns[role] for role in LAYOUTS[kind][: len(kinds)])
         raise chats.build_content_error(f"{schema.name}: columns {names}", fault) from None

@@ -214,6 +214,11 @@ def format_reading_options(
     return words + ([] if split is None else ["--split", split])
 
 
+def format_dropped_members(names: Iterable[str] | None) -> list[str]:
+    """Return the option that leaves these members out, if there are any."""
+    return ["--drop-members", ",".join(names)] if names else []
+
+
 HEADINGS = (
     *("ε", "mechanism", "accuracy", "90% range", "label error", "released"),
     *("2× labelers", "2× labels", "public parameters"),

@@ -64,6 +64,7 @@ def plan(
     max_labels_per_labeler: int | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
     max_input_bytes: int | None = None,
+    drop_members: Sequence[str] | None = None,
     uses: int = 1,
     engine: str = LOCAL,
     address: str | None = None,
@@ -73,9 +74,9 @@ def plan(
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
-    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns` and
-    `max_input_bytes` are those of `privatize`; columns of labels may be missing, and may be named:
-    they are not read.
+    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns`,
+    `max_input_bytes` and `drop_members` are those of `privatize`; columns of labels may be missing,
+    and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
     tell no pair's sides apart: where none does, randomized response alone is planned. `agreement`
@@ -113,6 +114,7 @@ def plan(
             unit=unit,
             skip_bad=bad_rows == "quarantine",
             max_input_bytes=max_input_bytes,
+            drop_members=drop_members,
             first=True,
             executor=executor,
             count=buckets,
@@ -137,6 +139,7 @@ def plan(
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
     read = advice.format_reading_options(columns, format, public_columns, question, split)
+    read += advice.format_dropped_members(drop_members)
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 

@@ -148,6 +148,7 @@ class Intake(ReadingOptions):
             values=LabelValues.parse(policy.label_values),
             skips=policy.skips,
             public_columns=policy.public_columns,
+            drop_members=self.drop_members,
         )
         options = StagingOptions(
             reading,
@@ -192,6 +193,7 @@ class Intake(ReadingOptions):
             question=self.question,
             format=self.format,
             public_columns=public_columns,
+            drop_members=self.drop_members,
         )
         skip_bad = self.bad_rows == "quarantine"
         staged = stage(
@@ -283,6 +285,7 @@ class Keywords(TypedDict, total=False):
     format: str | None
     split: str | None
     question: str | None
+    drop_members: Sequence[str] | None
     bad_rows: BadRows | None
     max_input_bytes: int | None
     # for how many releases, and how it is run
@@ -393,7 +396,9 @@ class ReleaseRequest(RunOptions):
         known = home.columns.items()
         columns = dict(role for role in self.intake.columns.items() if role not in known)
         public = list(self.terms.get("public_columns") or ())
+        dropped = list(self.intake.drop_members or ())
         options = {**reading, "columns": columns, "public_columns": public}
+        options["drop_members"] = dropped
         for option in option_declarations(load_options_class(mechanism)).values():
             value = self.choices.get(option.name)
             is_path = option.metavar == FILE or (

@@ -33,7 +33,7 @@ from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Links
 from labelguard.mechanisms import statistic
-from labelguard.planner.advice import format_reading_options
+from labelguard.planner.advice import format_dropped_members, format_reading_options
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
 from labelguard.text import (
@@ -179,15 +179,17 @@ def inspect(
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
+    drop_members: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Inspection:
     """Return what `privatize` would understand of `source`: columns, people, pairs, what to watch
     out for.
 
-    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns` and
-    `max_input_bytes` are those of `privatize`. Needs no project, charges nothing, and leaves
-    nothing behind. Columns of labels are dropped at the door, and the order of rows is forgotten:
-    whatever labels are, the answer is the same. A missing labeler id is among the `problems`.
+    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns`,
+    `max_input_bytes` and `drop_members` are those of `privatize`. Needs no project, charges
+    nothing, and leaves nothing behind. Columns of labels are dropped at the door, and the order of
+    rows is forgotten: whatever labels are, the answer is the same. A missing labeler id is among
+    the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -207,6 +209,7 @@ def inspect(
         format=format,
         split=split,
         public_columns=parse_public_columns(public_columns),
+        drop_members=drop_members,
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         work = Path(directory)
@@ -394,7 +397,13 @@ def _read_example_pairs(staged: Staged, pairs: DistinctPairs) -> Iterator[Exampl
 def _chat_to_text(content: str | list[dict[str, object]]) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(f"{message['role']}: {message['content']}" for message in content)
+    return "\n".join(f"{one['role']}: {_format_parts(one['content'])}" for one in content)
+
+
+def _format_parts(content: object) -> str:
+    if not isinstance(content, list):
+        return str(content or "")
+    return " ".join(part.get("text") or f"[image {part['url']}]" for part in content)
 
 
 def _suggest_next_commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
@@ -403,6 +412,7 @@ def _suggest_next_commands(source: Input, reading: Reading, staged: Staged) -> I
     words += format_reading_options(
         reading.columns, reading.format, reading.public_columns, reading.question, reading.split
     )
+    words += format_dropped_members(reading.drop_members)
     if staged.fault_count:
         words += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *words])

@@ -84,7 +84,7 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     prompt_text, *texts = map(schema.column_sql, roles)
     unchanged = ContentSql(prompt_text, tuple(texts))
     are_chats = [chats.can_hold_chats(kind) for kind in kinds]
-    dropped = schema.reading.drop_members
+    dropped = schema.reading.drop_members or ()
     with contextlib.suppress(NotContent):  # the layout says what is wrong
         if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
             content = chats.find_content_of_types(kinds[:1], dropped)

@@ -97,7 +97,7 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
         )
     try:
         kinds = map(schema.find_type, _CHOSEN)
-        content = chats.find_content_of_types(kinds, schema.reading.drop_members)
+        content = chats.find_content_of_types(kinds, schema.reading.drop_members or ())
     except NotContent as fault:
         raise chats.build_content_error(f"{schema.name}: columns chosen, rejected", fault) from None
     one, other = read_chats(schema, _CHOSEN, content)
