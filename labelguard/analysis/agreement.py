@@ -161,7 +161,8 @@ def score(
     `public_columns` are those that the release's card declares, and these. `engine`, `address` and
     `workers` are where files are read and texts encoded, as in `privatize`, with scratch space in
     TMPDIR. Returns prompt, chosen, rejected, item_id and label_probability (that `chosen` is
-    preferred), sorted by item; and question, where there is one. Post-processing of a release: nothing is charged.
+    preferred), sorted by item; and question, where there is one. Post-processing of a release:
+    nothing is charged.
 
     Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
     `LabelguardError` if its features are no longer what they were, `TypeError` for what is no
