@@ -17,7 +17,7 @@ from duckdb.sqltypes import SQLNULL, DuckDBPyType
 from labelguard.budget.label_values import DEFAULT, list_names_that_declare
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical, chats, readers
-from labelguard.inputs.chats import Content, NotContent, is_text
+from labelguard.inputs.chats import Content, NotContent
 from labelguard.inputs.columns import (
     ANSWERS,
     FEATURE_SIDES,
@@ -32,6 +32,7 @@ from labelguard.inputs.columns import (
     find_custom_paired_roles,
     tells_a_side,
 )
+from labelguard.inputs.nested import find_element_type, is_text
 from labelguard.inputs.readers import InputFile, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import suggest
@@ -307,7 +308,7 @@ def _find_content_type(schema: TableSchema, columns: Mapping[str, str], kind: st
         responses = schema.types[columns["responses"]]
         if responses.id not in ("list", "array"):
             raise _wrong_type_error(schema, columns["responses"], "a list", responses)
-        kinds.append(chats.find_element_type(responses))
+        kinds.append(find_element_type(responses))
     try:
         return chats.find_content_of_types(kinds, schema.reading.drop_members or ())
     except NotContent as fault:
@@ -335,7 +336,7 @@ def _find_feature_columns(
         _check_public_feature(schema, feature, column, kind, columns)
     kinds = [schema.types[column] for column in names]
     if kind in LISTED and feature.kind != "stratum":
-        kinds = [chats.find_element_type(k) if k.id in ("list", "array") else k for k in kinds]
+        kinds = [find_element_type(k) if k.id in ("list", "array") else k for k in kinds]
         kinds = [k for k in kinds if str(k) != "JSON"]  # lists in JSON files: judged row by row
     families = {_find_type_family(k) for k in kinds if k.id != "null"}
     if not all(map(fits, kinds)) or len(families) > 1:

@@ -9,9 +9,10 @@ from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.budget.label_values import WHITE_SPACE, is_number
 from labelguard.inputs import canonical, chats
-from labelguard.inputs.chats import Content, is_text
+from labelguard.inputs.chats import Content
 from labelguard.inputs.columns import IDS, LAYOUTS
 from labelguard.inputs.layouts import INTEGER, Layout
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE

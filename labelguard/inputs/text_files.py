@@ -25,13 +25,13 @@ import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import chats
-from labelguard.inputs.chats import JsonChats
 from labelguard.inputs.columns import (
     CONVERSATIONS,
     find_content_role_columns,
     find_possible_content_columns,
     find_side_columns,
 )
+from labelguard.inputs.json_chats import JsonChats, merge_shapes, read_json_chats
 from labelguard.inputs.readers import (
     COMPRESSIONS,
     LONG_LINE,
@@ -365,14 +365,14 @@ def _choose_chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> di
         wrapped = any(objects) and not all(objects)
         if wrapped and not is_list:
             shapes = [[shape] if isinstance(shape, dict) else shape for shape in shapes]
-        shape = reduce(chats.merge_shapes, shapes)
+        shape = reduce(merge_shapes, shapes)
         held = shape[0] if is_list and isinstance(shape, list) else shape
         if name.lower() in CONVERSATIONS:
             shape = held = chats.keep_chat_members(shape)
         if not (chats.is_chat(held) or (is_list and held == "VARCHAR")):
             continue
         parts = _find_parts(raw, name, held, "$[*]" if is_list else "$")
-        if read := chats.read_json_chats(shape, parts, wrapped=wrapped):
+        if read := read_json_chats(shape, parts, wrapped=wrapped):
             types[name] = JsonType(read.sql, read)
     return types
 
@@ -389,10 +389,10 @@ def _find_parts(raw: duckdb.DuckDBPyRelation, name: str, shape: object, where: s
     alone = f"json_extract({column}, {one})"
     alone = alone if "*" in where else f"[{alone}]"
     contents = raw.project(f"unnest(json_extract({column}, {many}) || {alone}) AS v")
-    found = contents.project("json_structure(v)::VARCHAR AS s").distinct().fetchall()
-    shapes = [chats.shape_structure(json.loads(text)) for (text,) in found if text is not None]
+    structures = contents.project("json_structure(v)::VARCHAR AS s").distinct().fetchall()
+    shapes = [chats.shape_structure(json.loads(text)) for (text,) in structures if text is not None]
     listed = [shape for shape in shapes if shape not in (None, "VARCHAR")]
-    parts = reduce(chats.merge_shapes, listed) if listed else None
+    parts = reduce(merge_shapes, listed) if listed else None
     sound = isinstance(parts, list) and all(isinstance(p, dict | None) for p in parts)
     return parts if sound else None
 

@@ -99,16 +99,16 @@ def content_column(pairs: pa.Table, name: str, *, parts: bool = True) -> pa.Arra
         raise InvalidLabels(f"messages in column {name} need role and content, found {message}")
     lists = column.combine_chunks()
     flat = lists.flatten()
-    said = pc.struct_field(flat, "content")
-    if parts and _is_list(said.type) and _has_texts(said.type.value_type):
+    spoken = pc.struct_field(flat, "content")
+    if parts and _is_list(spoken.type) and _has_texts(spoken.type.value_type):
         words = pl.element().struct.field("text").drop_nulls()
-        said = pl.Series(said).list.eval(words).list.join("\n").to_arrow()
-    elif not _is_text(said.type):
+        spoken = pl.Series(spoken).list.eval(words).list.join("\n").to_arrow()
+    elif not _is_text(spoken.type):
         raise InvalidLabels(
             f"the content of messages in column {name} must be text, or parts of text and images, "
-            f"found {said.type}"
+            f"found {spoken.type}"
         )
-    members = [_filled_text(pc.struct_field(flat, "role")), _filled_text(said)]
+    members = [_filled_text(pc.struct_field(flat, "role")), _filled_text(spoken)]
     return _lists(_list_offsets(lists), pa.StructArray.from_arrays(members, fields=list(_CHAT)))
 
 

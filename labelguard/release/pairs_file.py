@@ -61,8 +61,8 @@ def holds_tool_calls(pairs: duckdb.DuckDBPyRelation) -> bool:
         for name in chats
         for condition in (calls, wrong)
     ]
-    [found] = pairs.aggregate(", ".join(counts)).fetchall() if counts else [()]
-    return any(found[::2]) and not any(found[1::2])
+    [numbers] = pairs.aggregate(", ".join(counts)).fetchall() if counts else [()]
+    return any(numbers[::2]) and not any(numbers[1::2])
 
 
 def _quote_members(kind: Any) -> str:
@@ -145,7 +145,7 @@ def hold_out(items: NDArray[np.uint64], share: float) -> NDArray[np.bool_]:
     Raises `LabelguardError` unless 0 <= share < 1.
     """
     if not 0 <= share < 1:
-        raise LabelguardError(f"holdout must be in [0, 1), found {share:g}")
+        raise LabelguardError(f"holdout must be in [0, 1), numbers {share:g}")
     return items < np.uint64(int(share * 2**64))
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import chats
-from labelguard.inputs.chats import Content, NotContent, is_text
+from labelguard.inputs.chats import Content, NotContent
 from labelguard.inputs.columns import TableSchema
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import identifier
 
 
@@ -88,8 +89,8 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     with contextlib.suppress(NotContent):  # the layout says what is wrong
         if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
             content = chats.find_content_of_types(kinds[:1], dropped)
-            said = (message_sql("assistant", text, content) for text in texts)
-            return ContentSql(prompt_text, tuple(said))
+            answers = (message_sql("assistant", text, content) for text in texts)
+            return ContentSql(prompt_text, tuple(answers))
         if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
             content = chats.find_content_of_types(kinds[1:], dropped)
             if content.chat:

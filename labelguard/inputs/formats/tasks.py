@@ -16,6 +16,7 @@ from labelguard.errors import NotAnswered
 from labelguard.inputs import canonical, chats
 from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, group_similar_names
 from labelguard.inputs.formats.base import FormatQuery
+from labelguard.inputs.json_chats import read_json_chats
 from labelguard.inputs.readers import identifier, literal, source_column
 from labelguard.text import suggest
 
@@ -257,7 +258,7 @@ def _member_sql(column: str, name: str, kind: Any) -> str:
         return f"json_extract_string({column}, {where})"
     value = f"json_extract({column}, {where})"
     shape = chats.shape_structure(kind)
-    read = chats.read_json_chats(shape) if chats.is_chat(shape) else None
+    read = read_json_chats(shape) if chats.is_chat(shape) else None
     return read.read_sql(value) if read else value  # no content: whoever needs one refuses it
 
 
