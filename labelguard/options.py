@@ -171,6 +171,12 @@ class ReadingOptions:
         metavar="NAME",
         in_jobs=True,
     )
+    drop_members: tuple[str, ...] | None = option(
+        "Members of messages and of their parts to leave out unread, in prompts and responses "
+        "alike: timestamp,id.",
+        metavar="NAME,...",
+        in_jobs=True,
+    )
     bad_rows: BadRows = option(
         "Stop at rows that cannot be used, or leave them out; privatize sets them aside in the "
         "project.",

@@ -149,6 +149,7 @@ def score(
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
+    drop_members: Sequence[str] | None = None,
     engine: str = LOCAL,
     address: str | None = None,
     workers: int | None = None,
@@ -156,11 +157,12 @@ def score(
     """Return the distinct pairs of `source`, each with the side that a release's head prefers.
 
     `source` is any input of pairs or rankings; labels and labelers in it are not read. `columns`,
-    `question`, `format` and `split` say how it is read, as in `privatize`; `public_columns` are
-    those that the release's card declares, and these. `engine`, `address` and `workers` are where
-    files are read and texts encoded, as in `privatize`, with scratch space in TMPDIR. Returns
-    prompt, chosen, rejected, item_id and label_probability (that `chosen` is preferred), sorted by
-    item; and question, where there is one. Post-processing of a release: nothing is charged.
+    `question`, `format`, `split` and `drop_members` say how it is read, as in `privatize`;
+    `public_columns` are those that the release's card declares, and these. `engine`, `address` and
+    `workers` are where files are read and texts encoded, as in `privatize`, with scratch space in
+    TMPDIR. Returns prompt, chosen, rejected, item_id and label_probability (that `chosen` is
+    preferred), sorted by item; and question, where there is one. Post-processing of a release:
+    nothing is charged.
 
     Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
     `LabelguardError` if its features are no longer what they were, `TypeError` for what is no
@@ -183,6 +185,7 @@ def score(
             format=format,
             split=split,
             public_columns=(*_public_columns(path), *parse_public_columns(public_columns)),
+            drop_members=drop_members,
             executor=executor,
         )
         probability = head.predict_probability(provider(pairs.table))

@@ -125,7 +125,8 @@ def _shorten_to_line(name: str, text: str) -> str:
 )
 @inputs_argument()
 @reading_options(
-    *("columns", "label_values", "ignore_columns", "format", "split", "question"), "max_input_bytes"
+    *("columns", "label_values", "ignore_columns", "format", "split", "question"),
+    *("drop_members", "max_input_bytes"),
 )
 @public_columns_option
 @prints(_print_inspection)

@@ -219,7 +219,7 @@ def _print_scored(value: Scored) -> None:
 @click.argument("release", metavar="RELEASE", shell_complete=complete_releases_else_files)
 @inputs_argument()
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
-@reading_options("columns", "format", "split", "question")
+@reading_options("columns", "format", "split", "question", "drop_members")
 @public_columns_option
 @declared_options(RunOptions, "engine", "address", "workers")
 @prints(_print_scored, project=True)

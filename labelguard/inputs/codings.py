@@ -17,8 +17,9 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.budget.label_values import CODINGS, DEFAULT, LabelValues
 from labelguard.errors import NoCoding
 from labelguard.inputs import readers
-from labelguard.inputs.canonical import FRACTIONS, INTEGERS, LARGE_INTEGERS, is_text
+from labelguard.inputs.canonical import FRACTIONS, INTEGERS, LARGE_INTEGERS
 from labelguard.inputs.columns import SYSTEMS, TableSchema
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import InputFile, literal, source_column
 from labelguard.text import suggest
 

@@ -22,6 +22,7 @@ from labelguard.budget.label_values import (
     list_names_that_declare,
 )
 from labelguard.errors import InvalidLabels
+from labelguard.inputs.chats import parse_dropped_members
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import AUTO_FORMAT
@@ -56,6 +57,8 @@ FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
 }
 # Names of fields of an annotation tool that hold a prompt.
 PROMPTS = ("prompt", "instruction", "question", "context")
+# Names of columns of messages, that are a prompt beside two answers of one message.
+MESSAGES = ("conversations", "messages")
 # Whole conversations, as arenas publish them: their messages may have further members.
 CONVERSATIONS = ("conversation_a", "conversation_b")
 _CONTENTS = ("prompt", "response_a", "response_b", "chosen", "rejected", "responses")
@@ -77,6 +80,7 @@ class Reading:
     `values` is the domain of labels, `skips` what becomes of blank ones. `format` is one of
     `labelguard.inputs.formats`, and `split` the one to read of a dataset that has several.
     `recalled` and `recalled_values` are columns and values that the source had before.
+    `drop_members` are names of members of messages, and of their parts, that are not read.
     """
 
     columns: Mapping[str, str]
@@ -92,10 +96,12 @@ class Reading:
     public_columns: tuple[str, ...] = ()
     recalled: Mapping[str, str] = field(default_factory=dict)
     recalled_values: LabelValues = DEFAULT
+    drop_members: Sequence[str] | None = ()
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
+        object.__setattr__(self, "drop_members", parse_dropped_members(self.drop_members))
 
     def recall(self, names: Collection[str]) -> Reading:
         """Return the same with what is `recalled` of the source, as far as a file with these names
@@ -234,7 +240,9 @@ def find_content_role_columns(names: Sequence[str], columns: Mapping[str, str]) 
 def find_possible_content_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return those that may hold prompts or responses; `columns` names some by role."""
     members = {name.lower() for family in group_similar_names(names) for name in family}
-    return _match_content_names(names, columns, {*PROMPTS, *CONVERSATIONS, *members} - {*_CONTENTS})
+    return _match_content_names(
+        names, columns, {*PROMPTS, *MESSAGES, *CONVERSATIONS, *members} - {*_CONTENTS}
+    )
 
 
 def _match_content_names(

@@ -16,8 +16,8 @@ from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
 from labelguard.budget.label_values import DEFAULT, LabelValues, list_names_that_declare
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import canonical, readers
-from labelguard.inputs.canonical import Content, NotContent, is_text
+from labelguard.inputs import canonical, chats, readers
+from labelguard.inputs.chats import Content, NotContent
 from labelguard.inputs.codings import (
     check_coding,
     find_systems,
@@ -38,6 +38,7 @@ from labelguard.inputs.columns import (
     find_custom_paired_roles,
     tells_a_side,
 )
+from labelguard.inputs.nested import find_element_type, is_text
 from labelguard.inputs.readers import InputFile, source_column
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import suggest
@@ -319,12 +320,12 @@ def _find_content_type(schema: TableSchema, columns: Mapping[str, str], kind: st
         responses = schema.types[columns["responses"]]
         if responses.id not in ("list", "array"):
             raise _wrong_type_error(schema, columns["responses"], "a list", responses)
-        kinds.append(canonical.find_element_type(responses))
+        kinds.append(find_element_type(responses))
     try:
-        return canonical.find_content_of_types(kinds)
-    except NotContent:
+        return chats.find_content_of_types(kinds, schema.reading.drop_members or ())
+    except NotContent as fault:
         names = ", ".join(columns[role] for role in LAYOUTS[kind][: len(kinds)])
-        raise canonical.build_content_error(f"{schema.name}: columns {names}") from None
+        raise chats.build_content_error(f"{schema.name}: columns {names}", fault) from None
 
 
 def _find_feature_columns(
@@ -347,7 +348,7 @@ def _find_feature_columns(
         _check_public_feature(schema, feature, column, kind, columns)
     kinds = [schema.types[column] for column in names]
     if kind in LISTED and feature.kind != "stratum":
-        kinds = [canonical.find_element_type(k) if k.id in ("list", "array") else k for k in kinds]
+        kinds = [find_element_type(k) if k.id in ("list", "array") else k for k in kinds]
         kinds = [k for k in kinds if str(k) != "JSON"]  # lists in JSON files: judged row by row
     families = {_find_type_family(k) for k in kinds if k.id != "null"}
     if not all(map(fits, kinds)) or len(families) > 1:
@@ -420,7 +421,11 @@ def find_common_content(files: Sequence[InputFile], layouts: Sequence[Layout]) -
     content = layouts[0].content
     for file, layout in zip(files, layouts, strict=True):
         try:
-            content = canonical.merge_content_types([content, layout.content])
+            # Text is one part throughout a file, or none: else files would change each other.
+            parts = {one.parts and not one.strings for one in (content, layout.content)} - {None}
+            if len(parts) > 1:
+                raise NotContent
+            content = chats.merge_content_types([content, layout.content])
         except NotContent:
             raise InvalidLabels(
                 f"{file.name}: its prompts and responses have another type than those of the "

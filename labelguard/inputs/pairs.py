@@ -241,6 +241,7 @@ def read_public_pairs(
     public_columns: Sequence[str] | None = None,
     turns: Turns = "independent",
     max_input_bytes: int | None = None,
+    drop_members: Sequence[str] | None = None,
     scratch: Path | None = None,
     first: bool = False,
     executor: Executor | None = None,
@@ -252,8 +253,8 @@ def read_public_pairs(
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
     labeler, item, or none where nobody will be charged; with item no labeler_id is needed, with
     none it is not read. One labeler's repeated comparisons of one pair count once. `question` is
-    what all rows were asked; `label_values`, `ignore_columns`, `format`, `split` and
-    `public_columns` are those of `privatize`.
+    what all rows were asked; `label_values`, `ignore_columns`, `format`, `split`, `public_columns`
+    and `drop_members` are those of `privatize`.
     `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
     of a project, which has all columns that are declared public. `turns` says what becomes of
     prompts with earlier responses (`inputs.turns`). What is read, by workers of the
@@ -273,6 +274,7 @@ def read_public_pairs(
         format=format,
         split=split,
         public_columns=parse_public_columns(public_columns),
+        drop_members=drop_members,
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)

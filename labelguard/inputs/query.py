@@ -9,10 +9,11 @@ from typing import Any
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.budget.label_values import WHITE_SPACE, is_number
-from labelguard.inputs import canonical
-from labelguard.inputs.canonical import Content, is_text
+from labelguard.inputs import canonical, chats
+from labelguard.inputs.chats import Content
 from labelguard.inputs.columns import IDS, LAYOUTS, SYSTEMS
 from labelguard.inputs.layouts import INTEGER, Layout
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql, number_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
@@ -55,7 +56,7 @@ LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
 
 def build_canonical_query(layout: Layout, content: Content) -> str:
     """Return the SELECT over `part` of canonical pairs; `content` is the type in all files."""
-    shape = canonical.build_shape(content)
+    shape = chats.build_shape(content)
     columns = {role: layout.column_sql(column) for role, column in layout.columns.items()}
     pieces = [_role_column_sql(role, column, layout, shape) for role, column in columns.items()]
     if "ranks" in columns:
@@ -89,7 +90,7 @@ def _role_column_sql(role: str, column: str, layout: Layout, shape: Any) -> str:
         read = f"try_cast({column} AS DOUBLE[])"
     elif role in LAYOUTS[layout.kind][:3]:
         shape = [shape] if role == "responses" else shape
-        read = canonical.build_content_sql(column, layout.types[role], shape)
+        read = chats.build_content_sql(column, layout.types[role], shape)
     else:
         read = _trim_sql(column) if role in SYSTEMS else column
         read = f"{column}::VARCHAR" if role in IDS and role not in SYSTEMS else read

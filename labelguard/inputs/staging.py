@@ -26,7 +26,7 @@ import pyarrow as pa
 from labelguard.budget.label_values import list_names_that_declare
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
-from labelguard.inputs.canonical import Content
+from labelguard.inputs.chats import Content
 from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, Reading
 from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile, apply_format
 from labelguard.inputs.formats.plain import WINNERS

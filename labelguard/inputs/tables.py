@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import canonical
+from labelguard.inputs import chats
 from labelguard.inputs.columns import find_content_role_columns, find_side_columns
 from labelguard.inputs.readers import (
     NOT_UTF8,
@@ -218,7 +218,7 @@ def _build_columns_opener(
         except (TypeError, ValueError, RecursionError):
             place = f"{where} row {len(texts) + 1}: column {name}"
             if is_content:
-                raise canonical.build_content_error(place) from None
+                raise chats.build_content_error(place) from None
             raise InvalidLabels(f"{place}: {_EXPECTED}") from None
         arrays[name] = pa.array(texts, pa.large_binary()).cast(pa.large_string())
     table = pa.table(arrays)

@@ -8,20 +8,18 @@ and would follow from labels.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import canonical
-from labelguard.inputs.canonical import Content, NotContent
+from labelguard.inputs import chats
 from labelguard.inputs.columns import (
     CONVERSATIONS,
     find_content_role_columns,
@@ -29,6 +27,7 @@ from labelguard.inputs.columns import (
     find_side_columns,
 )
 from labelguard.inputs.csv_files import PIECE, find_foreign_encoding, open_stream
+from labelguard.inputs.json_chats import JsonChats, merge_shapes, read_json_chats
 from labelguard.inputs.readers import (
     COMPRESSIONS,
     LONG_LINE,
@@ -78,14 +77,25 @@ def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener
             f"maximum_object_size={MAX_LINE}, hive_partitioning=false"
         )
 
-    types: dict[str, str] = {}
+    types: dict[str, JsonType] = {}
 
     def open_json(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         if not types:
             types.update(_choose_column_types(connection, read_options(), roles, name))
-        return connection.sql(
-            f"FROM read_json({read_options()}, columns={_column_types_sql(types)})"
+        # What a reader cannot build itself is read as JSON first.
+        rebuilt = {n: k.chats for n, k in types.items() if k.chats and k.chats.is_rebuilt}
+        read = {name: "JSON" if name in rebuilt else kind.sql for name, kind in types.items()}
+        relation = connection.sql(
+            f"FROM read_json({read_options()}, columns={_column_types_sql(read)})"
         )
+        if not rebuilt:
+            return relation
+        columns = (
+            f"{rebuilt[n].read_sql(identifier(n)) if n in rebuilt else identifier(n)}"
+            f" AS {identifier(n)}"
+            for n in types
+        )
+        return relation.project(", ".join(columns))
 
     return open_json
 
@@ -104,7 +114,7 @@ def _find_json_format(path: Path) -> str:
 
 def _choose_column_types(
     connection: duckdb.DuckDBPyConnection, options: str, roles: Mapping[str, str], where: str
-) -> dict[str, str]:
+) -> dict[str, JsonType]:
     """Return the columns of a JSON file and the types to read them as."""
     keys = "list_distinct(flatten(list(DISTINCT json_keys(json))))"
     other = "min(place) FILTER (json_type(json) <> 'OBJECT')"
@@ -120,7 +130,7 @@ def _choose_column_types(
     check_column_names(sorted(names), where)
     listed = _column_types_sql(dict.fromkeys(sorted(names), "JSON"))
     raw = connection.sql(f"FROM read_json({options}, columns={listed})")
-    return {name: column.sql for name, column in choose_json_types(raw, roles).items()}
+    return choose_json_types(raw, roles)
 
 
 def _column_types_sql(types: Mapping[str, str]) -> str:
@@ -131,10 +141,10 @@ def _column_types_sql(types: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class JsonType:
-    """The SQL type of a column, and for chats and lists the structure that `from_json` takes."""
+    """The SQL type of a column, and how chats, and lists of them or of texts, are read as it."""
 
     sql: str
-    structure: str = ""
+    chats: JsonChats | None = None
 
 
 # Text; JSON as it is, which is no content; a column that is always null.
@@ -179,8 +189,8 @@ def select_typed(
             value = f"{column}->>'$'"
         elif kind == _NULL:
             value = "NULL"
-        elif kind.structure:
-            value = f"from_json({column}, {literal(kind.structure)})"
+        elif kind.chats:
+            value = kind.chats.read_sql(column)
         elif kind != _JSON:
             value = f"{column}::{kind.sql}"
         pieces.append(f"{value} AS {column}")
@@ -218,35 +228,47 @@ def _choose_side_type(kinds: frozenset[str]) -> JsonType:
 def _choose_chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, JsonType]:
     """Return what those of these columns are read as that hold chats, or lists of texts or chats.
 
-    All chats have one type: one by one, the types of chosen and rejected would follow from labels.
+    Each has a type of its own, in which all that is there is named: the layout compares them.
     """
-    contents: dict[str, tuple[Content, bool]] = {}
-    for name, structures in _find_structures(raw, names).items():
-        if name.lower() in CONVERSATIONS:
-            structures = [canonical.keep_chat_members(one) for one in structures]
-        with contextlib.suppress(NotContent):
-            contents[name] = _parse_structures(structures)
-    try:
-        chat = canonical.merge_content_types(
-            content for content, _ in contents.values() if content.chat
-        )
-    except NotContent:
-        contents = {name: pair for name, pair in contents.items() if not pair[0].chat}
     types = {}
-    for name, (content, is_list) in contents.items():
-        shared = chat if content.chat else content
-        kind, structure = canonical.content_type_sql(shared), canonical.content_type_json(shared)
-        types[name] = (
-            JsonType(f"{kind}[]", f"[{structure}]") if is_list else JsonType(kind, structure)
-        )
+    for name, structures in _find_structures(raw, names).items():
+        shapes = [chats.shape_structure(structure) for structure in structures]
+        inner = [child for shape in shapes if isinstance(shape, list) for child in shape if child]
+        is_list = any(child == "VARCHAR" or isinstance(child, list) for child in inner)
+        objects = [isinstance(one, dict) for one in (inner if is_list else shapes)]
+        wrapped = any(objects) and not all(objects)
+        if wrapped and not is_list:
+            shapes = [[shape] if isinstance(shape, dict) else shape for shape in shapes]
+        shape = reduce(merge_shapes, shapes)
+        held = shape[0] if is_list and isinstance(shape, list) else shape
+        if name.lower() in CONVERSATIONS:
+            shape = held = chats.keep_chat_members(shape)
+        if not (chats.is_chat(held) or (is_list and held == "VARCHAR")):
+            continue
+        parts = _find_parts(raw, name, held, "$[*]" if is_list else "$")
+        if read := read_json_chats(shape, parts, wrapped=wrapped):
+            types[name] = JsonType(read.sql, read)
     return types
 
 
-def _parse_structures(structures: Sequence[Any]) -> tuple[Content, bool]:
-    """Return the content that has these structures (lists), and whether it is lists of contents."""
-    inner = [child for structure in structures for child in structure if child != "NULL"]
-    is_list = any(child == "VARCHAR" or isinstance(child, list) for child in inner)
-    return canonical.find_content_of_structures(inner if is_list else structures), is_list
+def _find_parts(raw: duckdb.DuckDBPyRelation, name: str, shape: object, where: str) -> object:
+    """Return what parts are in the messages of a column, of which some have text as content; None
+    if all or none have, or if some have anything else.
+    """
+    message = shape[0] if isinstance(shape, list) and shape else shape
+    if not isinstance(message, dict) or message.get("content") != "JSON":
+        return None
+    column = identifier(name)
+    many, one = literal(f"{where}[*].content"), literal(f"{where}.content")
+    alone = f"json_extract({column}, {one})"
+    alone = alone if "*" in where else f"[{alone}]"
+    contents = raw.project(f"unnest(json_extract({column}, {many}) || {alone}) AS v")
+    structures = contents.project("json_structure(v)::VARCHAR AS s").distinct().fetchall()
+    shapes = [chats.shape_structure(json.loads(text)) for (text,) in structures if text is not None]
+    listed = [shape for shape in shapes if shape not in (None, "VARCHAR")]
+    parts = reduce(merge_shapes, listed) if listed else None
+    sound = isinstance(parts, list) and all(isinstance(p, dict | None) for p in parts)
+    return parts if sound else None
 
 
 def _find_structures(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, list[Any]]:

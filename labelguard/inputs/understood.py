@@ -18,11 +18,11 @@ from labelguard.budget.label_values import (
     parse_public_columns,
 )
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.canonical import is_text
 from labelguard.inputs.codings import check_coding
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
 from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
 from labelguard.inputs.layouts import Layout
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.staged import Staged
 from labelguard.storage import blocks, buckets
 from labelguard.text import AUTO_FORMAT, suggest
@@ -127,6 +127,7 @@ def format_reading_options(
     split: str | None,
     label_values: str | Mapping[str, str | Sequence[str]] | None = None,
     ignore_columns: Sequence[str] = (),
+    drop_members: Iterable[str] | None = None,
 ) -> list[str]:
     """Return the options by which an input is read."""
     names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
@@ -134,6 +135,7 @@ def format_reading_options(
     coding = str(LabelValues.parse(label_values or ""))
     words += ["--label-values", coding] if coding else []
     words += ["--ignore-columns", ",".join(ignore_columns)] if ignore_columns else []
+    words += ["--drop-members", ",".join(drop_members)] if drop_members else []
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
     words += format_public_column_options(parse_public_columns(public_columns))
     words += [] if question is None else ["--question", question]
@@ -160,7 +162,13 @@ def read_examples(staged: Staged, count: int) -> Iterator[Example]:
 def _write_content(content: str | list[dict[str, object]]) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(f"{message['role']}: {message['content']}" for message in content)
+    return "\n".join(f"{one['role']}: {_write_parts(one['content'])}" for one in content)
+
+
+def _write_parts(content: object) -> str:
+    if not isinstance(content, list):
+        return str(content or "")
+    return " ".join(part.get("text") or f"[image {part['url']}]" for part in content)
 
 
 def _name_columns(entry: FormattedFile, layout: Layout) -> dict[str, str]:

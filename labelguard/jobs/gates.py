@@ -53,7 +53,7 @@ _REMEDY = (
     "--mechanism evaluation --again --head DIRECTORY)"
 )
 _READING_OPTIONS = (
-    *("columns", "question", "format", "split", "public_columns"),
+    *("columns", "question", "format", "split", "public_columns", "drop_members"),
     *("bad_rows", "max_input_bytes", "engine", "address", "buckets", "workers"),
 )
 ACCURACY, LIKELIHOOD = "accuracy", "log-likelihood per label"

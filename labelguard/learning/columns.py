@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,10 +79,11 @@ def parse_source_options(options: str) -> tuple[str, str | None]:
     return column, by or None
 
 
-def content_column(pairs: pa.Table, name: str) -> pa.Array:
+def content_column(pairs: pa.Table, name: str, *, parts: bool = True) -> pa.Array:
     """Return a column of texts as large_string, or of chats as large_list<struct<role, content>>.
 
-    Nulls become empty texts; further members of messages are left out. Raises `InvalidLabels` if
+    Nulls become empty texts; further members of messages are left out. Of `parts`, the texts
+    are taken, a line each; whoever trains on contents refuses them. Raises `InvalidLabels` if
     the column is missing, or holds neither texts nor chats.
     """
     if name not in pairs.column_names:
@@ -90,19 +92,23 @@ def content_column(pairs: pa.Table, name: str) -> pa.Array:
     if _is_text(column.type):
         return _filled_text(column).combine_chunks()
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if not _is_list(kind):
         raise InvalidLabels(f"column {name} must hold texts or chats, found {kind}")
     message = kind.value_type
     if not (pa.types.is_struct(message) and {"role", "content"} <= {f.name for f in message}):
         raise InvalidLabels(f"messages in column {name} need role and content, found {message}")
-    if not _is_text(message.field("content").type):
-        raise InvalidLabels(
-            f"the content of messages in column {name} must be text, "
-            f"found {message.field('content').type}"
-        )
     lists = column.combine_chunks()
     flat = lists.flatten()
-    members = [_filled_text(pc.struct_field(flat, part.name)) for part in _CHAT]
+    spoken = pc.struct_field(flat, "content")
+    if parts and _is_list(spoken.type) and _has_texts(spoken.type.value_type):
+        words = pl.element().struct.field("text").drop_nulls()
+        spoken = pl.Series(spoken).list.eval(words).list.join("\n").to_arrow()
+    elif not _is_text(spoken.type):
+        raise InvalidLabels(
+            f"the content of messages in column {name} must be text, or parts of text and images, "
+            f"found {spoken.type}"
+        )
+    members = [_filled_text(pc.struct_field(flat, "role")), _filled_text(spoken)]
     return _lists(_list_offsets(lists), pa.StructArray.from_arrays(members, fields=list(_CHAT)))
 
 
@@ -129,6 +135,16 @@ def _is_text(kind: pa.DataType) -> bool:
         or pa.types.is_string_view(kind)
         or pa.types.is_null(kind)
     )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _has_texts(part: pa.DataType) -> bool:
+    """Return whether a type is that of parts: objects with a text."""
+    place = part.get_field_index("text") if pa.types.is_struct(part) else -1
+    return place >= 0 and _is_text(part.field(place).type)
 
 
 def _filled_text(texts: Any) -> Any:

@@ -69,6 +69,7 @@ def plan(
     max_labels_per_labeler: int | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
     max_input_bytes: int | None = None,
+    drop_members: Sequence[str] | None = None,
     uses: int = 1,
     engine: str = LOCAL,
     address: str | None = None,
@@ -79,8 +80,8 @@ def plan(
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
     `source`, `columns`, `labeler_column`, `question`, `label_values`, `ignore_columns`, `format`,
-    `split`, `public_columns` and `max_input_bytes` are those of `privatize`; columns of labels may
-    be missing, and may be named: they are not read.
+    `split`, `public_columns`, `max_input_bytes` and `drop_members` are those of `privatize`;
+    columns of labels may be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
     tell no pair's sides apart: where none does, randomized response alone is planned. `agreement`
@@ -122,6 +123,7 @@ def plan(
             unit=unit,
             skip_bad=bad_rows == "quarantine",
             max_input_bytes=max_input_bytes,
+            drop_members=drop_members,
             first=True,
             executor=executor,
             count=buckets,
@@ -146,7 +148,7 @@ def plan(
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
     read = format_reading_options(
-        columns, format, public_columns, question, split, label_values, ignore_columns
+        columns, format, public_columns, question, split, label_values, ignore_columns, drop_members
     )
     read += ["--turns", turns] if turns else []
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]

@@ -23,12 +23,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.inputs import canonical
+from labelguard.inputs import chats
 from labelguard.learning.columns import parse_feature_columns
 from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
 from labelguard.release.item_keys import PAIRS
+from labelguard.release.pairs_file import holds_tool_calls, type_tool_calls
 from labelguard.release.writer import PROBABILITIES, Release, read_card, verify_release_directory
 from labelguard.storage.buckets import escape_file_names, find_rows_path, list_files
 from labelguard.storage.files import check_output_directory, new_directory
@@ -131,7 +132,7 @@ def export(
     try:
         with new_directory(target) as temporary:
             tables = _build_pair_tables(rows, framework, mode, scorer, progress)
-            written = _write_tables(tables, temporary / framework.file)
+            written = _write_tables(tables, temporary / framework.file, has_calls=rows.has_calls)
             for name, text in texts.items():
                 (temporary / name).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -162,7 +163,7 @@ class ReleaseRows:
     """The rows of a release: how many there are, what they say of noise, how often each is written.
 
     `rates` are the least and the largest flip probability; `flips` rows have one, `soft` others a
-    probability within (0, 1), of which `ties` have ½.
+    probability within (0, 1), of which `ties` have ½. `has_calls`: messages have tool calls.
     """
 
     path: Path
@@ -173,6 +174,7 @@ class ReleaseRows:
     ties: int
     rates: tuple[float, float]
     is_chat: bool
+    has_calls: bool
 
     @classmethod
     def read(cls, path: Path, copies: int, framework: Framework) -> ReleaseRows:
@@ -182,7 +184,7 @@ class ReleaseRows:
         with duckdb.connect() as connection:
             release = connection.read_parquet(escape_file_names(path))
             types = dict(zip(release.columns, release.types, strict=True))
-            content = canonical.find_content_of_types(types[name] for name in PAIRS)
+            content = chats.find_content_of_types(types[name] for name in PAIRS)
             has = "flip_probability IS NULL AND label_probability"
             [counts] = release.aggregate(
                 f"""count(*), count(flip_probability),
@@ -191,6 +193,7 @@ class ReleaseRows:
                 count(*) FILTER ({_unfit_rows_in_sql(framework, content)}),
                 coalesce(min(flip_probability), 0), coalesce(max(flip_probability), 0)"""
             ).fetchall()
+            has_calls = holds_tool_calls(release)
         rows, flips, soft, ties, unfitting, least, largest = counts
         if not rows:
             raise LabelguardError(f"{path} has no rows")
@@ -199,7 +202,7 @@ class ReleaseRows:
                 f"{framework.title} takes an answer of one assistant message, of plain text; found "
                 f"{pluralize(unfitting, 'row')} with another"
             )
-        return cls(path, copies, rows, flips, soft, ties, (least, largest), content.chat)
+        return cls(path, copies, rows, flips, soft, ties, (least, largest), content.chat, has_calls)
 
     def read_batches(self) -> Iterator[tuple[slice, pa.Table]]:
         """Yield parts of the rows, and which these are."""
@@ -209,7 +212,7 @@ class ReleaseRows:
             yield slice(before, before := before + batch.num_rows), pa.Table.from_batches([batch])
 
 
-def _unfit_rows_in_sql(framework: Framework, content: canonical.Content) -> str:
+def _unfit_rows_in_sql(framework: Framework, content: chats.Content) -> str:
     """Return the condition, in SQL, of rows of this content that a trainer cannot take."""
     if not (content.chat and framework.one_answer):
         return "false"
@@ -315,11 +318,20 @@ def _build_pair_tables(
             if rows.copies == 1 and mode != "columns":
                 batch = batch.filter(pa.array(target[part] != 0.5))
             pairs = connection.from_arrow(batch).project(_TURNED).project(as_messages)
-            yield pairs.project(", ".join([columns, *noise])).to_arrow_table()
+            table = pairs.project(", ".join([columns, *noise])).to_arrow_table()
+            yield table.cast(type_tool_calls(table.schema)) if rows.has_calls else table
             progress("writing pairs", (copy + part.stop / rows.rows) / rows.copies)
 
 
-def _write_tables(tables: Iterator[pa.Table], path: Path) -> int:
+def _write_json_lines(table: pa.Table) -> bytes:
+    """Return rows as lines of JSON, in which tool calls are lists and not texts."""
+    with duckdb.connect() as connection:
+        names = ", ".join(f"'{name}': \"{name}\"" for name in table.column_names)
+        lines = connection.from_arrow(table).project(f"to_json({{{names}}})::VARCHAR").fetchall()
+    return "".join(f"{line}\n" for (line,) in lines).encode()
+
+
+def _write_tables(tables: Iterator[pa.Table], path: Path, *, has_calls: bool) -> int:
     """Write tables of one schema to a file of Parquet or JSON lines; return the number of rows."""
     written = 0
     first = next(tables)
@@ -332,7 +344,10 @@ def _write_tables(tables: Iterator[pa.Table], path: Path) -> int:
         for table in chain([first], tables):
             written += table.num_rows
             if path.suffix == ".jsonl":
-                pl.DataFrame(table).write_ndjson(file)
+                if has_calls:
+                    file.write(_write_json_lines(table))
+                else:
+                    pl.DataFrame(table).write_ndjson(file)
             else:
                 writer.write_table(table)
     return written

@@ -141,6 +141,7 @@ class Intake(ReadingOptions):
             values=LabelValues.parse(self.label_values or ""),
             skips=policy.skips,
             public_columns=policy.public_columns,
+            drop_members=self.drop_members,
             recalled=self.recalled,
             recalled_values=LabelValues.parse(self.recalled_values),
         )
@@ -190,6 +191,7 @@ class Intake(ReadingOptions):
             question=self.question,
             format=self.format,
             public_columns=public_columns,
+            drop_members=self.drop_members,
             recalled=recalled,
         )
         skip_bad = self.bad_rows == "quarantine"

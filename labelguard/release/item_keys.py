@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.inputs import canonical, readers
+from labelguard.inputs import canonical, chats, readers
 from labelguard.storage.buckets import read_table
 
 PAIRS = ("prompt", "chosen", "rejected")
@@ -28,12 +28,12 @@ def compute_keys_and_sides(
     """
     types = dict(zip(rows.columns, rows.types, strict=True))
     try:
-        contents = {name: canonical.find_content_of_types([types[name]]) for name in PAIRS}
+        contents = {name: chats.find_content_of_types([types[name]]) for name in PAIRS}
         parts = [
             f"{canonical.encode_sql(name, contents[name])} AS {part}"
             for name, part in zip(PAIRS, ("ep", "ea", "eb"), strict=True)
         ]
-    except canonical.NotContent:
+    except chats.NotContent:
         raise LabelguardError(
             f"{file}: prompt, chosen and rejected must be texts, or chats of role and content"
         ) from None

@@ -50,6 +50,40 @@ def check_pairs(file: Path) -> None:
             raise LabelguardError(f"{file}: {counts[name][0]:,} rows have no {name}")
 
 
+def holds_tool_calls(pairs: duckdb.DuckDBPyRelation) -> bool:
+    """Return whether messages of pairs have tool calls, all of which are lists as JSON."""
+    types = dict(zip(pairs.columns, pairs.types, strict=True))
+    chats = [name for name in PAIRS if '"tool_calls" VARCHAR' in _quote_members(types[name])]
+    calls = "m.tool_calls IS NOT NULL"
+    wrong = f"{calls} AND NOT (json_valid(m.tool_calls) AND m.tool_calls LIKE '[%')"
+    counts = [
+        f"coalesce(sum(len(list_filter({name}, lambda m: {condition}))), 0)"
+        for name in chats
+        for condition in (calls, wrong)
+    ]
+    [numbers] = pairs.aggregate(", ".join(counts)).fetchall() if counts else [()]
+    return any(numbers[::2]) and not any(numbers[1::2])
+
+
+def _quote_members(kind: Any) -> str:
+    """Return a type with the name that is looked for in quotes, as some versions write it."""
+    return str(kind).replace('"tool_calls"', "tool_calls").replace("tool_calls", '"tool_calls"')
+
+
+def type_tool_calls(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose tool calls are JSON: `datasets` reads them as lists again."""
+
+    def convert(name: str, kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            inner = convert("", kind.value_type)
+            return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
+        if pa.types.is_struct(kind):
+            return pa.struct([f.with_type(convert(f.name, f.type)) for f in kind])
+        return pa.json_(kind) if name == "tool_calls" else kind
+
+    return pa.schema([f.with_type(convert("", f.type)) for f in schema])
+
+
 def read_preference_pairs(file: Path) -> pa.Table:
     """Return prompt, chosen and rejected of a file that `check_pairs` accepts, in its order."""
     check_pairs(file)
@@ -111,7 +145,7 @@ def hold_out(items: NDArray[np.uint64], share: float) -> NDArray[np.bool_]:
     Raises `LabelguardError` unless 0 <= share < 1.
     """
     if not 0 <= share < 1:
-        raise LabelguardError(f"holdout must be in [0, 1), found {share:g}")
+        raise LabelguardError(f"holdout must be in [0, 1), numbers {share:g}")
     return items < np.uint64(int(share * 2**64))
 
 

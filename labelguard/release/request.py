@@ -68,6 +68,7 @@ class Keywords(TypedDict, total=False):
     format: str | None
     split: str | None
     question: str | None
+    drop_members: Sequence[str] | None
     bad_rows: BadRows | None
     max_input_bytes: int | None
     # for how many releases, and how it is run
@@ -174,24 +175,22 @@ class ReleaseRequest(RunOptions):
         the input is what was ingested of the `namespace`. `options` are how it was read, and those
         of the mechanism. None of it depends on what the input holds.
         """
-        reading = {name: getattr(self.intake, name) for name in _INTAKE}
-        known = home.columns.items()
-        columns = dict(role for role in self.intake.columns.items() if role not in known)
-        public = list(self.terms.get("public_columns") or ())
-        options = {**reading, "columns": columns, "public_columns": public}
+        options = {name: getattr(self.intake, name) for name in _INTAKE}
+        options["columns"] = dict(sorted(self.intake.columns.items() - home.columns.items()))
+        options["public_columns"] = list(self.terms.get("public_columns") or ())
         for option in option_declarations(load_options_class(mechanism)).values():
             value = self.choices.get(option.name)
             is_path = option.metavar == FILE or (
                 option.metavar in NAMES_OR_PATHS and Path(value or "").exists()
             )
             if is_path and value is not None:
-                places = _list_input_paths(value, home)
-                value = places[0] if len(places) == 1 else places
+                value = places[0] if len(places := _list_input_paths(value, home)) == 1 else places
             options[option.name] = value
-        usual, place = vars(Intake()), {}
-        if not isinstance(source, Ingested):
-            place = {"input": _list_input_paths(source, home)}
-        plain = {n: v for n, v in options.items() if isinstance(v, str | float | int | list | dict)}
+        usual, ingested = vars(Intake()), isinstance(source, Ingested)
+        place = {} if ingested else {"input": _list_input_paths(source, home)}
+        plain = {
+            n: v for n, v in options.items() if isinstance(v, float | int | Sequence | Mapping)
+        }
         options = {n: v for n, v in plain.items() if v not in ([], {}, usual.get(n))}
         return {"namespace": home.namespace, **place, "options": options}
 

@@ -181,16 +181,17 @@ def inspect(
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
+    drop_members: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Inspection:
     """Return what `privatize` would understand of `source`: columns, people, pairs, what to watch
     out for.
 
     `source`, `columns`, `labeler_column`, `question`, `label_values`, `ignore_columns`, `format`,
-    `split`, `public_columns` and `max_input_bytes` are those of `privatize`. Needs no project,
-    charges nothing, and leaves nothing behind. Columns of labels are dropped at the door, and the
-    order of rows is forgotten: whatever labels are, the answer is the same. A missing labeler id is
-    among the `problems`.
+    `split`, `public_columns`, `max_input_bytes` and `drop_members` are those of `privatize`. Needs
+    no project, charges nothing, and leaves nothing behind. Columns of labels are dropped at the
+    door, and the order of rows is forgotten: whatever labels are, the answer is the same. A missing
+    labeler id is among the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -211,6 +212,7 @@ def inspect(
         format=format,
         split=split,
         public_columns=parse_public_columns(public_columns),
+        drop_members=drop_members,
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         work = Path(directory)
@@ -408,6 +410,7 @@ def _suggest_next_commands(
         reading.split,
         str(reading.values),
         ignored,
+        reading.drop_members,
     )
     if staged.fault_count:
         words += ["--bad-rows", "quarantine"]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from labelguard.inputs import canonical
-from labelguard.inputs.canonical import TEXT, Content, NotContent
+from labelguard.inputs import canonical, chats
+from labelguard.inputs.chats import TEXT, Content, NotContent
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -225,10 +225,15 @@ def part(**members):
             Content(True, False, frozenset({"tool_calls"})),
         ),
         ([part(text=T), part(url=T)], Content(True, True, frozenset({"url"}))),
+        ([messages(), part(text=T)], Content(True, True, strings=True)),
+        ([messages()[0]], Content(True, False)),
+        ([[{"from": T, "value": T}]], Content(True, False)),
+        ([part(image_url={"url": T, "detail": T})], Content(True, True, frozenset({"url"}))),
+        ([part(image=T), part(path=T)], Content(True, True, frozenset({"url"}))),
     ],
 )
 def test_texts_and_chats_of_texts_are_content(structures, content):
-    assert canonical.find_content_of_structures(structures) == content
+    assert chats.find_content_of_structures(structures) == content
 
 
 @pytest.mark.parametrize(
@@ -236,7 +241,7 @@ def test_texts_and_chats_of_texts_are_content(structures, content):
     [
         ["UBIGINT"],
         [T, messages()],
-        [messages(), part(text=T)],
+        [part(image={"bytes": T})],
         [messages(role="UBIGINT")],
         [messages(content="UBIGINT")],
         [messages(name="BOOLEAN")],
@@ -250,4 +255,4 @@ def test_texts_and_chats_of_texts_are_content(structures, content):
 )
 def test_a_number_another_member_or_two_kinds_at_once_are_none(structures):
     with pytest.raises(NotContent):
-        canonical.find_content_of_structures(structures)
+        chats.find_content_of_structures(structures)

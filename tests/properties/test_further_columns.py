@@ -21,7 +21,10 @@ from labelguard.inputs import formats, query, readers, sources
 from labelguard.inputs.columns import ROLES, Reading
 
 SOURCES = Path(formats.__file__).parents[1]
-MEMBERS = ("role", "content", "name", "tool_calls", "type", "text", "url")
+MEMBERS = (
+    *("role", "content", "name", "tool_calls", "tool_call_id", "type", "text", "url"),
+    *("from", "value", "image", "image_url", "path", "detail"),
+)
 # Columns that a format reads where they are there: one more changes what a file says.
 READ = {
     *ROLES,

@@ -23,7 +23,11 @@ from labelguard.release.frameworks import FRAMEWORKS, FrameworkName
 GAMMA = 0.2
 MESSAGES = {
     "openrlhf": {"prompt": user, "chosen": assistant, "rejected": assistant},
-    "axolotl": {"messages": user, "chosen": assistant, "rejected": assistant},
+    "axolotl": {
+        "messages": user,
+        "chosen": lambda text: assistant(text)[0],
+        "rejected": lambda text: assistant(text)[0],
+    },
     "llama-factory": {
         "prompt": user,
         "chosen": lambda text: assistant(text)[0],

@@ -31,7 +31,7 @@ from support.releases import make_release
 
 import labelguard as lg
 from labelguard.accounting.blocks import Block
-from labelguard.inputs import canonical
+from labelguard.inputs import canonical, chats
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
@@ -420,7 +420,7 @@ part = words.map(lambda text: {"type": "text", "text": text, "url": None}) | wor
 said = {CHAT: texts, CHAT_OF_PARTS: st.none() | st.lists(part, max_size=3)}
 
 
-def chats(kind):
+def draw_chats(kind):
     members = {"role": words, "content": said[kind], "name": texts, "tool_calls": texts}
     return st.lists(st.fixed_dictionaries(members), min_size=1, max_size=3)
 
@@ -433,7 +433,7 @@ def in_sql():
 
 def encoded(connection, value, content_type_sql):
     kind = connection.sql(f"SELECT NULL::{content_type_sql} AS x").types[0]
-    encoding = canonical.encode_sql("x", canonical.find_content_of_types([kind]))
+    encoding = canonical.encode_sql("x", chats.find_content_of_types([kind]))
     query = f"SELECT {encoding} FROM (SELECT $1::{content_type_sql} AS x)"
     found: str | None = connection.execute(query, [value]).fetchall()[0][0]
     return found
@@ -442,7 +442,7 @@ def encoded(connection, value, content_type_sql):
 @settings(deadline=None, max_examples=40)
 @given(data=st.data(), kind=st.sampled_from([CHAT, CHAT_OF_PARTS]))
 def test_chats_are_encoded_in_sql_as_in_the_reference(in_sql, data, kind):
-    chat = data.draw(chats(kind))
+    chat = data.draw(draw_chats(kind))
     assert encoded(in_sql, chat, kind) == encode(chat).decode()
 
 

@@ -16,9 +16,8 @@ import duckdb
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import readers
-from labelguard.inputs.canonical import is_text
-from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema
+from labelguard.inputs import chats, readers
+from labelguard.inputs.columns import ANSWERS, MESSAGES, ROLES, Reading, TableSchema
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
@@ -34,6 +33,7 @@ from labelguard.inputs.formats.plain import (
     refuse_thumbs,
 )
 from labelguard.inputs.layouts import Layout, find_layout
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import InputFile, identifier, source_column
 from labelguard.text import AUTO_FORMAT, suggest
 
@@ -94,6 +94,8 @@ def apply_format(
     if "+" in prompt and prompt not in types:
         file = _join_columns(file, types, prompt)
         types = readers.read_columns(file, connection)
+    if name := _find_messages(types, reading):
+        reading = replace(reading, columns={**reading.columns, "prompt": name})
     own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
     if own:
         file, reading = _rename_label_columns(file, types, reading, own)
@@ -160,6 +162,19 @@ def _join_columns(file: InputFile, types: Mapping[str, DuckDBPyType], joined: st
     texts = ", ".join(f"nullif({source_column(name)}, '')" for name in names)
     query = f"SELECT {columns}, concat_ws(chr(10) || chr(10), {texts}) AS {identifier(joined)}"
     return replace(file, open=partial(_open_with_query, file, f"{query} FROM part"))
+
+
+def _find_messages(types: Mapping[str, DuckDBPyType], reading: Reading) -> str | None:
+    """Return the column of messages before two answers of one message each, which are no dialogues,
+    where exactly one is there and no prompt: so LLaMA-Factory and axolotl have it.
+    """
+    sides = [types.get(reading.get_column_name(role)) for role in ("chosen", "rejected")]
+    if reading.get_column_name("prompt") in types or "prompt" in reading.columns:
+        return None
+    if not all(side and side.id == "struct" for side in sides):
+        return None
+    names = [name for name in types if name.lower() in MESSAGES]
+    return names[0] if len(names) == 1 and chats.holds_messages(types[names[0]]) else None
 
 
 def _rename_label_columns(

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labelguard.budget.label_values import LabelValues
-from labelguard.inputs import canonical
-from labelguard.inputs.canonical import Content, NotContent, is_text
+from labelguard.inputs import chats
+from labelguard.inputs.chats import Content, NotContent
 from labelguard.inputs.columns import TableSchema
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import identifier
 
 
@@ -83,14 +84,15 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
     kinds = [schema.find_type(role) for role in roles]
     prompt_text, *texts = map(schema.column_sql, roles)
     unchanged = ContentSql(prompt_text, tuple(texts))
-    are_chats = [kind.id in ("list", "array") for kind in kinds]
+    are_chats = [chats.can_hold_chats(kind) for kind in kinds]
+    dropped = schema.reading.drop_members or ()
     with contextlib.suppress(NotContent):  # the layout says what is wrong
         if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
-            content = canonical.find_content_of_types(kinds[:1])
-            chats = (message_sql("assistant", text, content) for text in texts)
-            return ContentSql(prompt_text, tuple(chats))
+            content = chats.find_content_of_types(kinds[:1], dropped)
+            answers = (message_sql("assistant", text, content) for text in texts)
+            return ContentSql(prompt_text, tuple(answers))
         if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
-            content = canonical.find_content_of_types(kinds[1:])
+            content = chats.find_content_of_types(kinds[1:], dropped)
             if content.chat:
                 return _strip_prompt_from_sides(
                     prompt_text, content, *read_chats(schema, sides, content)
@@ -100,16 +102,18 @@ def unify_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
 
 def read_chats(schema: TableSchema, roles: Sequence[str], content: Content) -> list[str]:
     """Return SQL of the columns of these roles as contents of one kind."""
-    shape = canonical.build_shape(content)
+    shape = chats.build_shape(content)
     return [
-        canonical.build_content_sql(schema.column_sql(role), schema.find_type(role), shape)
+        chats.build_content_sql(schema.column_sql(role), schema.find_type(role), shape)
         for role in roles
     ]
 
 
 def _strip_prompt_from_sides(prompt: str, content: Content, one: str, other: str) -> ContentSql:
     """Return a prompt of text, which sides of messages may hold at their beginning."""
-    says = f"m.role = 'user' AND m.content = {_content_sql(prompt, content)}"
+    [message] = chats.build_shape(content)
+    text = chats.text_as_content_sql(prompt, message["content"])
+    says = f"m.role = 'user' AND m.content = {text}"
     begins = f"len(list_filter({BEGINNING}, lambda m: {says})) > 0"
     return ContentSql(
         f"CASE WHEN {begins} THEN {BEGINNING} ELSE {message_sql('user', prompt, content)} END",
@@ -148,19 +152,10 @@ def common_prefix_length_sql(one: str, other: str) -> str:
 
 def message_sql(role: str, text: str, content: Content) -> str:
     """Return SQL of a chat in which `role` says `text`; null where that is."""
-    [message] = canonical.build_shape(content)
-    members = {"role": f"'{role}'", "content": _content_sql(text, content)}
-    chat = canonical.pack_members_sql(message, members)
+    [message] = chats.build_shape(content)
+    members = {"role": f"'{role}'", "content": chats.text_as_content_sql(text, message["content"])}
+    chat = chats.pack_members_sql(message, members)
     return f"CASE WHEN {text} IS NOT NULL THEN [{chat}] END"
-
-
-def _content_sql(text: str, content: Content) -> str:
-    """Return SQL of a text as the `content` of a message: as it is, or as its one part."""
-    if not content.parts:
-        return f"{text}::VARCHAR"
-    [part] = canonical.build_shape(content)[0]["content"]
-    members = {"type": "'text'", "text": f"{text}::VARCHAR"}
-    return f"[{canonical.pack_members_sql(part, members)}]"
 
 
 def has_prompt_chosen_and_rejected(schema: TableSchema) -> bool:

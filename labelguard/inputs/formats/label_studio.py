@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from labelguard.budget.label_values import LabelValues
-from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import TableSchema, group_similar_names
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.plain import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
+from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import identifier, literal, source_column
 from labelguard.text import DRAFT, GROUND_TRUTH, suggest
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labelguard.budget.label_values import LabelValues
-from labelguard.inputs import canonical
-from labelguard.inputs.canonical import NotContent
+from labelguard.inputs import chats
+from labelguard.inputs.chats import NotContent
 from labelguard.inputs.columns import (
     CONVERSATIONS,
     LAYOUTS,
+    MESSAGES,
     PRIVATE_ROLES,
     PROMPTS,
     TableSchema,
@@ -42,7 +43,7 @@ _CHOSEN = ("chosen", "rejected")
 _TURN = literal("\n\nAssistant:")
 _SINGLE = "completion"
 # Columns that hold what was asked, whatever else is in a file: its sides are no whole dialogues.
-_ASKED = {*PROMPTS, "query", "input", "problem", "user_prompt", "conversations"}
+_ASKED = {*PROMPTS, *MESSAGES, "query", "input", "problem", "user_prompt"}
 _COMPARED = {role for roles in LAYOUTS.values() for role in roles[1:]} - {*PRIVATE_ROLES}
 
 # The domain of labels that are made of numbers; a text that is no number is in none.
@@ -95,9 +96,10 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
             "beginning is the prompt, say --format hh-rlhf"
         )
     try:
-        content = canonical.find_content_of_types(map(schema.find_type, _CHOSEN))
-    except NotContent:
-        raise canonical.build_content_error(f"{schema.name}: columns chosen, rejected") from None
+        kinds = map(schema.find_type, _CHOSEN)
+        content = chats.find_content_of_types(kinds, schema.reading.drop_members or ())
+    except NotContent as fault:
+        raise chats.build_content_error(f"{schema.name}: columns chosen, rejected", fault) from None
     one, other = read_chats(schema, _CHOSEN, content)
     contents = (split_off_shared_beginning if content.chat else _split_texts)(one, other)
     roles = ("prompt", *_CHOSEN)
@@ -272,13 +274,13 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
 def _read_conversations(schema: TableSchema) -> ContentSql:
     """Return two whole conversations, up to the turn that was judged."""
     try:
-        content = canonical.find_content_of_conversations(map(schema.find_type, CONVERSATIONS))
-    except NotContent:
-        raise canonical.build_content_error(f"{schema.name}: columns {_BOTH}") from None
+        content = chats.find_content_of_conversations(map(schema.find_type, CONVERSATIONS))
+    except NotContent as fault:
+        raise chats.build_content_error(f"{schema.name}: columns {_BOTH}", fault) from None
     if not content.chat:
         raise schema.error(f"columns {_BOTH}: expected lists of messages, as JSON or Parquet have")
-    chats = read_chats(schema, CONVERSATIONS, content)
-    one, other = (_cut_after_judged_turn(schema, chat) for chat in chats)
+    whole = read_chats(schema, CONVERSATIONS, content)
+    one, other = (_cut_after_judged_turn(schema, chat) for chat in whole)
     return split_off_shared_beginning(one, other)
 
 

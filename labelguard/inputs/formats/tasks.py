@@ -13,10 +13,10 @@ from typing import Any
 
 from labelguard.budget.label_values import DEFAULT, LabelValues
 from labelguard.errors import NotAnswered
-from labelguard.inputs import canonical
-from labelguard.inputs.canonical import NotContent
+from labelguard.inputs import canonical, chats
 from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, group_similar_names
 from labelguard.inputs.formats.base import FormatQuery
+from labelguard.inputs.json_chats import read_json_chats
 from labelguard.inputs.readers import identifier, literal, source_column
 from labelguard.text import suggest
 
@@ -257,11 +257,9 @@ def _member_sql(column: str, name: str, kind: Any) -> str:
     if not isinstance(kind, list | dict):
         return f"json_extract_string({column}, {where})"
     value = f"json_extract({column}, {where})"
-    try:
-        content = canonical.find_content_of_structures([kind])
-    except NotContent:
-        return value  # no content: whoever needs one refuses it
-    return f"from_json({value}, {literal(canonical.content_type_json(content))})"
+    shape = chats.shape_structure(kind)
+    read = read_json_chats(shape) if chats.is_chat(shape) else None
+    return read.read_sql(value) if read else value  # no content: whoever needs one refuses it
 
 
 def find_fields(schema: TableSchema, names: Collection[str]) -> Fields:

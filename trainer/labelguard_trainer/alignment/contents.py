@@ -47,7 +47,7 @@ def read_contents(file: Path, *names: str) -> list[list[Content]]:
     for name in names:
         # A null, or a chat without messages, asks nothing.
         try:
-            column, empty = content_column(table, name), table[name].is_null()
+            column, empty = content_column(table, name, parts=False), table[name].is_null()
         except InvalidLabels as error:
             raise InvalidLabels(f"{file}: {error}") from None
         if not pa.types.is_large_string(column.type):

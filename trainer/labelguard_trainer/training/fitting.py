@@ -10,13 +10,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 from accelerate.utils import broadcast_object_list, gather_object
-from datasets import Dataset
+from datasets import Dataset, Features
 from numpy.typing import NDArray
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
+from labelguard.release.pairs_file import holds_tool_calls, type_tool_calls
 from labelguard.storage.buckets import escape_file_names
 from labelguard.storage.files import SUMS, format_sums, hash_files, write_atomically
 from labelguard.text import Progress
@@ -219,7 +221,15 @@ def _build_trainer(
 
 def _read_dataset(file: Path, cache: Path) -> Dataset:
     read = Dataset.from_parquet if file.suffix == ".parquet" else Dataset.from_json
-    return read(escape_file_names(file), cache_dir=str(cache))
+    rows = read(escape_file_names(file), cache_dir=str(cache))
+    if file.suffix != ".parquet":
+        return rows
+    with duckdb.connect() as connection:
+        has_calls = holds_tool_calls(connection.read_parquet(escape_file_names(file)))
+    if not has_calls:
+        return rows
+    # A chat template writes lists, not the text of their JSON.
+    return rows.cast(Features.from_arrow_schema(type_tool_calls(rows.features.arrow_schema)))
 
 
 def _evaluate(

@@ -235,7 +235,7 @@ _SCHEMAS = {
 
 def is_chat(pairs: pa.Table) -> bool:
     """Return True if the prompts and responses of `pairs` are chats, and not texts."""
-    return not pa.types.is_large_string(content_column(pairs, "prompt").type)
+    return not pa.types.is_large_string(content_column(pairs, "prompt", parts=False).type)
 
 
 def tokenize(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = None) -> pa.Table:
@@ -245,7 +245,7 @@ def tokenize(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = No
     it, and batches are cut when they are made. For `reward` chosen_ids and rejected_ids, prompt
     included, and cut at `limit` here: TRL would leave longer rows out. `chosen` is the first side.
     """
-    columns = [content_column(pairs, name) for name in ("prompt", "first", "second")]
+    columns = [content_column(pairs, name, parts=False) for name in ("prompt", "first", "second")]
     tables = []
     for at in range(0, pairs.num_rows, _BATCH):
         prompt, first, second = (column.slice(at, _BATCH) for column in columns)
