@@ -233,7 +233,7 @@ def read_public_pairs(
     skip_bad: bool = False,
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
     scratch: Path | None = None,

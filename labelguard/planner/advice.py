@@ -203,7 +203,7 @@ def format_reading_options(
     format_name: str,
     public_columns: Iterable[str] | None,
     question: str | None,
-    split: str | None,
+    split: str | Sequence[str] | None,
 ) -> list[str]:
     """Return the options by which an input is read."""
     names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
@@ -211,7 +211,8 @@ def format_reading_options(
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
     words += format_public_column_options(parse_public_columns(public_columns))
     words += [] if question is None else ["--question", question]
-    return words + ([] if split is None else ["--split", split])
+    splits = (split,) if isinstance(split, str) else split or ()
+    return words + [word for name in splits for word in ("--split", name)]
 
 
 HEADINGS = (

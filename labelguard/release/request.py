@@ -18,7 +18,7 @@ from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs import quarantine
-from labelguard.inputs.columns import LAYOUTS, Reading, find_custom_paired_roles
+from labelguard.inputs.columns import LAYOUTS, NO_PROMPT, Reading, find_custom_paired_roles
 from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
 from labelguard.inputs.sources import Input, format_command_arguments, resolve_file
@@ -223,12 +223,11 @@ class Intake(ReadingOptions):
 
 
 def describe_input(staged: Staged) -> Iterator[str]:
-    """Yield notes on the formats of an input, where columns' names do not tell, and on lost rows.
-
-    Skips are counted where the policy says that they are public; elsewhere there are none.
-    """
+    """Yield notes on formats that columns' names do not tell, on lost rows, and on public skips."""
     for name in sorted(staged.formats - {"pairs", "rankings"}):
         yield f"read as {name}: {FORMATS[name].about}"
+    if any(entry.names.get("prompt") == NO_PROMPT for entry in staged.formatted):
+        yield "no prompt: it is an empty text in every pair, as no column is one"
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
         yield f"left out: {describe_reason_counts(left_out)}"
     if staged.refused_rows:
@@ -280,8 +279,9 @@ class Keywords(TypedDict, total=False):
     # how the input is read
     columns: Mapping[str, str] | None
     labeler_column: str | None
+    no_prompt: bool
     format: str | None
-    split: str | None
+    split: str | Sequence[str] | None
     question: str | None
     bad_rows: BadRows | None
     max_input_bytes: int | None
@@ -432,7 +432,7 @@ def check_option_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
     shared = (*_TERMS, *_RUN, *_INTAKE)
     others = [name for name, value in options.items() if name not in shared and value is not None]
-    check_options(mechanism, others, beside=(*shared, "labeler_column"))
+    check_options(mechanism, others, beside=(*shared, "labeler_column", "no_prompt"))
 
 
 def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -> ReleaseRequest:

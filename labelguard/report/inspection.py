@@ -22,6 +22,7 @@ from labelguard.inputs.columns import (
     Reading,
     TableSchema,
     add_labeler_column,
+    declare_no_prompt,
 )
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons, read_texts
@@ -174,9 +175,10 @@ def inspect(
     *,
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
+    no_prompt: bool = False,
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
     progress: Progress = no_progress,
@@ -184,10 +186,11 @@ def inspect(
     """Return what `privatize` would understand of `source`: columns, people, pairs, what to watch
     out for.
 
-    `source`, `columns`, `labeler_column`, `question`, `format`, `split`, `public_columns` and
-    `max_input_bytes` are those of `privatize`. Needs no project, charges nothing, and leaves
-    nothing behind. Columns of labels are dropped at the door, and the order of rows is forgotten:
-    whatever labels are, the answer is the same. A missing labeler id is among the `problems`.
+    `source`, `columns`, `labeler_column`, `no_prompt`, `question`, `format`, `split`,
+    `public_columns` and `max_input_bytes` are those of `privatize`. Needs no project, charges
+    nothing, and leaves nothing behind. Columns of labels are dropped at the door, and the order of
+    rows is forgotten: whatever labels are, the answer is the same. A missing labeler id is among
+    the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -200,7 +203,7 @@ def inspect(
         '2 + 2?'
     """
     reading = Reading(
-        add_labeler_column(columns, labeler_column),
+        declare_no_prompt(add_labeler_column(columns, labeler_column), no_prompt),
         "none",
         labelled=False,
         question=question,

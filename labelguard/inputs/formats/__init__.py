@@ -16,7 +16,7 @@ import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
-from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema
+from labelguard.inputs.columns import ANSWERS, NO_PROMPT, ROLES, Reading, TableSchema
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
@@ -29,6 +29,8 @@ from labelguard.inputs.formats.plain import (
     SCORES,
     TRANSCRIPTS,
     WINNERS,
+    build_empty_prompt_query,
+    lacks_prompt,
     refuse_thumbs,
 )
 from labelguard.inputs.layouts import Layout, find_layout
@@ -78,10 +80,40 @@ def apply_format(
 
     Raises `InvalidLabels` for a file that is not of the format that was named, and for a column of
     labels in a public role. A file that no format recognises is left as it is; its layout says what
-    it lacks.
+    it lacks. A prompt that is called by the empty text is an empty text in every row, and so is one
+    that no column of a table of pairs can be.
     """
     types = readers.read_columns(file, connection)
+    schema = TableSchema(file.name, types, reading, file.sparse)
+    if any(form.recognises(schema) for form in _TOOLS) or not lacks_prompt(schema):
+        return _apply_format(file, connection, reading)
+    if schema.has("prompt"):
+        raise schema.error("there is a column prompt; leave out --no-prompt, or drop the column")
+    named = {role: name for role, name in reading.columns.items() if role != "prompt"}
+    opener = partial(_open_with_query, file, build_empty_prompt_query(schema))
+    changed = replace(file, open=opener), replace(reading, columns=named)
+    formatted = _apply_format(changed[0], connection, changed[1])
+    return replace(
+        formatted,
+        names={**formatted.names, "prompt": NO_PROMPT},
+        recorded={**formatted.recorded, "prompt": ""},
+        listed=tuple(types),
+    )
+
+
+def _apply_format(
+    file: InputFile, connection: duckdb.DuckDBPyConnection, reading: Reading
+) -> FormattedFile:
+    types = readers.read_columns(file, connection)
     own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
+    if scores := _find_named_scores(reading):
+        if "label" in {*types, *reading.columns} and reading.format == AUTO_FORMAT:
+            raise InvalidLabels(
+                f"{file.name}: --columns names {' and '.join(scores)} beside a column label; say "
+                "--format scores, or --format pairs where they tell no label"
+            )
+        own |= scores
+        reading = replace(reading, format=SCORES.name)
     if own:
         file, reading = _rename_label_columns(file, types, reading, own)
         types = readers.read_columns(file, connection)
@@ -104,7 +136,7 @@ def apply_format(
     if not form.of_tool:  # else columns are within its objects
         _refuse_missing_columns(form, schema, query)
     for role in sorted(query.made & named.keys()):
-        if query.names.get(role, named[role]) != named[role]:
+        if query.names.get(role, named[role]) != named[role] and named[role]:
             label = query.names[role]
             named_so = f", or name it: --columns {label}={named[role]}" if label in _LABELS else ""
             raise schema.error(
@@ -121,10 +153,29 @@ def apply_format(
         ),
         form.name,
         {role: own.get(name, name) for role, name in query.names.items()},
-        {role: reading.get_column_name(role) for role in query.made},
+        {
+            role: "" if query.names.get(role) == NO_PROMPT else reading.get_column_name(role)
+            for role in query.made
+        },
         query.left_out,
         tuple(types),
     )
+
+
+def _find_named_scores(reading: Reading) -> dict[str, str]:
+    """Return the two columns that `--columns` names as the label together, unless features read
+    them. Raises `InvalidLabels` for one of them alone.
+    """
+    named = {role: name for role, name in reading.columns.items() if role in SCORES.private}
+    is_read = named.keys() & {*reading.list_feature_columns()}
+    if not named or is_read or reading.format not in (AUTO_FORMAT, SCORES.name):
+        return {}
+    if len(named) < len(SCORES.private):
+        raise InvalidLabels(
+            "--columns names one of score_a and score_b; the label are both together, as in "
+            "--columns score_a=won_a,score_b=won_b"
+        )
+    return named
 
 
 def _rename_label_columns(
@@ -206,7 +257,8 @@ def _check_label_column_use(form: Format, schema: TableSchema) -> None:
         if name in named and schema.has(name):
             raise schema.error(
                 f"column {name} says who won: it is private; make of such columns one, label "
-                "(a, b or tie)"
+                "(a, b or tie), or name both sides: --columns "
+                "score_a=winner_model_a,score_b=winner_model_b"
             )
     for role, name in reading.columns.items():
         if name in schema.private and schema.find_column(role):
