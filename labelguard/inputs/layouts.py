@@ -35,8 +35,9 @@ from labelguard.inputs.columns import (
 from labelguard.inputs.readers import InputFile, source_column
 from labelguard.inputs.shapes import (
     PEOPLE,
+    explain_near_misses,
     explain_scores,
-    find_two_sided_labels,
+    find_two_sided_columns,
     list_two_sides,
     propose_columns,
 )
@@ -217,18 +218,22 @@ def _choose_layout(
     missing = [role for role in layouts[nearest] if role not in columns]
     used = {columns.get(role) for role in (*layouts[nearest], *OPTIONAL)}
     free = tuple(column for column in schema.listed if column not in used)
-    lacking = ", ".join(f"{role}{suggest(role, free)}" for role in missing)
+    lacking_roles = tuple(missing)
     if schema.reading.unit == "labeler" and "labeler_id" not in columns:
         missing.append("labeler_id")
     expected = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
     known = propose_columns(schema, missing, free)
+    lacking = ", ".join(
+        role if role in known else f"{role}{suggest(role, free)}" for role in lacking_roles
+    )
     mapping = ",".join(f"{role}={known.get(role, 'NAME')}" for role in missing)
-    both = find_two_sided_labels(free) if "label" in missing else []
+    both = find_two_sided_columns(free) if "label" in missing else []
     way = f". Together {explain_scores(*both[0])}" if both else ""
     if "prompt" in missing:
         way = f"; if nothing was asked, --no-prompt{way}"
     raise schema.missing_error(
         f"no column {lacking}; expected {expected}; name columns with --columns {mapping}{way}"
+        f"{explain_near_misses(schema.listed)}"
     )
 
 
@@ -256,7 +261,7 @@ def _refuse_role_conflicts(schema: TableSchema, columns: Mapping[str, str], kind
     # Which text was chosen is a label, whatever else the column is called.
     hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
     label = columns.get("label", "")
-    for both in find_two_sided_labels(schema.listed):
+    for both in find_two_sided_columns(schema.listed):
         if label in both:
             raise schema.error(
                 f"column {label} tells of one side: it cannot be label, where a tie would count as "

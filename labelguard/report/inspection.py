@@ -285,7 +285,11 @@ def _explain_missing_labels(
     find every label blank, and nothing that can be used.
     """
     kind, types = formats.FORMATS[formatted.format], readers.read_columns(part, connection)
-    if kind.has_label_columns(TableSchema(part.name, types, reading, part.sparse)):
+    schema = TableSchema(part.name, types, reading, part.sparse)
+    if not kind.private:
+        made = readers.read_columns(formatted.file, connection)
+        schema = replace(schema, types=made, reading=formatted.reading)
+    if kind.has_label_columns(schema):
         return ""
     return (
         f"{part.name}: format {kind.name} reads labels from column {' or '.join(kind.private)}, "

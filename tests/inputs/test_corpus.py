@@ -1,15 +1,22 @@
 """Small files in the shapes of the field are read as what they say, or refused with a way on."""
 
+import runpy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import run
 from support.published import read
 
+import labelguard as lg
 from labelguard.budget.label_values import LabelValues
+from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
+from labelguard.inputs.formats import FORMATS
+from labelguard.inputs.shapes import SHAPES
 
+ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 ITEMS = (
     ("How long does an egg boil?", "Eight minutes for a firm yolk.", "Until it sings."),
@@ -170,29 +177,29 @@ CASES: dict[str, list[Case]] = {
         refused("won_A and won_B", "--columns score_a=won_A,score_b=won_B"),
         refused("tells of one side", "score_a=won_A,score_b=won_B", columns={"label": "won_A"}),
         refused("one of score_a and score_b", columns={"score_a": "won_A"}),
-        Case(PAIRS, columns=SCORES),
+        Case(PAIRS, columns=SCORES, values=""),
     ],
     "pref.csv": [
         refused("tells of one side", "score_a=pref.A", columns={"label": "pref.B"}),
-        Case(PAIRS, columns={"score_a": "pref.A", "score_b": "pref.B"}),
+        Case(PAIRS, columns={"score_a": "pref.A", "score_b": "pref.B"}, values=""),
     ],
     "votes.csv": [
         refused("score_a=votes_1,score_b=votes_2"),
-        Case(PAIRS, columns={"score_a": "votes_1", "score_b": "votes_2"}),
+        Case(PAIRS, columns={"score_a": "votes_1", "score_b": "votes_2"}, values=""),
     ],
-    "scores.csv": [Case(PAIRS)],
+    "scores.csv": [Case(PAIRS, values="")],
     "one-hot-winners.csv": [
         refused("score_a=winner_model_a,score_b=winner_model_b"),
-        Case(PAIRS, columns={"score_a": "winner_model_a", "score_b": "winner_model_b"}),
+        Case(PAIRS, columns={"score_a": "winner_model_a", "score_b": "winner_model_b"}, values=""),
     ],
     "won-beside-label.csv": [
         Case(PAIRS),
         refused("beside a column label", columns={"score_a": "won_a", "score_b": "won_b"}),
     ],
-    "helpsteer.jsonl": [Case(CHATS)],
-    "helpsteer2.jsonl": [Case(PAIRS)],
-    "arena.jsonl": [Case(CHATS)],
-    "arena-texts.csv": [Case(PAIRS)],
+    "helpsteer.jsonl": [Case(CHATS, values="")],
+    "helpsteer2.jsonl": [Case(PAIRS, values="")],
+    "arena.jsonl": [Case(CHATS, values="")],
+    "arena-texts.csv": [Case(PAIRS, values="")],
     "rankings.jsonl": [Case(RANKINGS)],
     "label-studio-pairwise.json": [Case(pairs(NUMBERS), values="")],
     "label-studio-pairwise-without-prompt.json": [
@@ -229,6 +236,65 @@ CASES: dict[str, list[Case]] = {
         Case(of_three(USERS, ranks=[[n != best for n in range(3)] for best in BEST]), values="")
     ],
 }
+CASES |= {
+    "nested-annotations.jsonl": [
+        Case(
+            [
+                row
+                for row, other in zip(PAIRS, pairs(("dora",) * 6, labels="aaaaaa"), strict=True)
+                for row in (row, other)
+            ]
+        )
+    ],
+    "nested-votes.json": [
+        refused("prompt=question,response_a=answer_1,response_b=answer_2"),
+        Case(
+            PAIRS,
+            columns={"prompt": "question", "response_a": "answer_1", "response_b": "answer_2"},
+        ),
+    ],
+    "mturk.csv": [Case(PAIRS)],
+    "mturk-radio.csv": [
+        refused("no column label", "score_a=Answer.best.a,score_b=Answer.best.b"),
+        Case(PAIRS, columns={"score_a": "Answer.best.a", "score_b": "Answer.best.b"}, values=""),
+    ],
+    "toloka.tsv": [Case(PAIRS)],
+    "toloka-pictures.tsv": [Case(WITHOUT_PROMPT, values="left-right")],
+    "argilla-1-records.json": [Case(pairs(USERS), values="")],
+    "argilla-1-dataset.jsonl": [
+        refused("prompt=instruction,response_a=response-1,response_b=response-2"),
+        Case(
+            pairs(USERS),
+            columns={
+                "prompt": "instruction",
+                "response_a": "response-1",
+                "response_b": "response-2",
+            },
+        ),
+    ],
+    "prodigy.jsonl": [
+        Case(
+            [
+                {
+                    "labeler_id": f"eggs-{row['labeler_id']}",
+                    "prompt": row["prompt"],
+                    "responses": [row["response_a"], row["response_b"]],
+                    "choice": "ab".index(row["label"]),
+                }
+                for row in PAIRS
+            ],
+            values="",
+        )
+    ],
+    "arena-one-conversation.jsonl": [refused("nearly arena, without conversation_b")],
+    "helpsteer-without-preference.csv": [
+        refused("reads labels from column overall_preference", columns=of_labelers("annotator"))
+    ],
+    "thumbs.jsonl": [refused("one response a row", "formats.md#thumbs-up-or-down")],
+    "prodigy-sessions.jsonl": [
+        refused("_session_id names sessions by the time", "--labeler-column NAME", values="")
+    ],
+}
 ALL = [(name, number) for name, cases in CASES.items() for number in range(len(cases))]
 
 
@@ -256,3 +322,51 @@ def test_a_file_is_read_as_what_it_says_or_refused_with_a_way_on(name, number, k
 
 def test_every_file_of_the_corpus_has_an_expectation():
     assert sorted(path.name for path in CORPUS.iterdir()) == sorted(CASES)
+
+
+@pytest.mark.quick("pairs.csv-0", "won.jsonl-0", "left-right.csv-1", "prodigy-sessions.jsonl-0")
+@pytest.mark.parametrize(("name", "number"), ALL)
+def test_commands_and_python_accept_and_refuse_the_same(name, number, tmp_path):
+    """`plan` needs no labels: it may accept what the others refuse for them."""
+    case, path = CASES[name][number], str(CORPUS / name)
+    columns = ",".join(f"{role}={column}" for role, column in case.columns.items())
+    words = [*(["--columns", columns] if columns else []), "--format", case.format]
+    words += ["--question", case.question] if case.question else []
+    values = ["--label-values", case.values] if case.values else []
+    project = lg.init(tmp_path / "study")
+    inspected = run("inspect", path, *words, code=None)
+    planned = run("plan", path, *words, "--features", "length", code=None)
+    dry = run(
+        *("privatize", path, *words, *values, "--mechanism", "rr", "--epsilon", "3", "--once"),
+        *("--dry-run",),
+        code=None,
+        project=project,
+    )
+    options = {"columns": case.columns, "label_values": case.values or None}
+    try:
+        lg.privatize(
+            path,
+            mechanism="rr",
+            epsilon=3,
+            once=True,
+            accept_little_use=True,
+            format=case.format,
+            question=case.question,
+            project=project,
+            **options,
+        )
+        message = ""
+    except InvalidLabels as error:
+        message = str(error)
+    refusing = case.rows is None
+    assert (bool(message), dry.exit_code != 0) == (refusing, refusing)
+    problems = inspected.exit_code != 0 or "A release would be refused" in inspected.output
+    assert problems == refusing, inspected.output
+    assert planned.exit_code == 0 or refusing, planned.output
+
+
+def test_the_page_of_formats_has_the_table_of_shapes():
+    script = runpy.run_path(str(ROOT / "docs" / "generate_formats.py"))
+    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert page == script["render_page"](), "run: python docs/generate_formats.py"
+    assert {shape.name for shape in SHAPES} == set(FORMATS)

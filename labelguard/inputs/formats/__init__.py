@@ -20,6 +20,7 @@ from labelguard.inputs.columns import ANSWERS, NO_PROMPT, ROLES, Reading, TableS
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
+from labelguard.inputs.formats.nested import find_nested_answers
 from labelguard.inputs.formats.plain import (
     ARENA,
     CHOICES,
@@ -33,20 +34,22 @@ from labelguard.inputs.formats.plain import (
     lacks_prompt,
     refuse_thumbs,
 )
+from labelguard.inputs.formats.prodigy import PRODIGY
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.readers import InputFile, identifier, source_column
+from labelguard.inputs.shapes import find_crowd_columns
 from labelguard.text import AUTO_FORMAT, suggest
 
 __all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
 
 _views = count()
 _TOOLS = (ARGILLA, LABEL_STUDIO)
-_PLAIN = (PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_PLAIN = (PRODIGY, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_PLAIN)}
 # Formats that say what their labels mean, whatever the policy does.
-OWN_VALUES = frozenset((SCORES.name, HELPSTEER.name, ARENA.name))
+OWN_VALUES = frozenset((SCORES.name, HELPSTEER.name, ARENA.name, PRODIGY.name))
 # Columns of labels that --columns may name by what their format calls them: winner=NAME.
 _LABELS = ("winner", "overall_preference", "preference_strength")
 
@@ -80,23 +83,35 @@ def apply_format(
 
     Raises `InvalidLabels` for a file that is not of the format that was named, and for a column of
     labels in a public role. A file that no format recognises is left as it is; its layout says what
-    it lacks. A prompt that is called by the empty text is an empty text in every row, and so is one
-    that no column of a table of pairs can be.
+    it lacks. A row with a list of answers is one of each person. A prompt that is called by the
+    empty text is an empty text in every row, and so is one that no column of a table of pairs can
+    be.
     """
     types = readers.read_columns(file, connection)
-    schema = TableSchema(file.name, types, reading, file.sparse)
-    if any(form.recognises(schema) for form in _TOOLS) or not lacks_prompt(schema):
+    select = partial(readers.read_rows, file, connection)
+    schema = TableSchema(file.name, types, reading, file.sparse, select=select)
+    if any(form.recognises(schema) for form in _TOOLS):
         return _apply_format(file, connection, reading)
-    if schema.has("prompt"):
-        raise schema.error("there is a column prompt; leave out --no-prompt, or drop the column")
-    named = {role: name for role, name in reading.columns.items() if role != "prompt"}
-    opener = partial(_open_with_query, file, build_empty_prompt_query(schema))
-    changed = replace(file, open=opener), replace(reading, columns=named)
-    formatted = _apply_format(changed[0], connection, changed[1])
+    names: dict[str, str] = {}
+    if nested := find_nested_answers(schema):
+        file = replace(file, open=partial(_open_with_query, file, nested.query(schema)))
+        names |= nested.describe()
+        schema = replace(schema, types=readers.read_columns(file, connection))
+    reading = replace(reading, columns={**find_crowd_columns(schema), **reading.columns})
+    schema = replace(schema, reading=reading)
+    recorded = dict(names)
+    if lacks_prompt(schema):
+        if schema.has("prompt"):
+            raise schema.error("there is a column prompt; leave out --no-prompt, or drop it")
+        named = {role: name for role, name in reading.columns.items() if role != "prompt"}
+        opener = partial(_open_with_query, file, build_empty_prompt_query(schema))
+        file, reading = replace(file, open=opener), replace(reading, columns=named)
+        names["prompt"], recorded["prompt"] = NO_PROMPT, ""
+    formatted = _apply_format(file, connection, reading)
     return replace(
         formatted,
-        names={**formatted.names, "prompt": NO_PROMPT},
-        recorded={**formatted.recorded, "prompt": ""},
+        names={**formatted.names, **names},
+        recorded={**formatted.recorded, **recorded},
         listed=tuple(types),
     )
 

@@ -58,8 +58,8 @@ def _is_page(schema: TableSchema) -> bool:
 
 
 def _is_records(schema: TableSchema) -> bool:
-    ids = ("external_id", "dataset_id", "_server_id")
-    return schema.has("fields", "responses") and any(map(schema.has, ids))
+    others = ("external_id", "dataset_id", "_server_id", "metadata", "suggestions", "status")
+    return schema.has("fields", "responses") and any(map(schema.has, others))
 
 
 def _adapt(schema: TableSchema) -> FormatQuery:
