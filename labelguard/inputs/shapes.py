@@ -58,7 +58,7 @@ _SIDES = ("response_a", "response_b")
 
 
 @dataclass(frozen=True)
-class Shape:
+class PublishedShape:
     """A published shape: columns that it `needs`, each one of several names, and what page
     docs/formats.md says of its columns, of prompt and sides, of labels, and of who gave them.
     """
@@ -78,7 +78,7 @@ _HELPSTEER_NEEDS = (
     ("overall_preference", "preference_strength"),
 )
 SHAPES = (
-    Shape(
+    PublishedShape(
         "pairs",
         (),
         "`prompt`, and `response_a`, `response_b`, `label` or `chosen`, `rejected`[, `tie`]",
@@ -86,7 +86,7 @@ SHAPES = (
         "`label`: 1, 0, 0.5, or `--label-values`; or which side is `chosen`",
         "`labeler_id`",
     ),
-    Shape(
+    PublishedShape(
         "rankings",
         (),
         "`prompt`, `responses`, `ranks`",
@@ -94,7 +94,7 @@ SHAPES = (
         "ranks, 1 is best",
         "`labeler_id`",
     ),
-    Shape(
+    PublishedShape(
         "choices",
         (),
         "`prompt`, `responses`, `choice`",
@@ -102,7 +102,7 @@ SHAPES = (
         "the number of the preferred response, from 0 (`--label-values first=1`: from 1)",
         "`labeler_id`",
     ),
-    Shape(
+    PublishedShape(
         "scores",
         (("score_a",), ("score_b",)),
         "`prompt`, `response_a`, `response_b`, `score_a`, `score_b`",
@@ -110,7 +110,7 @@ SHAPES = (
         "the higher score; equal is a tie",
         "`labeler_id`",
     ),
-    Shape(
+    PublishedShape(
         "hh-rlhf",
         (),
         "`chosen`, `rejected`",
@@ -119,7 +119,7 @@ SHAPES = (
         "which side is `chosen`",
         "not in the published files",
     ),
-    Shape(
+    PublishedShape(
         "helpsteer",
         _HELPSTEER_NEEDS,
         "`context` or `prompt`; `response1`, `response2` (or `response_1`, `response_2`)",
@@ -128,7 +128,7 @@ SHAPES = (
         "0 is a tie",
         "not in the published files",
     ),
-    Shape(
+    PublishedShape(
         "arena",
         (("conversation_a",), ("conversation_b",), ("winner",)),
         "`conversation_a`, `conversation_b`, `winner` (Chatbot Arena, MT-bench); or `prompt`, "
@@ -137,7 +137,7 @@ SHAPES = (
         "`winner`: `model_a`, `model_b`, `tie`, `tie (bothbad)`, `both_bad`",
         "`judge` or `judge_hash`",
     ),
-    Shape(
+    PublishedShape(
         "argilla",
         (("fields",), ("responses",), ("external_id", "metadata", "status")),
         "`Q.responses`, `Q.responses.users`, `Q.responses.status` (`to_list(flatten=True)`, "
@@ -146,7 +146,7 @@ SHAPES = (
         "the answer to question Q",
         "the user",
     ),
-    Shape(
+    PublishedShape(
         "label-studio",
         (("data",), ("annotations",)),
         "`data`, `annotations` (JSON); or the data with `annotator`, `annotation_id`, `lead_time` "
@@ -156,7 +156,7 @@ SHAPES = (
         "`<Ranker>` and a `<Rating>` each",
         "`completed_by`, `annotator`",
     ),
-    Shape(
+    PublishedShape(
         "prodigy",
         (("options",), ("accept",), ("_task_hash", "_session_id")),
         "`options` with `id` and `text`, `accept`, `answer`",

@@ -320,6 +320,22 @@ def test_a_file_is_read_as_what_it_says_or_refused_with_a_way_on(name, number, k
     assert outcome.labels == read(case.rows, next(places), keys, expected).labels
 
 
+@pytest.mark.parametrize("name", ["nested-annotations.jsonl", "prodigy.jsonl", "won.jsonl"])
+def test_other_answers_change_nothing_but_labels(name, keys, places, tmp_path):
+    text = (CORPUS / name).read_text()
+    swaps = (('"choice": "a"', '"choice": "b"'), ('["x"]', '["y"]'), ("true", "false"))
+    for one, other in swaps:
+        text = text.replace(one, "\0").replace(other, one).replace("\0", other)
+    (tmp_path / name).write_text(text)
+    case = CASES[name][-1]
+    reading = Reading(case.columns, values=LabelValues.parse(case.values))
+    outcomes = [
+        read(str(directory / name), next(places), keys, reading) for directory in (CORPUS, tmp_path)
+    ]
+    assert outcomes[0].public == outcomes[1].public
+    assert outcomes[0].labels == {key: 1 - label for key, label in outcomes[1].labels.items()}
+
+
 def test_every_file_of_the_corpus_has_an_expectation():
     assert sorted(path.name for path in CORPUS.iterdir()) == sorted(CASES)
 

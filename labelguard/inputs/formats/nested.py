@@ -116,11 +116,11 @@ def _match_members(
     if not people or not label or not (named or has_status):
         return None
     role = "choice" if schema.has_all("responses") else "label"
-    found = {
+    candidates = {
         "labeler_id": people,
         role: label,
         "submitted_at": match(*_TIMES),
         "record_id": match(*_RECORDS),
     }
-    roles = {role: member for role, member in found.items() if member and not schema.has(role)}
+    roles = {role: member for role, member in candidates.items() if member and not schema.has(role)}
     return NestedAnswers(column, roles, has_status)

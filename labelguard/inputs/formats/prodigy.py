@@ -28,8 +28,8 @@ def _adapt(schema: TableSchema) -> FormatQuery:
     if prompt and not schema.has(prompt):
         raise schema.missing_error(f"no column {prompt!r} (given for prompt)")
     options = tasks.elements_sql(source_column("options"))
-    asked = source_column(prompt) if prompt else "''"
-    made = {"prompt": asked, "responses": f"list_transform({options}, lambda o: o->>'text')"}
+    question = source_column(prompt) if prompt else "''"
+    made = {"prompt": question, "responses": f"list_transform({options}, lambda o: o->>'text')"}
     names = {"prompt": prompt or NO_PROMPT, "responses": "options"}
     if schema.reading.labelled:
         accepted = tasks.elements_sql(schema.column_sql("accept"))
