@@ -160,8 +160,8 @@ class ReadingOptions:
         metavar="NAME,...",
         in_jobs=True,
     )
-    split: str | None = option(
-        "Which split to read of a dataset that has several: train, test, …",
+    split: tuple[str, ...] | None = option(
+        "Which split to read of a dataset that has several: train, test, …; several times, or all.",
         metavar="NAME",
         in_jobs=True,
     )

@@ -31,7 +31,7 @@ AUTO_FORMAT = "auto"
 # The formats of inputs that have a name (`labelguard.inputs.formats`).
 FORMAT_NAMES = (
     *("pairs", "rankings", "choices", "scores", "hh-rlhf", "helpsteer", "arena"),
-    *("argilla", "label-studio"),
+    *("argilla", "label-studio", "prodigy"),
 )
 
 # Called with what is being done and, where it is known, the share of it that is done.

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
-from labelguard.inputs.columns import add_labeler_column
+from labelguard.inputs.columns import add_labeler_column, declare_no_prompt
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input
 from labelguard.mechanisms.agreement import AgreementEstimate, estimate_with_gold
@@ -145,9 +145,10 @@ def score(
     *,
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
+    no_prompt: bool = False,
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     public_columns: Sequence[str] | None = None,
     drop_members: Sequence[str] | None = None,
     engine: str = LOCAL,
@@ -178,7 +179,7 @@ def score(
         provider = head.load_provider(no_progress, Workers(executor))
         pairs = read_public_pairs(
             source,
-            columns=add_labeler_column(columns, labeler_column),
+            columns=declare_no_prompt(add_labeler_column(columns, labeler_column), no_prompt),
             features=head.features,
             unit="none",
             question=question,

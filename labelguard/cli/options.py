@@ -184,14 +184,24 @@ def reading_options(*names: str) -> Callable[[F], F]:
         callback=lambda context, one, name: context.meta.update({_LABELERS: name}),
         help="Column with the labeler of each label; short for --columns labeler_id=NAME.",
     )
-    return lambda command: labelers(declared_options(ReadingOptions, *names)(command))
+    no_prompt = click.option(
+        "--no-prompt",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=lambda context, one, given: context.meta.update({_NO_PROMPT: given}),
+        help="Nothing was asked: the prompt of every pair is an empty text; short for "
+        "--columns prompt= .",
+    )
+    declared = declared_options(ReadingOptions, *names)
+    return lambda command: labelers(no_prompt(declared(command)))
 
 
 def _split_names(text: str | None) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
 
 
-_LABELERS = "labelguard.labeler_column"
+_LABELERS, _NO_PROMPT = "labelguard.labeler_column", "labelguard.no_prompt"
 
 
 def _parse_columns(context: click.Context, option: click.Parameter, text: str | None) -> Any:
@@ -199,16 +209,17 @@ def _parse_columns(context: click.Context, option: click.Parameter, text: str | 
     columns: dict[str, str] = {}
     for assignment in filter(None, (piece.strip() for piece in (text or "").split(","))):
         role, sign, name = (piece.strip() for piece in assignment.partition("="))
-        if not sign or not name:
+        if not sign or not (name or role == "prompt"):
             raise InvalidLabels(f"--columns expects ROLE=NAME pairs, found {assignment!r}")
         if role in columns:
             raise InvalidLabels(f"--columns names {role} twice")
         columns[role] = name
-    if not (labelers := context.meta.get(_LABELERS)):
+    labelers, no_prompt = context.meta.get(_LABELERS), context.meta.get(_NO_PROMPT, False)
+    if not (labelers or no_prompt):
         return columns
-    from labelguard.inputs.columns import add_labeler_column
+    from labelguard.inputs.columns import add_labeler_column, declare_no_prompt
 
-    return add_labeler_column(columns, labelers)
+    return declare_no_prompt(add_labeler_column(columns, labelers), no_prompt)
 
 
 public_columns_option = declared_options(PolicyRequest, "public_columns")

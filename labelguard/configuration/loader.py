@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import yaml
 
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
+ColumnName = Annotated[str, Field(max_length=1024)]  # of a prompt that there is none of, empty
 T = TypeVar("T")
 
 _EXPONENT_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")

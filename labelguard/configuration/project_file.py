@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from labelguard.configuration.loader import (
+    ColumnName,
     InvalidSetting,
     SettingsTable,
     Text,
@@ -87,7 +88,7 @@ class InputTable(SettingsTable):
     source: Text = setting(
         "source of the labelers: worker 7 of one source is not that of another", "files"
     )
-    columns: Mapping[str, Text] = setting("the names that your files use, by role", {})
+    columns: Mapping[str, ColumnName] = setting("the names that your files use, by role", {})
 
 
 class DeliveryTable(SettingsTable):
@@ -111,7 +112,7 @@ class ConnectorTable(SettingsTable):
     kind: Text | None = setting("which connector; default: the table's name")
     source: Text | None = setting("source of the labelers; default: the table's name")
     question: Text | None = setting("question to read if there are several; default: the only one")
-    columns: Mapping[str, Text] = setting("the tool's names of fields, by role", {})
+    columns: Mapping[str, ColumnName] = setting("the tool's names of fields, by role", {})
     hook: DeliveryTable = DeliveryTable()
 
     @model_validator(mode="after")

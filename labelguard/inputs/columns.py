@@ -59,11 +59,13 @@ FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
 PROMPTS = ("prompt", "instruction", "question", "context")
 # Names of columns of messages, that are a prompt beside two answers of one message.
 MESSAGES = ("conversations", "messages")
+# What messages call a prompt that there is none of.
+NO_PROMPT = "(no prompt)"
 # Whole conversations, as arenas publish them: their messages may have further members.
 CONVERSATIONS = ("conversation_a", "conversation_b")
-_CONTENTS = ("prompt", "response_a", "response_b", "chosen", "rejected", "responses")
+CONTENTS = ("prompt", "response_a", "response_b", "chosen", "rejected", "responses")
 _STEMS = "response|answer|completion|output|reply|candidate|generation|text|option|model"
-_MEMBER = re.compile(rf"({_STEMS})([ _-]?)(?:([a-z])|([0-9]+))", re.IGNORECASE)
+_MEMBER = re.compile(rf"((?:{_STEMS})s?)([ ._-]?)(?:([a-z])|([0-9]+))", re.IGNORECASE)
 _COUPLES = (("chosen", "rejected"), ("left", "right"))
 
 
@@ -78,7 +80,7 @@ class Reading:
     every row reads like a tie, whatever it says. Unless it `has_labelers`, who gave them is not
     read. `question` is what all rows were asked about their pair, where no column tells it.
     `values` is the domain of labels, `skips` what becomes of blank ones. `format` is one of
-    `labelguard.inputs.formats`, and `split` the one to read of a dataset that has several.
+    `labelguard.inputs.formats`, and `split` those to read of a dataset that has several.
     `recalled` and `recalled_values` are columns and values that the source had before.
     `drop_members` are names of members of messages, and of their parts, that are not read.
     """
@@ -92,13 +94,15 @@ class Reading:
     values: LabelValues = DEFAULT
     skips: Skips = "public"
     format: str = AUTO_FORMAT
-    split: str | None = None
+    split: str | Sequence[str] | None = None
     public_columns: tuple[str, ...] = ()
     recalled: Mapping[str, str] = field(default_factory=dict)
     recalled_values: LabelValues = DEFAULT
     drop_members: Sequence[str] | None = ()
 
     def __post_init__(self) -> None:
+        split = (self.split,) if isinstance(self.split, str) else tuple(self.split or ())
+        object.__setattr__(self, "split", split)
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
         object.__setattr__(self, "drop_members", parse_dropped_members(self.drop_members))
@@ -149,11 +153,21 @@ def add_labeler_column(columns: Mapping[str, str] | None, labelers: str | None) 
     return {**named, "labeler_id": labelers} if labelers else named
 
 
+def declare_no_prompt(columns: Mapping[str, str] | None, no_prompt: bool) -> dict[str, str]:
+    """Return `columns` with an empty name of the prompt, which says that there is none."""
+    named = dict(columns or {})
+    if no_prompt and named.get("prompt"):
+        raise InvalidLabels("--columns names a prompt, and --no-prompt says that there is none")
+    return {**named, "prompt": ""} if no_prompt else named
+
+
 def merge_labeler_column(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with `labeler_column`, if there is one, among their `columns`."""
+    """Return options with `labeler_column` and `no_prompt`, if given, among their `columns`."""
     others = dict(options)
     if labelers := others.pop("labeler_column", None):
         others["columns"] = add_labeler_column(others.get("columns"), labelers)
+    if others.pop("no_prompt", False):
+        others["columns"] = declare_no_prompt(others.get("columns"), no_prompt=True)
     return others
 
 
@@ -241,15 +255,15 @@ def find_possible_content_columns(names: Sequence[str], columns: Mapping[str, st
     """Return those that may hold prompts or responses; `columns` names some by role."""
     members = {name.lower() for family in group_similar_names(names) for name in family}
     return _match_content_names(
-        names, columns, {*PROMPTS, *MESSAGES, *CONVERSATIONS, *members} - {*_CONTENTS}
+        names, columns, {*PROMPTS, *MESSAGES, *CONVERSATIONS, *members} - {*CONTENTS}
     )
 
 
 def _match_content_names(
     names: Sequence[str], columns: Mapping[str, str], more: Sequence[str] | set[str]
 ) -> list[str]:
-    known = {columns.get(role, role).lower() for role in _CONTENTS} | {*more}
-    known -= {name.lower() for role, name in columns.items() if role not in _CONTENTS}
+    known = {columns.get(role, role).lower() for role in CONTENTS} | {*more}
+    known -= {name.lower() for role, name in columns.items() if role not in CONTENTS}
     return [name for name in names if name.lower() in known]
 
 

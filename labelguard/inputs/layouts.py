@@ -40,6 +40,14 @@ from labelguard.inputs.columns import (
 )
 from labelguard.inputs.nested import find_element_type, is_text
 from labelguard.inputs.readers import InputFile, source_column
+from labelguard.inputs.shapes import (
+    PEOPLE,
+    explain_near_misses,
+    explain_scores,
+    find_two_sided_columns,
+    list_two_sides,
+    propose_columns,
+)
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import suggest
 
@@ -47,8 +55,6 @@ _SIDES = LAYOUTS["pairs"][1:3]
 ID_EXPECTED = "text or whole numbers"
 INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 _NUMERIC = (*INTEGER, *canonical.FRACTIONS)
-# Columns that usually say who gave a label.
-_PEOPLE = ("annotator", "annotator_id", "rater", "rater_id", "worker", "worker_id", "user_id")
 _NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
 _TYPED = {"number": "columns:", "source": "source:", "stratum": "by="}
 
@@ -234,22 +240,34 @@ def _choose_layout(
             "rename or drop the columns that are not meant"
         )
     nearest = max(layouts, key=lambda kind: sum(r in columns for r in layouts[kind]))
+    if nearest in LISTED and "responses" not in columns and list_two_sides(schema.listed):
+        nearest = "pairs"
     missing = [role for role in layouts[nearest] if role not in columns]
-    free = tuple(column for column in schema.listed if column not in columns.values())
-    lacking = ", ".join(f"{role}{suggest(role, free)}" for role in missing)
+    used = {columns.get(role) for role in (*layouts[nearest], *OPTIONAL)}
+    free = tuple(column for column in schema.listed if column not in used)
+    lacking_roles = tuple(missing)
     if schema.reading.unit == "labeler" and "labeler_id" not in columns:
         missing.append("labeler_id")
     expected = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
+    known = propose_columns(schema, missing, free)
+    lacking = ", ".join(
+        role if role in known else f"{role}{suggest(role, free)}" for role in lacking_roles
+    )
+    mapping = ",".join(f"{role}={known.get(role, 'NAME')}" for role in missing)
+    both = find_two_sided_columns(free) if "label" in missing else []
+    way = f". Together {explain_scores(*both[0])}" if both else ""
+    if "prompt" in missing:
+        way = f"; if nothing was asked, --no-prompt{way}"
     raise schema.missing_error(
-        f"no column {lacking}; expected {expected}; name columns with --columns "
-        f"{','.join(f'{role}=NAME' for role in missing)}"
+        f"no column {lacking}; expected {expected}; name columns with --columns {mapping}{way}"
+        f"{explain_near_misses(schema.listed)}"
     )
 
 
 def _missing_labeler_error(schema: TableSchema, used: Collection[str]) -> InvalidLabels:
     """Return the error for a file of which no column tells whose labels these are."""
     free = [name for name in schema.listed if name not in {*used, *ANSWERS, "winner"}]
-    people = [name for name in free if name.lower() in _PEOPLE]
+    people = [name for name in free if name.lower() in PEOPLE]
     near = f" (did you mean {people[0]!r}?)" if people else suggest("labeler_id", free)
     return schema.missing_error(
         f"no column labeler_id{near}; name the one that says who gave each label: "
@@ -270,12 +288,12 @@ def _refuse_role_conflicts(schema: TableSchema, columns: Mapping[str, str], kind
     # Which text was chosen is a label, whatever else the column is called.
     hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
     label = columns.get("label", "")
-    stem = label.removesuffix("_a").removesuffix("_b")
-    if label != stem and schema.has(f"{stem}_a", f"{stem}_b"):
-        raise schema.error(
-            f"column {label} tells of one side, and {stem}_a and {stem}_b of both:"
-            " neither can be label, where a tie would count as a loss; make one column of both"
-        )
+    for both in find_two_sided_columns(schema.listed):
+        if label in both:
+            raise schema.error(
+                f"column {label} tells of one side: it cannot be label, where a tie would count as "
+                f"a loss. Together {explain_scores(*both)}"
+            )
     for role, column in columns.items():
         if role in hidden and list(columns.values()).count(column) > 1:
             raise schema.error(

@@ -237,7 +237,7 @@ def read_public_pairs(
     label_values: str | Mapping[str, Any] | None = None,
     ignore_columns: Sequence[str] = (),
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     public_columns: Sequence[str] | None = None,
     turns: Turns = "independent",
     max_input_bytes: int | None = None,

@@ -49,7 +49,11 @@ LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
     101: ("tie", "contradicts the label"),
     102: ("tie", "expected true, false or nothing"),
     103: ("ranks", "expected one number for each response"),
-    104: ("choice", "expected the number of a response, counted from 0"),
+    104: (
+        "choice",
+        "expected the number of a response, counted from 0, or in an export of a tool the name of "
+        "a response's field, or the word that --columns 'responses=FIELD=WORD|…' gives it",
+    ),
     105: ("choice", "expected the number of a response, counted from 1"),
 }
 

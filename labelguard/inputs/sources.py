@@ -100,6 +100,8 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".tsv": build_csv_opener,
     ".txt": build_csv_opener,
 }
+# What stands for all splits.
+_ALL = "all"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _SUPPORTED = "Parquet, CSV, TSV, TXT, JSON, JSONL (.gz, .zst)"
 _SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
@@ -139,20 +141,22 @@ class ByteLimit:
 
 def resolve_input(
     source: Input,
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     roles: Mapping[str, str] = _NOTHING,
     spool: Path | None = None,
 ) -> list[InputFile]:
-    """Return the files and tables of an input, in a fixed order, those of one split of several.
+    """Return the files and tables of an input, in a fixed order; of splits those that are named, or
+    all (`all`).
 
     `roles` is the column that was named for each role: in JSON, only what is compared has a
     type. Objects are copied into `spool`; without one, files and tables alone are read.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
+    splits = (split,) if isinstance(split, str) else tuple(split or ())
     items = list(_flatten_input(source))
     if isinstance(source, list | tuple) and are_rows(items):
-        _refuse_unused_split(split, has_splits=False)
+        _refuse_unused_splits(splits, has_splits=False)
         return [InputFile(ROWS, build_rows_opener(items, roles), sparse=True)]
     files: list[InputFile] = []
     divided = False
@@ -164,13 +168,16 @@ def resolve_input(
         elif isinstance(item, str | Path):
             files += [resolve_file(path, roles) for path in find_matching_paths(str(item))]
         else:
-            name, table = "table" if len(items) == 1 else f"table {number}", item
+            name = "table" if len(items) == 1 else f"table {number}"
+            tables: Mapping[str, Any] = {"": item}
             if isinstance(item, Mapping) and item:
-                table, divided = _choose_split(item, split, name), True
-            files.append(InputFile(name, build_table_opener(table, roles, name)))
+                tables, divided = _choose_splits(item, splits, name), True
+            for part, table in tables.items():
+                called = f"{name}, split {part}" if len(tables) > 1 else name
+                files.append(InputFile(called, build_table_opener(table, roles, called)))
     if not files:
         raise InvalidLabels("no input: the list of files or tables is empty")
-    _refuse_unused_split(split, has_splits=divided)
+    _refuse_unused_splits(splits, has_splits=divided)
     return files
 
 
@@ -224,22 +231,26 @@ def _find_file_type(path: Path) -> str | None:
     return suffix if suffix in _FORMATS and not compressed else None
 
 
-def _choose_split(splits: Mapping[str, Any], split: str | None, where: str) -> Any:
-    """Return, of splits by name, the requested or only one. Raises `InvalidLabels` for none."""
-    if split is None and len(splits) == 1:
-        return next(iter(splits.values()))
-    if split is not None and split in splits:
-        return splits[split]
-    several = f"{where}: {'splits' if len(splits) > 1 else 'the only split is'} {', '.join(splits)}"
-    if split is None:
-        raise InvalidLabels(f"{several}; choose one, as in --split {next(iter(splits))}")
-    raise InvalidLabels(f"{several}; no split is called {split!r}{suggest(split, splits)}")
-
-
-def _refuse_unused_split(split: str | None, *, has_splits: bool) -> None:
-    """Raise `InvalidLabels` if a split was named and nothing of an input has any."""
-    if split is not None and not has_splits:
+def _choose_splits(known: Mapping[str, Any], names: Sequence[str], where: str) -> Mapping[str, Any]:
+    """Return those splits that are named, or the only one. Raises `InvalidLabels` for none."""
+    if (not names and len(known) == 1) or (tuple(names) == (_ALL,) and _ALL not in known):
+        return known
+    missing = next((name for name in names if name not in known), None)
+    if names and missing is None:
+        return {name: known[name] for name in dict.fromkeys(names)}
+    several = f"{where}: {'splits' if len(known) > 1 else 'the only split is'} {', '.join(known)}"
+    if missing is None:
+        first = next(iter(known))
         raise InvalidLabels(
-            f"--split {split}: the input has no splits; leave it out, and name the files that are "
-            "meant, as in 'DIRECTORY/train-*.parquet'"
+            f"{several}; choose one, as in --split {first}, several, or --split {_ALL}"
+        )
+    raise InvalidLabels(f"{several}; no split is called {missing!r}{suggest(missing, known)}")
+
+
+def _refuse_unused_splits(names: Sequence[str], *, has_splits: bool) -> None:
+    """Raise `InvalidLabels` if a split was named and nothing of an input has any."""
+    if names and not has_splits:
+        raise InvalidLabels(
+            f"--split {names[0]}: the input has no splits; leave it out, and name the files that "
+            "are meant, as in 'DIRECTORY/train-*.parquet'"
         )

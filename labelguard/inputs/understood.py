@@ -124,7 +124,7 @@ def format_reading_options(
     format_name: str,
     public_columns: Iterable[str] | None,
     question: str | None,
-    split: str | None,
+    split: str | Sequence[str] | None,
     label_values: str | Mapping[str, str | Sequence[str]] | None = None,
     ignore_columns: Sequence[str] = (),
     drop_members: Iterable[str] | None = None,
@@ -139,7 +139,8 @@ def format_reading_options(
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
     words += format_public_column_options(parse_public_columns(public_columns))
     words += [] if question is None else ["--question", question]
-    return words + ([] if split is None else ["--split", split])
+    splits = (split,) if isinstance(split, str) else split or ()
+    return words + [word for name in splits for word in ("--split", name)]
 
 
 def read_examples(staged: Staged, count: int) -> Iterator[Example]:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 from labelguard.budget.request import PolicyRequest
 from labelguard.configuration import loader
 from labelguard.configuration.loader import (
+    ColumnName,
     SettingsTable,
     Text,
     setting,
@@ -191,13 +192,13 @@ def build_job_schema() -> dict[str, Any]:
 
 
 def build_options_model() -> type[SettingsTable]:
-    """Return the model of `release.options`; `also` may be several files."""
+    """Return the model of `release.options`; `also` and `split` may be one or several."""
     members: dict[str, Any] = {
         name: (_build_option_type(option) | None, Field(None, description=option.text))
         for name, option in _list_job_options().items()
     }
-    if also := members.get("also"):
-        members["also"] = (Text | tuple[Text, ...] | None, also[1])
+    for name in {"also", "split"} & members.keys():
+        members[name] = (Text | tuple[Text, ...] | None, members[name][1])
     text = "How a job reads its input, and options of mechanisms."
     return create_model("ReleaseOptions", __base__=SettingsTable, __doc__=text, **members)
 
@@ -218,7 +219,7 @@ def _build_option_type(option: Option) -> Any:
     if option.choices:
         return Literal[tuple(option.kind(choice) for choice in option.choices)]
     if option.table:
-        return Mapping[str, Text]
+        return Mapping[str, ColumnName]
     if option.many:
         return tuple[Text, ...]
     return text if option.least is None else Annotated[text, Field(ge=option.least)]

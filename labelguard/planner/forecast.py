@@ -15,7 +15,7 @@ import numpy as np
 from labelguard.budget.label_values import Turns
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, choose_usual_delta
 from labelguard.errors import PolicyError
-from labelguard.inputs.columns import add_labeler_column
+from labelguard.inputs.columns import add_labeler_column, declare_no_prompt
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.understood import format_reading_options
@@ -59,11 +59,12 @@ def plan(
     unit: Literal["labeler", "item"] = "labeler",
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
+    no_prompt: bool = False,
     question: str | None = None,
     label_values: str | Mapping[str, str | Sequence[str]] | None = None,
     ignore_columns: Sequence[str] = (),
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     public_columns: Sequence[str] | None = None,
     turns: Turns | None = None,
     max_labels_per_labeler: int | None = None,
@@ -79,9 +80,9 @@ def plan(
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
-    `source`, `columns`, `labeler_column`, `question`, `label_values`, `ignore_columns`, `format`,
-    `split`, `public_columns`, `max_input_bytes` and `drop_members` are those of `privatize`;
-    columns of labels may be missing, and may be named: they are not read.
+    `source`, `columns`, `labeler_column`, `no_prompt`, `question`, `label_values`,
+    `ignore_columns`, `format`, `split`, `public_columns`, `max_input_bytes` and `drop_members` are
+    those of `privatize`; columns of labels may be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
     tell no pair's sides apart: where none does, randomized response alone is planned. `agreement`
@@ -102,7 +103,8 @@ def plan(
         >>> lg.plan("labels.parquet", label_values="1-0", epsilons=[3], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
     """
-    columns, periods = add_labeler_column(columns, labeler_column), uses
+    columns = declare_no_prompt(add_labeler_column(columns, labeler_column), no_prompt)
+    periods = uses
     several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)

@@ -12,7 +12,7 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.budget.policy import Policy
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import quarantine
-from labelguard.inputs.columns import LAYOUTS, Reading, find_custom_paired_roles
+from labelguard.inputs.columns import LAYOUTS, NO_PROMPT, Reading, find_custom_paired_roles
 from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
 from labelguard.inputs.sources import Input, resolve_file
@@ -224,12 +224,11 @@ class Intake(ReadingOptions):
 
 
 def describe_input(staged: Staged) -> Iterator[str]:
-    """Yield notes on the formats of an input, where columns' names do not tell, and on lost rows.
-
-    Skips are counted where the policy says that they are public; elsewhere there are none.
-    """
+    """Yield notes on formats that columns' names do not tell, on lost rows, and on public skips."""
     for name in sorted(staged.formats - {"pairs", "rankings"}):
         yield f"read as {name}: {FORMATS[name].about}"
+    if any(entry.names.get("prompt") == NO_PROMPT for entry in staged.formatted):
+        yield "no prompt: it is an empty text in every pair, as no column is one"
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
         yield f"left out: {describe_reason_counts(left_out)}"
     if staged.refused_rows:

@@ -65,8 +65,9 @@ class Keywords(TypedDict, total=False):
     label_values: str | Mapping[str, str | Sequence[str]] | None
     labeler_column: str | None
     ignore_columns: Sequence[str] | None
+    no_prompt: bool
     format: str | None
-    split: str | None
+    split: str | Sequence[str] | None
     question: str | None
     drop_members: Sequence[str] | None
     bad_rows: BadRows | None
@@ -216,7 +217,7 @@ def check_option_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
     shared = (*_TERMS, *_RUN, *_INTAKE)
     others = [name for name, value in options.items() if name not in shared and value is not None]
-    check_options(mechanism, others, beside=(*shared, "labeler_column"))
+    check_options(mechanism, others, beside=(*shared, "labeler_column", "no_prompt"))
 
 
 def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -> ReleaseRequest:

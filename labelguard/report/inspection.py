@@ -22,6 +22,7 @@ from labelguard.inputs.columns import (
     Reading,
     TableSchema,
     add_labeler_column,
+    declare_no_prompt,
 )
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
@@ -174,11 +175,12 @@ def inspect(
     *,
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
+    no_prompt: bool = False,
     question: str | None = None,
     label_values: str | Mapping[str, str | Sequence[str]] | None = None,
     ignore_columns: Sequence[str] = (),
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
     drop_members: Sequence[str] | None = None,
@@ -187,11 +189,11 @@ def inspect(
     """Return what `privatize` would understand of `source`: columns, people, pairs, what to watch
     out for.
 
-    `source`, `columns`, `labeler_column`, `question`, `label_values`, `ignore_columns`, `format`,
-    `split`, `public_columns`, `max_input_bytes` and `drop_members` are those of `privatize`. Needs
-    no project, charges nothing, and leaves nothing behind. Columns of labels are dropped at the
-    door, and the order of rows is forgotten: whatever labels are, the answer is the same. A missing
-    labeler id is among the `problems`.
+    `source`, `columns`, `labeler_column`, `no_prompt`, `question`, `label_values`,
+    `ignore_columns`, `format`, `split`, `public_columns`, `max_input_bytes` and `drop_members` are
+    those of `privatize`. Needs no project, charges nothing, and leaves nothing behind. Columns of
+    labels are dropped at the door, and the order of rows is forgotten: whatever labels are, the
+    answer is the same. A missing labeler id is among the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -204,7 +206,7 @@ def inspect(
         '2 + 2?'
     """
     reading = Reading(
-        add_labeler_column(columns, labeler_column),
+        declare_no_prompt(add_labeler_column(columns, labeler_column), no_prompt),
         "none",
         labelled=False,
         question=question,
@@ -296,7 +298,11 @@ def _explain_missing_labels(
     find every label blank, and nothing that can be used.
     """
     kind, types = formats.FORMATS[formatted.format], readers.read_columns(part, connection)
-    if kind.has_label_columns(TableSchema(part.name, types, reading, part.sparse)):
+    schema = TableSchema(part.name, types, reading, part.sparse)
+    if not kind.private:
+        made = readers.read_columns(formatted.file, connection)
+        schema = replace(schema, types=made, reading=formatted.reading)
+    if kind.has_label_columns(schema):
         return ""
     return (
         f"{part.name}: format {kind.name} reads labels from column {' or '.join(kind.private)}, "

@@ -164,7 +164,7 @@ COLUMNS: dict[str, tuple[Any, str]] = {
         rename_columns(
             labeler_id="who", prompt="q", response_a="one", response_b="two", label="vote"
         ),
-        "name columns with --columns prompt=NAME,response_a=NAME,response_b=NAME,label=NAME,"
+        "name columns with --columns prompt=NAME,response_a=NAME,response_b=NAME,label=vote,"
         "labeler_id=NAME",
     ),
     "no labeler": (table().drop_columns("labeler_id"), "--labeler-column NAME. Without "),

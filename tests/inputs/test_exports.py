@@ -166,7 +166,7 @@ def test_other_names_of_fields_are_understood_or_named(tmp_path):
     assert read(usual, tmp_path).equals(given)
     own = rename_fields(prompt="task", response_a="p", response_b="q")
     with pytest.raises(
-        InvalidLabels, match=r"no field is a prompt; name it with --columns prompt=NAME"
+        InvalidLabels, match="no two fields are responses; name them with --columns response_a="
     ):
         read(own, tmp_path)
     columns = {"prompt": "task", "response_a": "p", "response_b": "q"}

@@ -450,6 +450,14 @@ def test_one_of_several_splits_must_be_named():
         read_public_pairs({})
 
 
+def test_several_splits_are_read_together_or_all():
+    source = {"train": TRAIN, "test": TEST, "rest": "no table"}
+    both = read_public_pairs([TEST, TRAIN])
+    assert read_public_pairs(source, split=("test", "train")).table.equals(both.table)
+    del source["rest"]
+    assert read_public_pairs(source, split="all").table.equals(both.table)
+
+
 def test_one_split_alone_need_not_be_named():
     assert len(read_public_pairs({"train": TRAIN}, label_values=NUMBERS).rows) == TRAIN.num_rows
     with pytest.raises(InvalidLabels, match="--split test: the input has no splits; leave it out"):

@@ -190,7 +190,11 @@ def test_what_is_read_lies_where_nobody_else_looks_and_is_gone_afterwards(tmp_pa
     try:
         read_public_pairs(pairs(ASKED, RANKS), progress=progress)
         with pytest.raises(InvalidLabels):
-            read_public_pairs(pairs(ASKED, RANKS).drop_columns(["prompt"]), progress=progress)
+            read_public_pairs(
+                pairs(ASKED, RANKS).drop_columns(["prompt"]),
+                columns={"item_id": "who"},
+                progress=progress,
+            )
     finally:
         os.umask(umask)
     assert seen and set(seen) == {(0o700, True)}

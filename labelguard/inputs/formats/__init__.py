@@ -17,10 +17,11 @@ from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import chats, readers
-from labelguard.inputs.columns import ANSWERS, MESSAGES, ROLES, Reading, TableSchema
+from labelguard.inputs.columns import ANSWERS, MESSAGES, NO_PROMPT, ROLES, Reading, TableSchema
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
+from labelguard.inputs.formats.nested import find_nested_answers
 from labelguard.inputs.formats.plain import (
     ARENA,
     CHOICES,
@@ -30,23 +31,27 @@ from labelguard.inputs.formats.plain import (
     SCORES,
     TRANSCRIPTS,
     WINNERS,
+    build_empty_prompt_query,
+    lacks_prompt,
     refuse_thumbs,
 )
+from labelguard.inputs.formats.prodigy import PRODIGY
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import InputFile, identifier, source_column
+from labelguard.inputs.shapes import find_crowd_columns
 from labelguard.text import AUTO_FORMAT, suggest
 
 __all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
 
 _views = count()
 _TOOLS = (ARGILLA, LABEL_STUDIO)
-_PLAIN = (PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_PLAIN = (PRODIGY, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 # Every format by name. The first that recognises a file is taken, in this order, of those that
 # find the columns they read labels from.
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_PLAIN)}
 # Formats that say what their labels mean, whatever the policy does.
-OWN_VALUES = frozenset((SCORES.name, HELPSTEER.name, ARENA.name))
+OWN_VALUES = frozenset((SCORES.name, HELPSTEER.name, ARENA.name, PRODIGY.name))
 # Columns of labels that --columns may name by what their format calls them: winner=NAME.
 _LABELS = ("winner", "overall_preference", "preference_strength")
 
@@ -80,23 +85,65 @@ def apply_format(
 
     Raises `InvalidLabels` for a file that is not of the format that was named, and for a column of
     labels in a public role. A file that no format recognises is left as it is; its layout says what
-    it lacks.
+    it lacks. A row with a list of answers is one of each person. A prompt that is called by the
+    empty text is an empty text in every row, and so is one that no column of a table of pairs can
+    be.
     """
-    types = listed = readers.read_columns(file, connection)
+    listed = readers.read_columns(file, connection)
     for role, column in reading.columns.items():
-        if role not in ROLES and role in types and column in ROLES:
+        if role not in ROLES and role in listed and column in ROLES:
             raise InvalidLabels(
                 f"columns maps roles to columns, and {role!r} is a column, {column!r} a role: turn "
                 f"it round, {{{column!r}: {role!r}}}"
             )
-    reading = reading.recall(types.keys())
+    reading = reading.recall(listed.keys())
+    select = partial(readers.read_rows, file, connection)
+    schema = TableSchema(file.name, listed, reading, file.sparse, select=select)
+    if any(form.recognises(schema) for form in _TOOLS):
+        return replace(_apply_format(file, connection, reading), types=listed)
+    names: dict[str, str] = {}
+    if nested := find_nested_answers(schema):
+        file = replace(file, open=partial(_open_with_query, file, nested.query(schema)))
+        names |= nested.describe()
+        schema = replace(schema, types=readers.read_columns(file, connection))
+    reading = replace(reading, columns={**find_crowd_columns(schema), **reading.columns})
     prompt = reading.get_column_name("prompt")
-    if "+" in prompt and prompt not in types:
-        file = _join_columns(file, types, prompt)
-        types = readers.read_columns(file, connection)
-    if name := _find_messages(types, reading):
+    if "+" in prompt and prompt not in schema.types:
+        file = _join_columns(file, schema.types, prompt)
+        schema = replace(schema, types=readers.read_columns(file, connection))
+    if name := _find_messages(schema.types, reading):
         reading = replace(reading, columns={**reading.columns, "prompt": name})
+    schema = replace(schema, reading=reading)
+    recorded = dict(names)
+    if lacks_prompt(schema):
+        if schema.has("prompt"):
+            raise schema.error("there is a column prompt; leave out --no-prompt, or drop it")
+        named = {role: name for role, name in reading.columns.items() if role != "prompt"}
+        opener = partial(_open_with_query, file, build_empty_prompt_query(schema))
+        file, reading = replace(file, open=opener), replace(reading, columns=named)
+        names["prompt"], recorded["prompt"] = NO_PROMPT, ""
+    formatted = _apply_format(file, connection, reading)
+    return replace(
+        formatted,
+        names={**formatted.names, **names},
+        recorded={**formatted.recorded, **recorded},
+        types=listed,
+    )
+
+
+def _apply_format(
+    file: InputFile, connection: duckdb.DuckDBPyConnection, reading: Reading
+) -> FormattedFile:
+    types = readers.read_columns(file, connection)
     own = {name: reading.columns[name] for name in _LABELS if name in reading.columns}
+    if scores := _find_named_scores(reading):
+        if "label" in {*types, *reading.columns} and reading.format == AUTO_FORMAT:
+            raise InvalidLabels(
+                f"{file.name}: --columns names {' and '.join(scores)} beside a column label; say "
+                "--format scores, or --format pairs where they tell no label"
+            )
+        own |= scores
+        reading = replace(reading, format=SCORES.name)
     if own:
         file, reading = _rename_label_columns(file, types, reading, own)
         types = readers.read_columns(file, connection)
@@ -105,7 +152,7 @@ def apply_format(
     form = _choose_format(schema)
     if form is None:
         refuse_thumbs(schema)
-        return FormattedFile(file, reading, PAIRS.name, types=listed)
+        return FormattedFile(file, reading, PAIRS.name, types=types)
     schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
     _check_label_column_use(form, schema)
     query = form.adapt(schema)
@@ -114,12 +161,12 @@ def apply_format(
             f"SELECT {schema.select_public_except().rstrip(', ')} FROM part", frozenset()
         )
     if query is None:
-        return FormattedFile(file, reading, form.name, types=listed)
+        return FormattedFile(file, reading, form.name, types=types)
     named = reading.columns
     if not form.of_tool:  # else columns are within its objects
         _refuse_missing_columns(form, schema, query)
     for role in sorted(query.made & named.keys()):
-        if query.names.get(role, named[role]) != named[role]:
+        if query.names.get(role, named[role]) != named[role] and named[role]:
             label = query.names[role]
             named_so = f", or name it: --columns {label}={named[role]}" if label in _LABELS else ""
             raise schema.error(
@@ -136,9 +183,12 @@ def apply_format(
         ),
         form.name,
         {role: own.get(name, name) for role, name in query.names.items()},
-        {role: reading.get_column_name(role) for role in query.made},
+        {
+            role: "" if query.names.get(role) == NO_PROMPT else reading.get_column_name(role)
+            for role in query.made
+        },
         query.left_out,
-        listed,
+        types,
     )
 
 
@@ -175,6 +225,22 @@ def _find_messages(types: Mapping[str, DuckDBPyType], reading: Reading) -> str |
         return None
     names = [name for name in types if name.lower() in MESSAGES]
     return names[0] if len(names) == 1 and chats.holds_messages(types[names[0]]) else None
+
+
+def _find_named_scores(reading: Reading) -> dict[str, str]:
+    """Return the two columns that `--columns` names as the label together, unless features read
+    them. Raises `InvalidLabels` for one of them alone.
+    """
+    named = {role: name for role, name in reading.columns.items() if role in SCORES.private}
+    is_read = named.keys() & {*reading.list_feature_columns()}
+    if not named or is_read or reading.format not in (AUTO_FORMAT, SCORES.name):
+        return {}
+    if len(named) < len(SCORES.private):
+        raise InvalidLabels(
+            "--columns names one of score_a and score_b; the label are both together, as in "
+            "--columns score_a=won_a,score_b=won_b"
+        )
+    return named
 
 
 def _rename_label_columns(
@@ -256,7 +322,8 @@ def _check_label_column_use(form: Format, schema: TableSchema) -> None:
         if name in named and schema.has(name):
             raise schema.error(
                 f"column {name} says who won: it is private; make of such columns one, label "
-                "(a, b or tie)"
+                "(a, b or tie), or name both sides: --columns "
+                "score_a=winner_model_a,score_b=winner_model_b"
             )
     for role, name in reading.columns.items():
         if name in schema.private and schema.find_column(role):

@@ -25,6 +25,7 @@ _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
 _USER, _STATE, _VALUE = (identifier(f"labelguard: {name}") for name in ("user", "status", "value"))
 _RESPONSE = "*"
+_NOT_COMPARED = "rating of a response that is not compared"
 _NO_STATUS = (
     "nested records of Argilla do not tell the status of responses, so that discarded ones and "
     "drafts would count; export them by records.to_list(flatten=True), or the REST interface"
@@ -44,6 +45,8 @@ class _Responses:
     selected: str
     labeler: str
     further: tuple[str, ...] = ()
+    # Questions (of ratings) about fields that are not compared.
+    beside: tuple[str, ...] = ()
 
 
 def _is_flattened(schema: TableSchema) -> bool:
@@ -55,8 +58,8 @@ def _is_page(schema: TableSchema) -> bool:
 
 
 def _is_records(schema: TableSchema) -> bool:
-    ids = ("external_id", "dataset_id", "_server_id")
-    return schema.has("fields", "responses") and any(map(schema.has, ids))
+    others = ("external_id", "dataset_id", "_server_id", "metadata", "suggestions", "status")
+    return schema.has("fields", "responses") and any(map(schema.has, others))
 
 
 def _adapt(schema: TableSchema) -> FormatQuery:
@@ -139,10 +142,13 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     )
     values = f"SELECT response->'values' AS answers FROM ({answers})"
     task = Task.from_members(schema, records, "fields").with_features_from(schema, "metadata")
-    question = schema.reading.question or ""
+    question, beside = schema.reading.question or "", tuple[str, ...]()
     if _asks_for_ratings(schema):
-        rated = find_fields(schema, task.fields).responses
+        rated = find_fields(schema, task).responses
         value = _ranking_from_ratings_sql(schema, values, rated)
+        others = [question.replace(_RESPONSE, name) for name in task.fields if name not in rated]
+        if not schema.treats_blanks_as_ties:
+            beside = tuple({*others} & {*_find_answered_questions(schema, values)})
     else:
         question = tasks.choose_answered_question(
             schema, lambda: _find_answered_questions(schema, values), "question"
@@ -154,7 +160,7 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     selected = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     further = ("submitted_at", "record_id")
-    responses = _Responses(question, query, selected, "user_id", further)
+    responses = _Responses(question, query, selected, "user_id", further, beside)
     return _adapt_pairs_or_rankings(schema, task, responses)
 
 
@@ -196,7 +202,7 @@ def _adapt_pairs_or_rankings(schema: TableSchema, task: Task, responses: _Respon
     """Return pairs where a task has two responses, whatever was asked about them; else rankings."""
     tool_roles = ("labeler_id", *responses.further)
     tasks.refuse_named_roles(schema, _TOOL, (*sorted(tool_roles), "label", "ranks"))
-    fields = find_fields(schema, task.fields)
+    fields = find_fields(schema, task)
     meaning = tasks.find_label_values(schema, fields)
     submitted = f"(CASE WHEN {_STATE} = 'submitted' THEN {_VALUE} END)"
     if fields.is_pair:
@@ -210,6 +216,13 @@ def _adapt_pairs_or_rankings(schema: TableSchema, task: Task, responses: _Respon
         SELECT if({_STATE} = 'draft', {literal(DRAFT)}, 'unknown status'), count(*)
         FROM ({responses.query})
         WHERE coalesce({_STATE}, '') NOT IN ('submitted', 'discarded') GROUP BY ALL ORDER BY ALL"""
+    if responses.beside:
+        answers = (tasks.json_text_sql(_answer_sql(name)) for name in responses.beside)
+        number = " + ".join(f"({answer} IS NOT NULL)::BIGINT" for answer in answers)
+        left_out = f"""
+        FROM ({left_out}) UNION ALL
+        SELECT {literal(_NOT_COMPARED)}, sum({number})::BIGINT
+        FROM ({responses.query}) WHERE {_STATE} = 'submitted'"""
     names = fields.map_roles_to_names(**{role: responses.name}, labeler_id=responses.labeler)
     return tasks.build_query(query, role, names, tool_roles, meaning, left_out)
 

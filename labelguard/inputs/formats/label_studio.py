@@ -10,12 +10,12 @@ no cancelled annotations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from labelguard.budget.label_values import LabelValues
-from labelguard.inputs.columns import TableSchema, group_similar_names
+from labelguard.inputs.columns import NO_PROMPT, TableSchema, group_similar_names
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.plain import OUTSIDE
@@ -49,7 +49,7 @@ def _is_tasks(schema: TableSchema) -> bool:
 
 
 def _adapt(schema: TableSchema) -> FormatQuery:
-    tasks.refuse_named_roles(schema, _TOOL, (*sorted(_TOOL_ROLES), "label", "ranks"))
+    tasks.refuse_named_roles(schema, _TOOL, (*sorted(_TOOL_ROLES), "label", "ranks", "choice"))
     return _adapt_tasks(schema) if _is_tasks(schema) else _adapt_rows(schema)
 
 
@@ -61,7 +61,7 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
             unnest({given}) AS annotation
         FROM part"""
     task = Task.from_members(schema, annotations, "data")
-    task = Task({**task.fields, "id": task.fields.get("id", "id")}, task.structure)
+    task = replace(task, fields={**task.fields, "id": task.fields.get("id", "id")})
     results = f"SELECT unnest({_RESULT}) AS tag FROM ({annotations})"
     has_interface = schema.has(_INTERFACE)  # of what was ingested, whatever was answered
     if has_interface:
@@ -74,7 +74,8 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     tags = [] if is_hidden else schema.select(rows)
     export = _Export(schema, annotations, task, tags, has_interface)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
-    is_list = "responses" in schema.reading.columns or not group_similar_names(tuple(task.fields))
+    named = schema.reading.columns.get("responses", "")
+    is_list = named in task.structure or not (named or group_similar_names(tuple(task.fields)))
     if is_list and not _has_named_sides(schema) and (items := _find_items(schema, task)):
         return _adapt_items(schema, export, items)
     ratings = export.list_tag_names(_RATING)
@@ -148,10 +149,16 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     left and right change places, unless `--columns` names the sides.
     """
     tag = export.choose_tag(*_WORDS)
-    fields = find_fields(schema, export.task.fields)
-    tasks.require_two_responses(schema, fields, "the left and the right one")
+    fields = find_fields(schema, export.task)
     region = _region_sql(tag, *_WORDS)
     choices = _choices_sql(f"{region}.value")
+    columns = export.task.select(schema, fields)
+    if not fields.is_pair:
+        if tag in export.list_tag_names("pairwise"):
+            tasks.require_two_responses(schema, fields, "the left and the right one")
+        answer = tasks.answer_choice_sql(choices, fields)
+        names = fields.map_roles_to_names(choice=tag)
+        return export.build_query(columns, answer, "choice", names, LabelValues(first=0))
     selected = f"({region}.value->>'selected')"
     if not _has_named_sides(schema):
         swapped = f"{region}.to_name = {literal(fields.responses[1])}"
@@ -160,7 +167,6 @@ def _adapt_words(schema: TableSchema, export: _Export) -> FormatQuery:
     answer = f"coalesce({selected}, {choices})"
     names = fields.map_roles_to_names(label=tag)
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
-    columns = export.task.select(schema, fields)
     return export.build_query(columns, answer, "label", names, meaning)
 
 
@@ -169,16 +175,16 @@ def _adapt_items(schema: TableSchema, export: _Export, items: _Items) -> FormatQ
     tag = export.choose_tag(_RANKER)
     ranking = f"({_region_sql(tag, _RANKER)}.value->'ranker')"
     task = export.task
-    prompt = find_prompt(schema, [name for name in task.fields if name != items.field])
-    columns = [f"{task.fields[prompt]} AS prompt", f"{items.responses_sql()} AS responses"]
+    prompt = find_prompt(schema, task, (items.field,))
+    columns = [f"{task.prompt_sql(prompt)} AS prompt", f"{items.responses_sql()} AS responses"]
     columns += task.select_named_fields(schema, is_list=True)
-    names = {"prompt": prompt, "responses": items.field, "ranks": tag}
+    names = {"prompt": prompt or NO_PROMPT, "responses": items.field, "ranks": tag}
     return export.build_query(", ".join(columns), items.ranks_sql(ranking, tag), "ranks", names)
 
 
 def _adapt_ratings(schema: TableSchema, export: _Export) -> FormatQuery:
     """Read ratings of each response by a tag of its own; of two they make a preference."""
-    fields = find_fields(schema, export.task.fields)
+    fields = find_fields(schema, export.task)
     tags = _find_rating_tags(schema, fields, export.tags)
     meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
     role = "label" if fields.is_pair else "ranks"
@@ -204,7 +210,7 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     """Read JSON_MIN and CSV: a row is an annotation, control tags are columns beside the fields."""
     tasks.refuse_answer_columns(schema, _TOOL, partial(_may_be_answer, schema.reading.question))
     task = Task.from_columns(schema, (*_OF_ROWS, "created_at", "updated_at"))
-    fields = find_fields(schema, task.fields)
+    fields = find_fields(schema, task)
     reading = schema.reading
     taken = {fields.prompt, *fields.responses, "id", *reading.columns.values()}
     taken |= {*reading.list_feature_columns()}
@@ -212,7 +218,6 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     tag = tasks.choose_answered_question(
         schema, lambda: tags, "control tag", all_there=not schema.sparse
     )
-    tasks.require_two_responses(schema, fields, "the left and the right one")
     answer = "NULL::VARCHAR"  # a sparse file may lack the column
     if schema.has(tag):
         answer = source_column(tag)
@@ -223,17 +228,23 @@ def _adapt_rows(schema: TableSchema) -> FormatQuery:
     choices = _choices_sql(first)
     updated = f"{schema.column_sql('updated_at')}::VARCHAR"
     annotation = f"{source_column('annotation_id')}::VARCHAR"
+    answered = f"coalesce({first}->>'selected', {choices}, {_ANSWER})"
+    role = "label" if fields.is_pair else "choice"
+    answered = answered if fields.is_pair else tasks.answer_choice_sql(answered, fields)
     query = f"""
         SELECT {task.select(schema, fields)},
             {source_column("annotator")}::VARCHAR AS labeler_id,
             {updated} AS submitted_at,
             {annotation} AS record_id,
-            coalesce({first}->>'selected', {choices}, {_ANSWER}) AS label
+            {answered} AS {role}
         FROM (SELECT *, {answer} AS {_ANSWER} FROM part)
         WHERE coalesce({annotation}, '') <> ''"""
-    names = fields.map_roles_to_names(label=tag, submitted_at="updated_at", labeler_id="annotator")
-    meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
-    return tasks.build_query(query, "label", names, _TOOL_ROLES, meaning)
+    own = {"submitted_at": "updated_at", "labeler_id": "annotator", role: tag}
+    names = fields.map_roles_to_names(**own)
+    meaning = LabelValues(first=0)
+    if fields.is_pair:
+        meaning = tasks.find_label_values(schema, fields, _LEFT, _RIGHT)
+    return tasks.build_query(query, role, names, _TOOL_ROLES, meaning)
 
 
 def _may_be_answer(question: str | None, role: str, name: str) -> bool:

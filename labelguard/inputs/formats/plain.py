@@ -15,9 +15,7 @@ from labelguard.inputs.chats import NotContent
 from labelguard.inputs.columns import (
     CONVERSATIONS,
     LAYOUTS,
-    MESSAGES,
     PRIVATE_ROLES,
-    PROMPTS,
     TableSchema,
 )
 from labelguard.inputs.formats.base import (
@@ -35,15 +33,15 @@ from labelguard.inputs.formats.base import (
     unify_contents,
     unify_prompt_and_sides,
 )
-from labelguard.inputs.readers import literal, number_sql
+from labelguard.inputs.nested import is_text
+from labelguard.inputs.readers import identifier, literal, number_sql, source_column
+from labelguard.inputs.shapes import find_possible_prompts
 from labelguard.text import AUTO_FORMAT
 
 _CHOSEN = ("chosen", "rejected")
 # Where hh-rlhf lets a reply begin: the prompt ends with it.
 _TURN = literal("\n\nAssistant:")
 _SINGLE = "completion"
-# Columns that hold what was asked, whatever else is in a file: its sides are no whole dialogues.
-_ASKED = {*PROMPTS, *MESSAGES, "query", "input", "problem", "user_prompt"}
 _COMPARED = {role for roles in LAYOUTS.values() for role in roles[1:]} - {*PRIVATE_ROLES}
 
 # The domain of labels that are made of numbers; a text that is no number is in none.
@@ -87,13 +85,14 @@ def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
 
     Raises `InvalidLabels` where another column evidently holds it, unless the format was named.
     """
-    free = schema.types.keys() - set(schema.reading.columns.values())
-    candidates = sorted(name for name in free if name.lower() in _ASKED)
+    sides = [schema.reading.get_column_name(side) for side in _CHOSEN]
+    are_texts = all(map(is_text, map(schema.find_type, _CHOSEN)))
+    candidates = find_possible_prompts(schema, schema.types, sides, by_type=are_texts)
     if candidates and schema.reading.format == AUTO_FORMAT:
         raise schema.error(
             f"column {' and '.join(candidates)} may be the prompt: name the one that is, --columns "
             f"prompt={candidates[0]}; or if chosen and rejected hold whole dialogues, whose common "
-            "beginning is the prompt, say --format hh-rlhf"
+            "beginning is the prompt, say --format hh-rlhf; or if nothing was asked, --no-prompt"
         )
     try:
         kinds = map(schema.find_type, _CHOSEN)
@@ -117,6 +116,27 @@ def _split_texts(one: str, other: str) -> ContentSql:
     )
     prompt = f"CASE WHEN {SHARED} > 0 THEN {prompt} || {_TURN} END"
     return ContentSql(prompt, tuple(rests), contents.source)
+
+
+def lacks_prompt(schema: TableSchema) -> bool:
+    """Return whether a table of pairs has no prompt: so it was said, or no column can be one.
+
+    Where chats are compared, what was asked is in them: then it has to be said.
+    """
+    named = schema.reading.columns
+    if "prompt" in named or schema.has_all("prompt"):
+        return named.get("prompt") == ""
+    sides = [schema.find_column(side) for side in CONTENT_ROLES[1:]]
+    if not all(sides) or not all(is_text(schema.types[side]) for side in sides if side):
+        return False
+    own = {"label", "tie", "winner", *_SCORES, *filter(None, sides)}
+    return not find_possible_prompts(schema, schema.types, own, by_type=True)
+
+
+def build_empty_prompt_query(schema: TableSchema) -> str:
+    """Return SQL of all columns of a file, and a prompt that is an empty text in every row."""
+    columns = (f"{source_column(name)} AS {identifier(name)}, " for name in schema.types)
+    return f"SELECT {''.join(columns)}'' AS prompt FROM part"
 
 
 def refuse_thumbs(schema: TableSchema) -> None:
@@ -202,7 +222,10 @@ def _adapt_scores(schema: TableSchema) -> FormatQuery:
     if schema.reading.labelled and missing and not schema.sparse:
         raise schema.missing_error(f"format scores: no column {' and '.join(missing)}")
     one, other = (schema.trimmed_text_sql(name) for name in _SCORES)
-    a, b = map(number_sql, (one, other))
+    a, b = (
+        f"coalesce({number_sql(side)}, try_cast({side} AS BOOLEAN)::INTEGER)"
+        for side in (one, other)
+    )
     # Compared, not subtracted: the difference of two infinite scores is no number.
     number = (
         f"CASE WHEN isnan({a}) OR isnan({b}) THEN NULL "

@@ -7,30 +7,44 @@ read by the SQL made here, and by nothing else.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from labelguard.budget.label_values import DEFAULT, LabelValues
+from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues
 from labelguard.errors import NotAnswered
 from labelguard.inputs import canonical, chats
-from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, group_similar_names
+from labelguard.inputs.columns import (
+    ANSWERS,
+    NO_PROMPT,
+    PROMPTS,
+    TableSchema,
+    group_similar_names,
+)
 from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.json_chats import read_json_chats
 from labelguard.inputs.readers import identifier, literal, source_column
+from labelguard.inputs.shapes import find_possible_prompts
 from labelguard.text import suggest
 
 SIDES = ("response_a", "response_b")
 PAIR = ("prompt", *SIDES, "label")
-RANKING = ("prompt", "responses", "ranks")
+LISTS = {role: ("prompt", "responses", role) for role in ("ranks", "choice")}
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The field of the prompt, and those of two or more responses, the first of them being A."""
+    """The field of the prompt, and those of two or more responses, the first of them being A.
+
+    `words` is what answers call the responses: by the names of their fields, unless others were
+    named.
+    """
 
     prompt: str
     responses: tuple[str, ...]
+    words: tuple[str, ...]
 
     @property
     def is_pair(self) -> bool:
@@ -40,7 +54,7 @@ class Fields:
     def map_roles_to_names(self, **others: str) -> dict[str, str]:
         """Return what messages call the roles of these fields, and `others`."""
         sides = dict(zip(SIDES, self.responses, strict=True)) if self.is_pair else {}
-        return {"prompt": self.prompt, **sides, **others}
+        return {"prompt": self.prompt or NO_PROMPT, **sides, **others}
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,8 @@ class Task:
     fields: Mapping[str, str]
     structure: Mapping[str, Any] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
+    # Fields that are no content, with the names of their members.
+    unreadable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def from_columns(cls, schema: TableSchema, but: Collection[str] = ()) -> Task:
@@ -66,7 +82,13 @@ class Task:
         structure = json.loads(rows[0][0]) if rows and rows[0][0] else {}
         members = structure if isinstance(structure, dict) else {}
         sql = {name: _member_sql(column, name, kind) for name, kind in members.items()}
-        return cls(sql, members)
+        nested = {name: kind for name, kind in members.items() if isinstance(kind, list | dict)}
+        unreadable = {
+            name: tuple(inner) if isinstance(inner := _find_element(kind), dict) else ()
+            for name, kind in nested.items()
+            if not _is_content(kind)
+        }
+        return cls(sql, members, unreadable=unreadable)
 
     def with_features_from(self, schema: TableSchema, column: str) -> Task:
         """Add what features read of a JSON object beside the fields."""
@@ -75,10 +97,14 @@ class Task:
             self, others={n: f"json_extract({column}, {json_pointer_sql(n)})" for n in names}
         )
 
+    def prompt_sql(self, name: str) -> str:
+        """Return SQL of the field of the prompt; an empty text where there is none."""
+        return self.fields[name] if name else "''"
+
     def select(self, schema: TableSchema, fields: Fields) -> str:
         """Return the SELECT list of prompt and responses, and of other fields that were named."""
         sides = [self.fields[response] for response in fields.responses]
-        pieces = [f"{self.fields[fields.prompt]} AS prompt"]
+        pieces = [f"{self.prompt_sql(fields.prompt)} AS prompt"]
         if fields.is_pair:
             pieces += [f"{side} AS {role}" for side, role in zip(sides, SIDES, strict=True)]
         else:
@@ -175,7 +201,7 @@ def find_label_values(
     """
     if schema.reading.values != DEFAULT:
         return schema.reading.values
-    one, other = fields.responses[:2]
+    one, other = fields.words[:2]
     words = {*a, *b, "tie"}
     return LabelValues(
         a=(*a, *([one] if one not in words else ())),
@@ -201,11 +227,11 @@ def build_query(
     values: LabelValues | None = None,
     left_out: str = "",
 ) -> FormatQuery:
-    """Return the query of answers: pairs with a `label`, or lists with `ranks`.
+    """Return the query of answers: pairs with a `label`, or lists with `ranks` or a `choice`.
 
     `names` is what messages call roles, `tool_roles` are those that the export itself tells.
     """
-    made = frozenset((*(PAIR if role == "label" else RANKING), *tool_roles))
+    made = frozenset((*LISTS.get(role, PAIR), *tool_roles))
     return FormatQuery(query, made, names=names, values=values, left_out=left_out)
 
 
@@ -221,18 +247,32 @@ def answer_label_sql(answer: str, fields: Fields, meaning: LabelValues) -> str:
 
 
 def answer_ranks_sql(answer: str, fields: Fields) -> str:
-    """Return SQL of the rank of every response in a ranking (SQL of JSON): names, or with ranks.
+    """Return SQL of the rank of every response in an answer (SQL of JSON): names in their order, or
+    with ranks; or the name of the best alone.
 
     NULL where there is no answer; a response that is not ranked has none.
     """
     members = elements_sql(answer)
     names = f"list_transform({members}, lambda e: coalesce(e->>'value', e->>'$'))"
-    responses = ", ".join(map(literal, fields.responses))
+    responses = ", ".join(map(literal, fields.words))
     place = f"list_position({names}, n)"
     rank = f"coalesce(try_cast({members}[{place}]->>'rank' AS DOUBLE), {place})"
+    best = json_text_sql(answer)
+    return f"""(CASE WHEN {best} IN ({responses})
+        THEN list_transform([{responses}], lambda n: if(n = {best}, 1, 2)::DOUBLE)
+        WHEN {best} IS NOT NULL THEN list_transform([{responses}], lambda n: {rank}) END)"""
+
+
+def answer_choice_sql(answer: str, fields: Fields) -> str:
+    """Return SQL of the number of the response that an answer (SQL of text) names, from 0.
+
+    NULL where there is none; what names no response is no number.
+    """
+    responses = ", ".join(map(literal, fields.words))
+    place = f"list_position([{responses}], trim({answer}, {literal(WHITE_SPACE)}))"
     return (
-        f"(CASE WHEN {json_text_sql(answer)} IS NOT NULL "
-        f"THEN list_transform([{responses}], lambda n: {rank}) END)"
+        f"(CASE WHEN coalesce({answer}, '') <> '' "
+        f"THEN coalesce(({place} - 1)::VARCHAR, 'no response') END)"
     )
 
 
@@ -262,48 +302,114 @@ def _member_sql(column: str, name: str, kind: Any) -> str:
     return read.read_sql(value) if read else value  # no content: whoever needs one refuses it
 
 
-def find_fields(schema: TableSchema, names: Collection[str]) -> Fields:
-    """Return the prompt and the responses among the `names` of a task's fields.
+def _is_content(kind: Any) -> bool:
+    """Return whether a structure of JSON is that of a content."""
+    shape = chats.shape_structure(kind)
+    return chats.is_chat(shape) and read_json_chats(shape) is not None
+
+
+def _find_element(kind: Any) -> Any:
+    """Return the structure of a list's elements; of anything else, itself."""
+    return kind[0] if isinstance(kind, list) and kind else kind
+
+
+def find_fields(schema: TableSchema, task: Task) -> Fields:
+    """Return the prompt and the responses among a task's fields.
 
     What `--columns` names is taken first, then what is called like a role, then names that leave no
     doubt. Raises `InvalidLabels` where there is none, or several could be meant.
     """
-    named = schema.reading.columns
+    named, names = schema.reading.columns, task.fields
     for role in ("prompt", *SIDES):
-        if role in named and named[role] not in names:
+        if named.get(role) and named[role] not in names:
             raise schema.error(
                 f"no field {named[role]!r} (given for {role}){suggest(named[role], tuple(names))}; "
                 f"found: {', '.join(names)}"
             )
-    return Fields(find_prompt(schema, names), _find_responses(schema, names))
+    responses, words = _find_responses(schema, names)
+    return Fields(find_prompt(schema, task, responses), responses, words)
 
 
-def find_prompt(schema: TableSchema, names: Collection[str]) -> str:
-    """Return the prompt among the `names` of fields. Raises `InvalidLabels` as `find_fields`."""
+def find_prompt(schema: TableSchema, task: Task, responses: Collection[str]) -> str:
+    """Return the prompt among the fields that are not `responses`; the empty text where there is
+    none. Raises `InvalidLabels` as `find_fields`.
+    """
+    free = [name for name in task.fields if name not in responses]
+    prompts = ["prompt"] if "prompt" in free else [n for n in free if n.lower() in PROMPTS]
     if "prompt" in schema.reading.columns:
-        return schema.reading.columns["prompt"]
-    prompts = ["prompt"] if "prompt" in names else [n for n in names if n.lower() in PROMPTS]
-    if len(prompts) == 1:
+        prompts = [schema.reading.columns["prompt"]]
+    elif not any(name.lower() != "id" for name in free):
+        return ""
+    candidates = prompts or find_possible_prompts(schema, free, (), by_type=False)
+    readable = [name for name in candidates if name not in task.unreadable]
+    if len(prompts) == 1 and readable:
         return prompts[0]
-    several = f"fields {' and '.join(prompts)} may be the prompt"
+    problem = "no field is a prompt"
+    if len(readable) > 1:
+        problem = f"fields {' and '.join(readable)} may be the prompt"
+    for name in candidates:
+        if name in task.unreadable and not readable:
+            members = ", ".join(task.unreadable[name])
+            problem = (
+                f"field {name} is no prompt: expected text, or a chat (a list of messages with "
+                f"role and content), found {f'members {members}' if members else 'other JSON'}"
+            )
     raise schema.error(
-        f"{several if prompts else 'no field is a prompt'}; name it with --columns prompt=NAME; "
-        f"found: {', '.join(names)}"
+        f"{problem}; name it with --columns prompt={(readable or ['NAME'])[0]}, or if nothing was "
+        f"asked, --no-prompt; found: {', '.join(task.fields)}"
     )
 
 
-def _find_responses(schema: TableSchema, names: Collection[str]) -> tuple[str, ...]:
+def _find_responses(
+    schema: TableSchema, names: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields of the responses, and what answers call them."""
     named = schema.reading.columns
+    if "responses" in named:
+        return _parse_responses(schema, names, named["responses"])
     if any(role in named for role in SIDES):
         if not set(SIDES) <= set(named):
             raise schema.error("--columns must name both response_a and response_b")
-        return tuple(named[role] for role in SIDES)
-    groups = [SIDES] if set(SIDES) <= set(names) else group_similar_names(tuple(names))
+        groups = [tuple(named[role] for role in SIDES)]
+    else:
+        groups = [SIDES] if set(SIDES) <= set(names) else group_similar_names(tuple(names))
     if len(groups) == 1:
-        return groups[0]
+        return groups[0], groups[0]
     several = " or ".join(f"({', '.join(group)})" for group in groups)
     problem = f"fields {several} may be the responses" if groups else "no two fields are responses"
     raise schema.error(
-        f"{problem}; name them with --columns response_a=NAME,response_b=NAME; "
-        f"found: {', '.join(names)}"
+        f"{problem}; name them with --columns response_a=NAME,response_b=NAME, or of more than two "
+        f"--columns 'responses=NAME|NAME|NAME'; found: {', '.join(names)}"
     )
+
+
+def _parse_responses(
+    schema: TableSchema, names: Collection[str], text: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields that `FIELD|FIELD|…` names, where * stands for anything, and what answers
+    call them (`FIELD=WORD`). Raises `InvalidLabels` for a field that is not there, and for one
+    alone.
+    """
+    responses: dict[str, str] = {}
+    for piece in text.split("|"):
+        pattern, sign, word = (part.strip() for part in piece.partition("="))
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        fitting = [pattern] if pattern in names else sorted(matching, key=_split_numbers)
+        if not fitting or (sign and len(fitting) > 1):
+            raise schema.error(
+                f"no field {pattern!r} (given for responses){suggest(pattern, tuple(names))}; "
+                f"found: {', '.join(names)}"
+            )
+        responses |= {name: word if sign else name for name in fitting}
+    words = tuple(responses.values())
+    if len(responses) < len(SIDES) or len({*words}) < len(words):
+        raise schema.error(
+            "--columns responses names two or more fields, each once and with a word of its own, "
+            "as in 'responses=text_1|text_2|text_3' or 'responses=text_1=One|text_2=Two'"
+        )
+    return tuple(responses), words
+
+
+def _split_numbers(name: str) -> list[tuple[int, str]]:
+    """Return a key by which names are sorted as people do: x-2 before x-10."""
+    return [(int(piece) if piece.isdigit() else -1, piece) for piece in re.split(r"(\d+)", name)]
