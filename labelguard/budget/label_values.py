@@ -139,7 +139,7 @@ class LabelValues:
         """Return in words what values mean, where the two responses are called `a` and `b`."""
         if self.first is not None:
             return f"the number of the preferred response, from {self.first}"
-        said = [
+        meanings = [
             f"{_list_values(values)}: {words}"
             for values, words in (
                 (self.a, f"{a} is preferred"),
@@ -149,7 +149,7 @@ class LabelValues:
             )
             if values
         ]
-        return "; ".join(said)
+        return "; ".join(meanings)
 
 
 DEFAULT = LabelValues()

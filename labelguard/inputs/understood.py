@@ -1,10 +1,11 @@
-"""What was understood of an input, in words: which column is what, what labels mean, what is not
+"""Words for what was understood of an input: which column is what, what labels mean, what is not
 read. By names and types of columns, and by public texts alone.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.staged import Staged
 from labelguard.storage import blocks, buckets
-from labelguard.text import suggest
+from labelguard.text import SKIP, describe_reason_counts, pluralize, suggest
 
 # Columns that are usually part of what a response answers.
 _PART_OF_PROMPT = re.compile(
@@ -34,7 +35,7 @@ _JOINED = re.compile(r" or |[/+]")
 
 @dataclass(frozen=True)
 class Understood:
-    """How an input is read, in words. No label is in it, and none was looked at."""
+    """The reading of an input in words. No label is in it, and none was looked at."""
 
     # the format that was recognised, or named
     format: str
@@ -68,6 +69,20 @@ def describe_reading(staged: Staged) -> Understood:
         unused |= dict.fromkeys(_list_unused(entry, layout))
     formats = ", ".join(sorted(staged.formats))
     return Understood(formats, columns, "; ".join(meanings), tuple(unused))
+
+
+def describe_input(staged: Staged) -> Iterator[str]:
+    """Yield notes on the formats of an input, where columns' names do not tell, and on lost rows.
+
+    Skips are counted where the policy says that they are public; elsewhere there are none.
+    """
+    for name in sorted(staged.formats - {"pairs", "rankings"}):
+        yield f"read as {name}: {FORMATS[name].about}"
+    if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
+        yield f"left out: {describe_reason_counts(left_out)}"
+    if staged.refused_rows:
+        who = pluralize(staged.refused_labelers, "retired or erased labeler")
+        yield f"{pluralize(staged.refused_rows, 'row')} of {who} left out"
 
 
 def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:

@@ -100,8 +100,8 @@ def recall_reading(
     """
     columns = {}
     for key, column in find_columns(sources, name).items():
-        role, _, asked = key.partition(" of ")
-        if asked in ("", question) and column != role:
+        role, _, one = key.partition(" of ")
+        if one in ("", question) and column != role:
             columns[role] = column
     return columns, columns.pop(CODING, None)
 

@@ -214,8 +214,7 @@ def format_reading_options(
     """Return the options by which an input is read."""
     names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
     words = ["--columns", names] if names else []
-    coding = str(LabelValues.parse(label_values or ""))
-    words += ["--label-values", coding] if coding else []
+    words += ["--label-values", c] if (c := str(LabelValues.parse(label_values or ""))) else []
     words += ["--ignore-columns", ",".join(ignore_columns)] if ignore_columns else []
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
     words += format_public_column_options(parse_public_columns(public_columns))

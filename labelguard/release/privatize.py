@@ -38,7 +38,7 @@ from labelguard.errors import LedgerError, NoProject, PolicyError, ProjectError
 from labelguard.inputs.columns import merge_labeler_column
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staging import check_public_columns
-from labelguard.inputs.understood import refuse_unread_prompts
+from labelguard.inputs.understood import describe_input, refuse_unread_prompts
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.ledger.sources import find_columns
@@ -72,7 +72,6 @@ from labelguard.release.request import (
     Ours,
     ReleaseRequest,
     check_option_names,
-    describe_input,
     quarantine_bad_rows,
     request_release,
     resolve_source,

@@ -1,13 +1,9 @@
-"""The request of one `privatize`: its mechanism, its cost, how its input is read, how it is run.
-
-Its inputs are staged here: labels, or what was ingested of them, and further pairs without any.
-"""
+"""The request of one `privatize`: mechanism, cost, how its inputs are staged, how it is run."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,7 +15,6 @@ from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs import quarantine
 from labelguard.inputs.columns import LAYOUTS, Reading, find_custom_paired_roles
-from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
 from labelguard.inputs.sources import Input, format_command_arguments, resolve_file
 from labelguard.inputs.staged import Staged
@@ -50,7 +45,7 @@ from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.storage.executor import Executor
 from labelguard.storage.files import is_remote
-from labelguard.text import SKIP, Progress, describe_reason_counts, pluralize
+from labelguard.text import Progress, pluralize
 
 
 @dataclass(frozen=True)
@@ -130,16 +125,15 @@ class Intake(ReadingOptions):
     def __post_init__(self) -> None:
         check_option_values(Intake, vars(self))
         if self.label_values is not None:
-            coding = str(LabelValues.parse(self.label_values))
-            object.__setattr__(self, "label_values", coding)
+            object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         object.__setattr__(self, "ignore_columns", tuple(self.ignore_columns))
 
     def recall(self, opened: OpenProject) -> Self:
         """Return the same, with what the source's first release said where this one is silent."""
         name = opened.project.namespace
         columns, coding = recall_reading(opened.ledger.people.sources(), name, self.question)
-        said = self.label_values if self.label_values is not None else coding or ""
-        return replace(self, recalled=columns, recalled_values=said)
+        values = coding or "" if self.label_values is None else self.label_values
+        return replace(self, recalled=columns, recalled_values=values)
 
     def stage_labels(
         self,
@@ -200,26 +194,23 @@ class Intake(ReadingOptions):
         if source is None:
             return None
         public = {*_PUBLIC_CONTENT, *find_custom_paired_roles(self.columns)}
-        columns, recalled = (
-            {role: name for role, name in named.items() if role in public}
-            for named in (self.columns, self.recalled)
-        )
+        columns = {role: name for role, name in self.columns.items() if role in public}
         reading = Reading(
             columns,
             "none",
             features,
             labelled=False,
+            has_labelers=False,
             question=self.question,
             format=self.format,
             public_columns=public_columns,
-            recalled=recalled,
+            recalled=self.recalled,
         )
-        skip_bad = self.bad_rows == "quarantine"
         staged = stage(
             source,
             opened.project.work / "also",
             opened.keys,
-            StagingOptions(reading, "", quarantine=skip_bad, spool=opened.project.work),
+            StagingOptions(reading, "", self.bad_rows == "quarantine", spool=opened.project.work),
             lambda name, rows: progress(f"reading {name}: {rows:,} pairs", None),
         )
         if staged.chat != labeled.chat:
@@ -241,20 +232,6 @@ class Intake(ReadingOptions):
                 f"{staged.fault_count:,} cannot be used, {skipped:,} are skipped, {same:,} have "
                 f"identical sides, and {ties:,} are ties, which --ties drop leaves out"
             )
-
-
-def describe_input(staged: Staged) -> Iterator[str]:
-    """Yield notes on the formats of an input, where columns' names do not tell, and on lost rows.
-
-    Skips are counted where the policy says that they are public; elsewhere there are none.
-    """
-    for name in sorted(staged.formats - {"pairs", "rankings"}):
-        yield f"read as {name}: {FORMATS[name].about}"
-    if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
-        yield f"left out: {describe_reason_counts(left_out)}"
-    if staged.refused_rows:
-        who = pluralize(staged.refused_labelers, "retired or erased labeler")
-        yield f"{pluralize(staged.refused_rows, 'row')} of {who} left out"
 
 
 def quarantine_bad_rows(project: Project, staged: Staged, release_id: str) -> Iterator[str]:
