@@ -19,6 +19,7 @@ from labelguard.budget.label_values import CODINGS, LabelValues
 from labelguard.errors import InvalidLabels, NoCoding, PolicyError
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.layouts import name_sides
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.query import LABEL_FAULT
 from labelguard.report import overview
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
@@ -114,6 +115,23 @@ def test_words_that_name_a_side_need_no_coding_and_numbers_name_none(sides, tmp_
     frame = exports.read(table, tmp_path, columns=names)
     assert [SAID[label] for label in frame["label"]] == [*expected.values()]
     assert not {"0", "1", "2", "0.5", "true"} & {*name_sides(*sides).a, *name_sides(*sides).b}
+
+
+def test_a_coding_that_is_named_goes_with_columns_of_any_name(tmp_path):
+    """Its words are not only those of columns that end in a and b."""
+    names = {"response_a": "one", "response_b": "other"}
+    table = pairs(["A", "b", "one", "1"])
+    table = table.rename_columns([names.get(name, name) for name in table.column_names])
+    coding = LabelValues.parse("a-b")
+    frame = exports.read(table, tmp_path, columns=names, values=coding)
+    assert [SAID[label] for label in frame["label"]] == [A, B, BAD, BAD]
+    assert str(coding) == "a-b" and coding != LabelValues()
+
+
+def test_further_pairs_have_no_labels_to_be_named():
+    assert read_public_pairs(pairs([1, 0]), unit="none").table.num_rows == 2
+    with pytest.raises(NoCoding):
+        read_public_pairs(pairs([1, 0]), unit="item")
 
 
 def refusal(source, error=NoCoding, **options):
