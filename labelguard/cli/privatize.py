@@ -396,8 +396,8 @@ def privatize(
         with show_progress() as report:
             consent = {"accepted": options["accept_little_use"], "again": options["again"]}
             review = make_release_review(report, yes=yes, **consent)
-            means: dict[str, Any] = {"project": home, "progress": report, "review": review}
-            return release_labels(source, **means, **options | more)
+            where: dict[str, Any] = {"project": home, "progress": report, "review": review}
+            return release_labels(source, **where, **options | more)
 
     try:
         release = make()

@@ -179,20 +179,17 @@ class Intake(ReadingOptions):
         if source is None:
             return None
         public = {*_PUBLIC_CONTENT, *find_custom_paired_roles(self.columns)}
-        columns, recalled = (
-            {role: name for role, name in named.items() if role in public}
-            for named in (self.columns, self.recalled)
-        )
         reading = Reading(
-            columns,
+            {role: name for role, name in self.columns.items() if role in public},
             "none",
             features,
             labelled=False,
+            has_labelers=False,
             question=self.question,
             format=self.format,
             public_columns=public_columns,
             drop_members=self.drop_members,
-            recalled=recalled,
+            recalled=self.recalled,
         )
         skip_bad = self.bad_rows == "quarantine"
         staged = stage(

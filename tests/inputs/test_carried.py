@@ -5,6 +5,7 @@ import json
 import polars as pl
 import pytest
 from support import exports
+from support.codings import choose_coding
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import pairs
@@ -21,7 +22,8 @@ DECLARED = ("model", "language", "chosen", "topic", "score", "label")
 
 def read_pairs(source, **options):
     """Pairs of a table whose columns were declared public, unless others are."""
-    return pairs.read_public_pairs(source, **{"public_columns": DECLARED} | options)
+    usual = {"public_columns": DECLARED, "label_values": choose_coding(source)}
+    return pairs.read_public_pairs(source, **usual | options)
 
 
 def feature_rows(read):

@@ -19,6 +19,7 @@ from labelguard.budget.label_values import CODINGS, LabelValues
 from labelguard.errors import InvalidLabels, NoCoding, PolicyError
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.layouts import name_sides
+from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.query import LABEL_FAULT
 from labelguard.report import overview
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
@@ -116,6 +117,23 @@ def test_words_that_name_a_side_need_no_coding_and_numbers_name_none(sides, tmp_
     assert not {"0", "1", "2", "0.5", "true"} & {*name_sides(*sides).a, *name_sides(*sides).b}
 
 
+def test_a_coding_that_is_named_goes_with_columns_of_any_name(tmp_path):
+    """Its words are not only those of columns that end in a and b."""
+    names = {"response_a": "one", "response_b": "other"}
+    table = pairs(["A", "b", "one", "1"])
+    table = table.rename_columns([names.get(name, name) for name in table.column_names])
+    coding = LabelValues.parse("a-b")
+    frame = exports.read(table, tmp_path, columns=names, values=coding)
+    assert [SAID[label] for label in frame["label"]] == [A, B, BAD, BAD]
+    assert str(coding) == "a-b" and coding != LabelValues()
+
+
+def test_further_pairs_have_no_labels_to_be_named():
+    assert read_public_pairs(pairs([1, 0]), unit="none").table.num_rows == 2
+    with pytest.raises(NoCoding):
+        read_public_pairs(pairs([1, 0]), unit="item")
+
+
 def refusal(source, error=NoCoding, **options):
     with pytest.raises(error) as refused:
         lg.privatize(source, **PRICE, once=True, **options)
@@ -187,10 +205,9 @@ def test_labels_name_the_system_that_won(keys, places):
     found = read(table, next(places), keys, reading)
     assert found.told == {("p00", "one"), ("p01", "other"), ("p03", "a tie")}
     # A pair of one system with itself is left out whatever it says: by public columns.
-    for labels in (["y", "y", "tie", "z"], ["tie"] * 4, ["", "x", "", ""]):
+    for labels in (["y", "y", "tie", "x"], ["tie"] * 4):
         other = read(pairs(labels, **SYSTEMS), next(places), keys, reading)
-        public = [one.public[:5] for one in (found, other)] if "" not in labels else [0, 0]
-        assert public[0] == public[1] and "p02" not in dict(other.told)
+        assert other.public == found.public and "p02" not in dict(other.told)
     frame = exports.read(
         pairs(["z", "x", "y", "A"], **SYSTEMS), next(places), values=reading.values
     )

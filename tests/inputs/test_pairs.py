@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.codings import NUMBERS, read_pairs
 from support.preferences import LAYOUTS, RESPONSES, opinions, pairs, public, rankings
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.pairs import read_public_pairs
 
 ASKED = public()
 RANKS = opinions(len(ASKED), 1)
@@ -19,7 +19,7 @@ RANKS = opinions(len(ASKED), 1)
 def read_scored(table, name="score", **options):
     """Pairs with a number of each response that was declared public."""
     declared = {"features": f"columns:{name}", "public_columns": [name]}
-    return read_public_pairs(table, **{"format": "pairs"} | declared | options)
+    return read_pairs(table, **{"format": "pairs"} | declared | options)
 
 
 def same(one, two):
@@ -34,31 +34,30 @@ def same(one, two):
 def test_labels_do_not_matter_not_even_whether_they_are_there(layout):
     table = LAYOUTS[layout](ASKED, RANKS)
     bare = table.drop_columns([n for n in ("label", "tie", "ranks") if n in table.column_names])
-    read = read_public_pairs(bare)
-    assert same(read, read_public_pairs(table))
-    assert same(read, read_public_pairs(LAYOUTS[layout](ASKED, opinions(len(ASKED), 2))))
+    read = read_pairs(bare)
+    assert same(read, read_pairs(table))
+    assert same(read, read_pairs(LAYOUTS[layout](ASKED, opinions(len(ASKED), 2))))
 
 
 def test_a_label_column_by_another_name_is_dropped_too():
     table = pairs(ASKED, RANKS).rename_columns({"label": "verdict"})
     bare = table.drop_columns(["verdict", "tie"])
-    assert same(read_public_pairs(table, columns={"label": "verdict"}), read_public_pairs(bare))
-    assert same(read_public_pairs(bare, columns={"label": "verdict"}), read_public_pairs(bare))
+    coded = {"label_values": NUMBERS}
+    assert same(read_pairs(table, columns={"label": "verdict"}, **coded), read_pairs(bare))
+    assert same(read_pairs(bare, columns={"label": "verdict"}), read_pairs(bare))
 
 
 def test_every_item_is_one_pair_whichever_side_comes_first():
     table = pairs(ASKED, RANKS)
-    read = read_public_pairs(table)
+    read = read_pairs(table)
     assert read.table.num_rows == len(np.unique(ASKED.item))
     swapped = table.rename_columns({"response_a": "response_b", "response_b": "response_a"})
-    assert same(read_public_pairs(swapped), read)
-    assert same(
-        read_public_pairs(pa.concat_tables([table, swapped.select(table.column_names)])), read
-    )
+    assert same(read_pairs(swapped), read)
+    assert same(read_pairs(pa.concat_tables([table, swapped.select(table.column_names)])), read)
 
 
 def test_rows_tell_who_compared_which_pair():
-    read = read_public_pairs(pairs(ASKED, RANKS))
+    read = read_pairs(pairs(ASKED, RANKS))
     prompts = np.array(read.table["prompt"].to_pylist())[read.rows.pair]
     found = {frozenset(prompts[read.rows.unit == unit]) for unit in range(read.rows.units)}
     asked = [ASKED.item[ASKED.labeler == labeler] for labeler in np.unique(ASKED.labeler)]
@@ -67,7 +66,7 @@ def test_rows_tell_who_compared_which_pair():
 
 
 def test_a_ranking_is_all_its_pairs_with_its_size():
-    read = read_public_pairs(rankings(ASKED, RANKS))
+    read = read_pairs(rankings(ASKED, RANKS))
     each = RESPONSES * (RESPONSES - 1) // 2
     assert read.table.num_rows == len(np.unique(ASKED.item)) * each
     assert len(read.rows) == len(ASKED) * each
@@ -79,16 +78,16 @@ def test_a_ranking_is_all_its_pairs_with_its_size():
 def test_a_repeated_comparison_counts_once():
     table = pairs(ASKED, RANKS)
     assert same(
-        read_public_pairs(pa.concat_tables([table, table.slice(0, 20)])),
-        read_public_pairs(table),
+        read_pairs(pa.concat_tables([table, table.slice(0, 20)])),
+        read_pairs(table),
     )
 
 
 def test_without_labelers_every_row_counts_and_contents_are_units():
-    read = read_public_pairs(pairs(ASKED, RANKS, labelers=False), unit="item")
+    read = read_pairs(pairs(ASKED, RANKS, labelers=False), unit="item")
     assert len(read.rows) == len(ASKED)
     assert read.rows.units == len(read.table) == len(np.unique(ASKED.item))
-    uncharged = read_public_pairs(pairs(ASKED, RANKS, labelers=False), unit="none")
+    uncharged = read_pairs(pairs(ASKED, RANKS, labelers=False), unit="none")
     assert uncharged.table.equals(read.table)
 
 
@@ -138,8 +137,8 @@ def test_unusable_rows_can_be_left_out_and_are_counted():
     table[3]["prompt"] = None
     bad = pa.Table.from_pylist(table)
     with pytest.raises(InvalidLabels, match="row 4: column prompt"):
-        read_public_pairs(bad)
-    read = read_public_pairs(bad, skip_bad=True)
+        read_pairs(bad)
+    read = read_pairs(bad, skip_bad=True)
     assert read.skipped == 1 and len(read.rows) == len(ASKED) - 1
 
 
@@ -159,7 +158,7 @@ def test_equal_texts_are_put_in_order_by_their_properties_not_by_their_order():
 
 def test_rankings_are_told_apart_although_they_share_a_ranking_id():
     table = rankings(ASKED, RANKS).append_column("ranking_id", pa.array(["all"] * len(ASKED)))
-    assert same(read_public_pairs(table), read_public_pairs(rankings(ASKED, RANKS)))
+    assert same(read_pairs(table), read_pairs(rankings(ASKED, RANKS)))
 
 
 def test_one_id_of_two_contents_is_refused():
@@ -168,12 +167,12 @@ def test_one_id_of_two_contents_is_refused():
     assert len(np.unique(ASKED.item[two])) == 2
     table = pairs(ASKED, RANKS).append_column("item_id", pa.array(ids.tolist()))
     with pytest.raises(InvalidLabels, match="id 'one' stands for several contents"):
-        read_public_pairs(table)
+        read_pairs(table)
 
 
 def test_pairs_have_the_ids_that_were_given():
     ids = pa.array([f"item {i}" for i in ASKED.item])
-    read = read_public_pairs(pairs(ASKED, RANKS).append_column("item_id", ids))
+    read = read_pairs(pairs(ASKED, RANKS).append_column("item_id", ids))
     prompts = read.table["prompt"].to_pylist()
     assert [f"question {i[5:]}" for i in read.ids.to_pylist()] == prompts
 
@@ -188,9 +187,9 @@ def test_what_is_read_lies_where_nobody_else_looks_and_is_gone_afterwards(tmp_pa
 
     umask = os.umask(0)
     try:
-        read_public_pairs(pairs(ASKED, RANKS), progress=progress)
+        read_pairs(pairs(ASKED, RANKS), progress=progress)
         with pytest.raises(InvalidLabels):
-            read_public_pairs(
+            read_pairs(
                 pairs(ASKED, RANKS).drop_columns(["prompt"]),
                 columns={"item_id": "who"},
                 progress=progress,

@@ -89,7 +89,8 @@ def test_only_columns_of_text_that_are_there_are_joined(named, said):
         lg.inspect(pa.Table.from_pylist([rows]), columns={"prompt": named})
 
 
-def test_the_reading_is_said_before_anything_is_charged(file, project):
+def test_the_reading_is_said_before_anything_is_charged(file, project, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     words = (
         "privatize",
         file,

@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 from support import world
 from support.cluster_work import die_once, miss, refuse
+from support.codings import OPTION
 from support.preferences import OF_MANY, STATISTIC, TABLE, files, write_many_pairs
 from support.releases import make_release
 
@@ -111,7 +112,7 @@ def test_what_a_worker_finds_wrong_is_said_in_its_words(ray, tmp_path):
 
 
 COMMAND = [sys.executable, "-m", "labelguard", "privatize", "--mechanism", "rr", "--once", "--yes"]
-COMMAND += ["--epsilon", "3", "--delta", "1e-5", "--accept-little-use"]
+COMMAND += ["--epsilon", "3", "--delta", "1e-5", "--accept-little-use", *OPTION]
 
 
 @pytest.mark.parametrize("delay", [4, 6, 7, 8, 9])

@@ -158,7 +158,8 @@ def test_a_plan_has_its_files_read_and_its_texts_encoded_by_the_engine(
     monkeypatch.setattr("labelguard.planner.forecast.open_executor", lambda *place: engine)
     monkeypatch.setattr("labelguard.planner.forecast.default_features", lambda: spec)
     pq.write_table(TABLE, tmp_path / "labels.parquet")
-    lg.plan(tmp_path / "labels.parquet", epsilons=3, features=spec if named else None)
+    features = spec if named else None
+    lg.plan(tmp_path / "labels.parquet", label_values="1-0", epsilons=3, features=features)
     assert engine.works == [*READING, "encode_portion"]
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelguard.budget.label_values import LabelValues, is_number
+from labelguard.inputs.pairs import read_public_pairs
 
 NUMBERS = "1-0"
 # The same as a part of a `Reading`, and as words of a command.
@@ -44,6 +45,11 @@ def choose_coding(source):
 def choose_values(source):
     """Return the same as a part of a `Reading`: the default where labels are words."""
     return LabelValues.parse(choose_coding(source) or "")
+
+
+def read_pairs(source, **options):
+    """Return the pairs of an input, whose labels are named a coding and not read."""
+    return read_public_pairs(source, **{"label_values": choose_coding(source)} | options)
 
 
 def _of_names(names):

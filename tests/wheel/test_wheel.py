@@ -124,6 +124,8 @@ def test_the_command_line_works(installed, tmp_path):
         "--once",
         "--yes",
         "--accept-little-use",
+        "--label-values",
+        "1-0",
     )
     run(labelguard, "privatize", "labels.parquet", *price, cwd=tmp_path)
     run(labelguard, "release", "verify", cwd=tmp_path)

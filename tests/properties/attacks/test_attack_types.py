@@ -171,7 +171,7 @@ def test_no_type_of_a_label_in_memory_tells_what_it_is(made):
         for row, label in zip(rows, labels, strict=True):
             row |= {"response_a": row.pop("chosen"), "response_b": row.pop("rejected")}
             row["label"] = label
-        found.append(outcome(made(rows)))
+        found.append(outcome(made(rows), label_values="1-0"))
     assert found == found[:1] * len(found)
 
 
