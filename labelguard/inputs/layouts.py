@@ -118,10 +118,9 @@ def find_layout(
     listed: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Layout:
-    """Find each role's column in a file; raise `InvalidLabels` for what lacks or cannot be.
-
-    In a sparse file a column is missing where no row has a value for it. `listed` are the file's
-    own columns, and `names` what it calls roles that its format made.
+    """Find each role's column in a file; raise `InvalidLabels` for what lacks or cannot be. A sparse
+    file lacks a column where no row has a value. `listed` are the file's own columns, and
+    `names` what it calls roles that its format made.
     """
     types = readers.read_columns(file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, listed or list(types))
@@ -425,9 +424,8 @@ def _can_hold_numbers(kind: DuckDBPyType) -> bool:
 def _find_type_family(kind: DuckDBPyType) -> str:
     """Return what two columns have in common whose values are read alike.
 
-    Whole numbers and those of 64 bits are: as DOUBLE, in which both are compared, they are one,
-    and a zero has no sign. Which of the two a column is may follow from labels, as pandas types it.
-    A number of 32 bits is not the same in 64, nor a decimal one with fewer digits.
+    Whole numbers and those of 64 bits are: both are compared as DOUBLE, in which a zero has no
+    sign. Which of the two a column is may follow from labels, as pandas types it.
     """
     if is_text(kind):
         return "text"
@@ -439,7 +437,7 @@ def find_common_content(files: Sequence[InputFile], layouts: Sequence[Layout]) -
     content = layouts[0].content
     for file, layout in zip(files, layouts, strict=True):
         try:
-            # Text is one part throughout a file, or none: else files would change each other.
+            # Text is one part throughout, or none: else files would change each other.
             parts = {one.parts and not one.strings for one in (content, layout.content)} - {None}
             if len(parts) > 1:
                 raise NotContent

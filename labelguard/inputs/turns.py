@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Why rows are left out under `--turns first`.
 LATER_TURN = "prompt with an earlier response (--turns first)"
 # The file of a private map that has the digests of what its release published.
-FILE = "turns.npz"
+FILE = "_turns.npz"
 _SIDES = ("first", "second")
 _TEXTS = ("prompt", *_SIDES)
 _ROLES = (

@@ -3,8 +3,8 @@
 The order of a release is read → plan → check → charge → draw → learn → publish, and each step can
 crash:
 
-1. the input is staged canonically, and the release's idempotency key is computed from its public
-   columns; a request that was answered before is answered again without looking at labels;
+1. the input is staged canonically, and the release's idempotency key computed from public columns;
+   a request that was answered before is answered again without looking at labels;
 2. rows, bounds and charges are planned and checked from public columns;
 3. one ledger transaction charges and reserves; it yields the grant that the next steps need;
 4. labels are randomized into the PRIVATE map, which is flushed and renamed as a whole; the ledger
@@ -104,19 +104,16 @@ def privatize(
     (`project.ingestion`). The first call fixes the project's policy, unless one was made before
     (`project.policies`): it says for how many releases (`once`, `uses` or `recurring`), and accepts
     a release of little use by `accept_little_use`. Later calls release new labels under it, and
-    labels released before keep their value at no cost. `namespace` names the source of these
-    labelers' ids (default: that of `labelguard.toml`, or the only one ingested; see
-    `project.linking`). `review` is called with a
-    `Preview` before anything is charged, unless a run is taken up that was begun before; what it
-    raises stops the run.
+    labels released before keep their value at no cost. `namespace` names the source of labelers'
+    ids (default: that of `labelguard.toml`, or the only one ingested). `review` is called with a
+    `Preview` before anything is charged, unless a run is taken up; what it raises stops the run.
 
     `options` are those of the command line (docs/cli.md), with `_` for `-`; `--for` is `duration`,
-    and `--public-column` `public_columns`. Those of another package's mechanism, which a type
-    checker does not know, pass as a dictionary with that mechanism.
+    `--public-column` `public_columns`. Those of another package's mechanism, unknown to type
+    checkers, pass as a dictionary with it.
 
-    Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
-    that it pays for, against anyone who sees neither raw labels nor the memory of a running job
-    (docs/guarantees.md).
+    Guarantee: (ε, δ) of the policy for each unit under `replace_labels`, over all releases that it
+    pays for, against whoever sees neither raw labels nor a job's memory (docs/guarantees.md).
 
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
@@ -160,9 +157,8 @@ def plan(
 ) -> Plan:
     """Return the plan of a release: what `privatize` would fix, charge and give.
 
-    Takes what `privatize` takes but `review`, and raises what it raises. Where there is no
-    project, it is the plan of one that would be made. Its rows are in a directory that the next
-    command clears.
+    Takes what `privatize` takes but `review`, and raises what it raises; without a project, of one
+    that would be made. Its rows are in a directory that the next command clears.
     """
     options = merge_labeler_column(options)
     check_option_names(mechanism, options)

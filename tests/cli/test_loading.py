@@ -22,7 +22,9 @@ def study(tmp_path_factory):
     labels.write_text("\n".join(["labeler_id,prompt,chosen,rejected", *rows]))
     run(ELSEWHERE, "init", home)
     budget = ("--epsilon", 3, "--delta", 1e-5, "--once", "--yes", "--accept-little-use")
-    run(ELSEWHERE, "privatize", labels, "--project", home, "--mechanism", "rr", *budget)
+    run(
+        ELSEWHERE - {"polars"}, "privatize", labels, "--project", home, "--mechanism", "rr", *budget
+    )
     return home
 
 

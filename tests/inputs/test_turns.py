@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.codings import choose_coding
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, PolicyError
@@ -139,6 +140,7 @@ def test_a_prompt_that_goes_on_with_something_else_in_a_chat_is_no_problem():
 def release(rows, project, **options):
     more = {"uses": 4} if "epsilon" in options else {}
     terms = {"mechanism": "rr", "accept_little_use": True, "accept_delta": True}
+    more["label_values"] = choose_coding(rows)
     return lg.privatize(rows, project=project, **terms, **more, **options)
 
 
@@ -155,7 +157,10 @@ FIRST, INDEPENDENT = ({"epsilon": 3, "turns": one} for one in ("first", "indepen
 
 def test_every_command_stops_before_anything_is_charged(tmp_path):
     project, rows = lg.init(tmp_path), conversations("turns")
-    for run in (lambda: release(rows, project, epsilon=3), lambda: lg.plan(rows)):
+    for run in (
+        lambda: release(rows, project, epsilon=3),
+        lambda: lg.plan(rows, label_values=choose_coding(rows)),
+    ):
         with pytest.raises(InvalidLabels, match=r"12 items.*--turns first.*--turns independent"):
             run()
     assert not releases(project)
