@@ -118,14 +118,15 @@ def find_layout(
     listed: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Layout:
-    """Find each role's column in a file; raise `InvalidLabels` for what lacks or cannot be. A sparse
-    file lacks a column where no row has a value. `listed` are the file's own columns, and
+    """Find each role's column in a file; raise `InvalidLabels` for what lacks or cannot be.
+
+    A sparse file lacks a column where no row has a value. `listed` are the file's own columns, and
     `names` what it calls roles that its format made.
     """
     types = readers.read_columns(file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, listed or list(types))
     layouts = _list_possible_layouts(schema)
-    named, whole = reading.columns, types
+    named = reading.columns
     if not reading.labelled:
         private = {reading.get_column_name(role) for role in PRIVATE_ROLES}
         types = {column: kind for column, kind in types.items() if column not in private}
@@ -138,10 +139,8 @@ def find_layout(
     used = (*layouts[kind], *(r for r in OPTIONAL if r != "tie" or kind not in LISTED))
     for role in named:
         if role in ROLES and role not in used:
-            raise schema.error(
-                f"--columns names {role}, which does not go with columns "
-                f"({', '.join(layouts[kind])})"
-            )
+            go_with = f"({', '.join(layouts[kind])})"
+            raise schema.error(f"--columns names {role}, which does not go with columns {go_with}")
     columns = {role: column for role, column in columns.items() if role in used}
     columns |= find_systems(schema, kind)
     if not reading.has_labelers:
@@ -155,7 +154,7 @@ def find_layout(
     content = _find_content_type(schema, columns, kind)
     layout = Layout(kind, columns, kinds, content, features, reading, absent, names or {})
     if reading.labelled:
-        check_coding(schema, kind, layout.sides, whole)
+        check_coding(schema, kind, layout.sides, types)
         refuse_names_of_systems(schema, kind, file, connection)
     return layout
 
