@@ -113,7 +113,11 @@ def _choose_json_type(shape: Any, known: Collection[str] = MESSAGE) -> Any:
     """Return the type, as nested lists and objects, that JSON of this shape is read as."""
     if isinstance(shape, list):
         inner = shape[0] if shape else None
-        empty = {"role": VARCHAR} if known is MESSAGE else {"type": VARCHAR, "text": VARCHAR}
+        empty = (
+            {"role": VARCHAR, "content": NULL}
+            if known is MESSAGE
+            else {"type": VARCHAR, "text": VARCHAR}
+        )
         return [empty if inner is None else _choose_json_type(inner, known)]
     if isinstance(shape, dict):
         return {

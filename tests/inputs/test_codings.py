@@ -131,7 +131,7 @@ def test_a_coding_that_is_named_goes_with_columns_of_any_name(tmp_path):
 def test_further_pairs_have_no_labels_to_be_named():
     assert read_public_pairs(pairs([1, 0]), unit="none").table.num_rows == 2
     with pytest.raises(NoCoding):
-        read_public_pairs(pairs([1, 0]), unit="item")
+        read_public_pairs(pairs([1, 0]), unit="item", first=True)
 
 
 def refusal(source, error=NoCoding, **options):

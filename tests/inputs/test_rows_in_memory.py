@@ -154,19 +154,6 @@ def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows, message):
     assert "\n" not in said and SECRET not in said and len(said) < 350
 
 
-def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "known = (" in c)
-    say = {"role": "assistant", "name": None, "tokens": 7, "at": {"time": "now"}}
-    sides = {name: [say | {"content": name}] for name in ("prompt", "chosen", "rejected")}
-    Path("pairs.jsonl").write_text(json.dumps({"labeler_id": "x"} | sides) + "\n")
-    with pytest.raises(InvalidLabels, match="prompts and responses must be"):
-        lg.inspect("pairs.jsonl")
-    exec(compile(code, "formats.md", "exec"), {})
-    assert lg.inspect("pairs.parquet").labels == 1
-
-
 # Labels of single responses are refused with a way out, and that way looks at no label.
 
 

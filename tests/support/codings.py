@@ -53,7 +53,7 @@ def read_pairs(source, **options):
 
 
 def _of_names(names):
-    return COUNTED if "choice" in names else None
+    return COUNTED if {"choice", "responses"} <= {*names} else None
 
 
 def _of_values(labels):
