@@ -109,7 +109,8 @@ class Reading:
 
     def recall(self, names: Collection[str]) -> Reading:
         """Return the same with what is `recalled` of the source, as far as a file with these names
-        has it, where this one is silent.
+        has it, where this one is silent. What it has not stays `recalled`: a sparse file may lack
+        columns of labels.
         """
         there = {
             role: column
@@ -117,9 +118,14 @@ class Reading:
             if column in names or ("+" in column and {*names} >= {*column.split("+")})
         }
         coding, columns = self.recalled_values, {**there, **self.columns}
-        of_choices = columns.get("choice", "choice") in names
+        choices, responses, ranks = (
+            columns.get(r, r) in names for r in ("choice", "responses", "ranks")
+        )
+        of_choices = choices or (coding.first is not None and responses and not ranks)
         fits = self.values == DEFAULT and (coding.first is not None) == of_choices
-        return replace(self, columns=columns, values=coding if fits else self.values, recalled={})
+        missing = {r: name for r, name in self.recalled.items() if r not in columns}
+        values = coding if fits else self.values
+        return replace(self, columns=columns, values=values, recalled=missing)
 
     def get_column_name(self, role: str) -> str:
         """Return the name of a role's column, whether there is one or not."""

@@ -197,7 +197,8 @@ def _find_columns_assumed_present(
     if reading.labelled and pairs and (reading.skips == "tie" or not list_missing("tie")):
         absent += list_missing("label")
     if reading.labelled and reading.skips == "tie" and not pairs and not chosen:
-        role = "choice" if reading.format == "choices" or "choice" in reading.columns else "ranks"
+        counted = reading.format == "choices" or reading.values.first is not None
+        role = "choice" if counted or "choice" in reading.columns else "ranks"
         is_list = not list_missing("responses") and list_missing("ranks") and list_missing("choice")
         absent += list_missing(role) if is_list else []
     return tuple(dict.fromkeys(absent))

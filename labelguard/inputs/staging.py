@@ -285,6 +285,8 @@ def _map_roles(
             columns[f"{CODING} of {question}" if question else CODING] = str(coding)
         for role, name in layout.columns.items():
             key = f"{role} of {question}" if question and role in ANSWERS else role
+            if name in layout.absent:  # because of its labels: it has the name that it had before
+                name = layout.reading.recalled.get(role, name)
             columns[key] = file.recorded.get(role, name)
     return columns
 

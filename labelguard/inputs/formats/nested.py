@@ -52,6 +52,11 @@ class NestedAnswers:
             for role, member in self.members.items()
         }
         where = ""
+        kind = schema.types[self.column]
+        types = {} if str(kind) == "JSON" else dict(find_element_type(kind).children)
+        for role, member in self.members.items():
+            if str(types.get(member)) in ("FLOAT", "DOUBLE"):  # NaN is no answer
+                values[role] = f"nullif(lower({values[role]}), 'nan')"
         if self.has_status:
             status = f"json_extract_string({_ANSWER}, '/{_STATUS}')"
             values |= {
@@ -113,7 +118,13 @@ def _match_members(
         return next((lower[name] for name in names if name in lower), "")
 
     people, label = match("labeler_id", *PEOPLE), match("label", "value", *ANSWERED)
-    has_status = people == "user_id" and label == "value" and match(_STATUS) != ""
+    is_record = people == "user_id" and match(_STATUS) != ""
+    if people and schema.sparse and schema.treats_blanks_as_ties and (named or is_record):
+        raise schema.error(
+            f"with --skips tie, which members of {column} have answers is private, and JSON tells "
+            "it: write a row for every person, or Parquet"
+        )
+    has_status = is_record and label == "value"
     if not people or not label or not (named or has_status):
         return None
     role = "choice" if schema.has_all("responses") else "label"

@@ -170,7 +170,11 @@ RANKINGS = Format(
 CHOICES = Format(
     "choices",
     "prompt, responses, choice (the number of the preferred response, from 0)",
-    lambda schema: schema.has_all("prompt", "responses", "choice") and not schema.has_all("ranks"),
+    lambda schema: (
+        schema.has_all("prompt", "responses")
+        and not schema.has_all("ranks")
+        and (schema.has_all("choice") or schema.reading.values.first is not None)
+    ),
     accepts=lambda schema: schema.has_all("prompt", "responses"),
 )
 TRANSCRIPTS = Format(

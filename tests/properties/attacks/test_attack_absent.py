@@ -7,6 +7,7 @@ there, lacks a column: it decided the exit code, and the journal told whether th
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.releases import make_release
 
@@ -59,6 +60,105 @@ def test_whether_everything_was_skipped(tmp_path):
         observe_run(tmp_path / str(n), [sound, [pair(5, **answer)]], skips="tie")
         for n, answer in enumerate(answers)
     ]
+    assert found[0] == found[1]
+    assert found[0][0] == 0
+
+
+def observe_second_release(home, first, second, second_options, **options):
+    """How the second run of a project ends, and the columns that the journal tells."""
+    lg.init(home)
+    try:
+        for number, (rows, given) in enumerate([(first, options), (second, second_options)]):
+            path = home / f"{number}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            made = make_release(str(path), project=home, epsilon=3, delta=1e-5, **given)
+    except LabelguardError as error:
+        return error.exit_code, str(error).replace(str(home), "")
+    journal = [entry.body.get("columns") for entry in overview.read_journal(home)]
+    return 0, made.card["counts"], made.card["reading"], journal
+
+
+@pytest.mark.quick("label")
+@pytest.mark.parametrize("role", ["label", "tie", "choice"])
+def test_which_remembered_column_is_there(role, tmp_path):
+    def rows(*answers, who):
+        made = [{**pair(n, **a), "labeler_id": f"{who}{n % 2}"} for n, a in enumerate(answers)]
+        if role == "choice":
+            for row in made:
+                row["responses"] = [row.pop("response_a"), row.pop("response_b")]
+        return made
+
+    was_equal: dict[str, Any] = {"was equal": True}
+    column, first, week_two = {
+        "label": ("vote", [{"vote": 1}] * 2, [[{}, {}], [{"vote": 0}, {}]]),
+        "tie": ("was equal", [{"label": 1} | was_equal], [[{"label": 1}], [was_equal]]),
+        "choice": ("choice", [{"choice": 1}] * 2, [[{}, {}], [{"choice": 2}, {}]]),
+    }[role]
+    coding = "first=1" if role == "choice" else "1-0"
+    found = [
+        observe_second_release(
+            tmp_path / str(number),
+            rows(*first, who="x"),
+            rows(*answers, who="y"),
+            {"skips": "tie", "label_values": None},
+            columns={role: column},
+            label_values=coding,
+            skips="tie",
+        )
+        for number, answers in enumerate(week_two)
+    ]
+    assert found[0] == found[1]
+    assert found[0][0] == 0
+
+
+def test_whether_a_list_has_any_answer(tmp_path):
+    rows = [
+        {**pair(1), "annotations": [{"worker": "x", **answer}, {"worker": "y"}]}
+        for answer in ({}, {"label": 1})
+    ]
+    for row in rows:
+        del row["labeler_id"]
+    found = [
+        observe_run(tmp_path / str(n), [[row]], skips="tie", label_values="1-0")
+        for n, row in enumerate(rows)
+    ]
+    assert found[0] == found[1]
+    assert "a row for every person" in found[0][1]
+
+
+def test_which_answer_in_a_list_is_not_a_number(tmp_path):
+    found = []
+    for second in (0.0, float("nan")):
+        answers = [{"worker": w, "label": v} for w, v in (("x", 1.0), ("y", second))]
+        row = {**pair(1), "annotations": answers}
+        del row["labeler_id"]
+        home = tmp_path / str(second)
+        lg.init(home)
+        made = make_release(
+            pa.Table.from_pylist([row]),
+            project=home,
+            epsilon=3,
+            delta=1e-5,
+            skips="tie",
+            label_values="1-0",
+        )
+        found.append(made.card["counts"])
+    assert found[0] == found[1]
+
+
+def test_which_side_has_no_messages(tmp_path):
+    def row(item, *, first):
+        sides = [[], [{"role": "assistant", "content": "no"}]]
+        one, other = sides if first else sides[::-1]
+        asked = {"labeler_id": f"x{item % 2}", "prompt": f"question {item}"}
+        return {**asked, "chosen": one, "rejected": other}
+
+    sound = [{"role": "assistant", "content": "yes"}]
+    found = []
+    for number, first in enumerate([(True, True), (True, False)]):
+        rows = [row(item, first=one) for item, one in enumerate(first)]
+        whole = [[{**row(7, first=True), "chosen": sound}], rows]
+        found.append(observe_run(tmp_path / str(number), whole, bad_rows="quarantine"))
     assert found[0] == found[1]
     assert found[0][0] == 0
 
