@@ -8,19 +8,16 @@ names and types of columns alone; no label is looked at.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-import duckdb
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.budget.label_values import CODINGS, DEFAULT, LabelValues
 from labelguard.errors import NoCoding
-from labelguard.inputs import readers
 from labelguard.inputs.canonical import FRACTIONS, INTEGERS, LARGE_INTEGERS
 from labelguard.inputs.columns import SYSTEMS, TableSchema
 from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import InputFile, literal, source_column
 from labelguard.text import suggest
 
 _NUMBERS = (*INTEGERS, *LARGE_INTEGERS, *FRACTIONS)
@@ -101,29 +98,23 @@ def check_coding(
         )
 
 
-def refuse_names_of_systems(
-    schema: TableSchema, kind: str, file: InputFile, connection: duckdb.DuckDBPyConnection
+def refuse_words_beside_systems(
+    schema: TableSchema, unread: Collection[str], ignored: Collection[str]
 ) -> None:
-    """Refuse words for a side that name systems which stand on the other side in some row.
-
-    By columns that say which system wrote which response: they are public.
+    """Refuse words of somebody's own for the sides beside two columns that name systems, which are
+    neither read nor `ignored`: a system that won may stand on either side. By names alone.
     """
     values, named = schema.reading.values, dict[str, dict[str, str]]()
-    if kind != "pairs" or values == DEFAULT or values.columns:
+    if "=" not in str(values) or values.columns or values.first is not None:
         return
-    for name, type_ in schema.types.items():
-        if is_text(type_) and (match := _SYSTEM.fullmatch(name)):
+    for name in unread:
+        if is_text(schema.types[name]) and (match := _SYSTEM.fullmatch(name)):
             named.setdefault(match[1].lower(), {})[match[2].lower()] = name
     for one, other in (tuple(map(s.get, "ab")) for s in named.values()):
-        if one is None or other is None:
-            continue
-        wrong = " OR ".join(
-            f"{source_column(name)} IN ({', '.join(map(literal, words))})"
-            for name, words in ((other, values.a), (one, values.b))
-        )
-        if readers.read_rows(file, connection, f"SELECT 1 FROM part WHERE {wrong} LIMIT 1"):
+        if one and other and not {one, other} <= {*ignored}:
             raise schema.error(
-                "--label-values gives one side the name of a system that stands on the other, too "
-                f"(columns {one} and {other}); where the label names the system that won, say "
-                f"--label-values a=@{one},b=@{other}"
+                f"columns {one} and {other} say which system wrote which response, and the words "
+                "of --label-values may be names of systems, which stand on either side: where the "
+                f"label names the system that won, --label-values a=@{one},b=@{other}; where it "
+                f"does not, --ignore-columns {one},{other}"
             )

@@ -22,7 +22,6 @@ from labelguard.inputs.codings import (
     check_coding,
     find_systems,
     name_sides,
-    refuse_names_of_systems,
 )
 from labelguard.inputs.columns import (
     ANSWERS,
@@ -155,7 +154,6 @@ def find_layout(
     layout = Layout(kind, columns, kinds, content, features, reading, absent, names or {})
     if reading.labelled:
         check_coding(schema, kind, layout.sides, types)
-        refuse_names_of_systems(schema, kind, file, connection)
     return layout
 
 

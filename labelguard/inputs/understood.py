@@ -18,9 +18,10 @@ from labelguard.budget.label_values import (
     parse_public_columns,
 )
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.codings import check_coding
+from labelguard.inputs.codings import check_coding, refuse_words_beside_systems
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
 from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
+from labelguard.inputs.formats.plain import PAIRS
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.nested import is_text
 from labelguard.inputs.staged import Staged
@@ -91,6 +92,9 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
     for entry, layout in zip(staged.formatted, staged.readings, strict=True):
         unused = {name: entry.types[name] for name in _list_unused(entry, layout)}
         listed |= dict.fromkeys(entry.types)
+        if entry.format == PAIRS.name and layout.kind == "pairs":
+            schema = TableSchema(entry.file.name, entry.types, layout.reading)
+            refuse_words_beside_systems(schema, unused, ignored)
         parts = [name for name, kind in unused.items() if _may_be_prompt(name, kind)]
         parts = [name for name in parts if name not in ignored]
         if parts:
