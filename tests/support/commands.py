@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from click.testing import CliRunner
+from support.codings import choose_coding
 
 from labelguard.cli.main import main
-from tests.support.codings import choose_coding
 
 # What a first release of a few labelers takes where nobody is there to ask.
 FIRST = ("--once", "--yes", "--accept-little-use")

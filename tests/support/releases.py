@@ -1,7 +1,8 @@
 """Releases as tests make them: a first one is for itself alone, and waits for no forecast."""
 
+from support.codings import choose_coding
+
 import labelguard as lg
-from tests.support.codings import choose_coding
 
 
 def make_release(source=None, **options):
