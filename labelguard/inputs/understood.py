@@ -101,13 +101,14 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
             prompt = _name_columns(entry, layout).get("prompt", "prompt")
             one, several = parts[0], len(parts) > 1
             join = ""
-            if prompt in entry.types:
+            if prompt in entry.types and is_text(entry.types[one]):
                 join = f"--columns prompt={one}+{prompt} if it comes before {prompt}, "
             raise InvalidLabels(
                 f"{entry.file.name}: column{'s' * several} {', '.join(parts)} may be part of what "
-                f"was asked, and {'are' if several else 'is'} not read: name the prompt ({join}"
-                f"--columns prompt={one} if it is the prompt), or leave "
-                f"{'them' if several else 'it'} out: --ignore-columns {','.join(parts)}"
+                f"was asked, and {'are' if several else 'is'} not read: leave "
+                f"{'them' if several else 'it'} out, --ignore-columns {','.join(parts)}, or name "
+                f"what was asked ({join}--columns prompt={one} if it is all of it). A column that "
+                "holds a response, too, is no prompt: it would publish which one was preferred"
             )
         for name in ignored:
             if name in entry.types and name not in unused:

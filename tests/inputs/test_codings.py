@@ -217,19 +217,19 @@ def test_labels_name_the_system_that_won(keys, places):
     assert "table row 2: column model_b: expected an id" in message
 
 
-def test_systems_that_stand_on_both_sides_are_no_names_of_one(keys, places):
-    reading = Reading({}, values=LabelValues.parse("a=x,b=y"))
-    said = set()
-    for labels in (["x", "y", "y", "x"], ["y"] * 4, [None] * 4):
-        with pytest.raises(InvalidLabels) as refused:
-            exports.read(
-                pairs(pa.array(labels, pa.string()), **SYSTEMS), next(places), values=reading.values
-            )
-        said.add(str(refused.value))
-    assert len(said) == 1 and "--label-values a=@model_a,b=@model_b" in said.pop()
+def test_words_beside_columns_of_systems_may_be_their_names(tmp_path):
+    """By names of columns: what is in them does not matter, nor what labels are."""
+    project = lg.init(tmp_path)
     apart = {"model_a": ["x"] * 2, "model_b": ["y"] * 2}
-    found = read(pairs(["x", "y"], **apart), next(places), keys, reading)
-    assert found.told == {("p00", "one"), ("p01", "other")}
+    for labels in (["x", "y"], ["y", "y"]):
+        said = refusal(
+            pairs(labels, **apart), InvalidLabels, label_values="a=x,b=y", project=project
+        )
+        assert "--label-values a=@model_a,b=@model_b" in said
+        assert "--ignore-columns model_a,model_b" in said
+    assert is_untouched(project)
+    ignored = {"ignore_columns": ["model_a", "model_b"], "label_values": "a=x,b=y"}
+    make_release(pairs(["x", "y"], **apart), project=project, **PRICE, **ignored)
 
 
 @pytest.mark.parametrize(

@@ -424,7 +424,8 @@ with pq.ParquetWriter(path / "x.parquet", schema, compression="zstd") as writer:
         writer.write_table(table, row_group_size=250)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 project = labelguard.init(path / "p")
-made = labelguard.privatize(path / "x.parquet", once=True, epsilon=3, delta=1e-5, project=project,
+made = labelguard.privatize(path / "x.parquet", label_values="1-0", once=True, epsilon=3,
+                            delta=1e-5, project=project,
                             max_labels_per_labeler=100, block=1, workers=1, accept_little_use=True)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """

@@ -33,6 +33,8 @@ def choose_coding(source):
         path = Path(source)
         paths = [path] if path.exists() or not path.name else path.parent.glob(path.name)
         return next(filter(None, map(choose_coding, map(_read_first, paths))), None)
+    if hasattr(source, "features"):  # a `datasets.Dataset`
+        return choose_coding(source[:20])
     if hasattr(source, "__arrow_c_stream__"):
         table = pa.table(source)
         kind = table.schema.field("label").type if "label" in table.column_names else None

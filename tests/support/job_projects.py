@@ -20,11 +20,7 @@ from labelguard.report import overview
 SETTINGS: Mapping[str, Any] = {
     "project": ".",
     "input": "labels/*.parquet",
-    "release": {
-        "mechanism": "rr",
-        "min_new_labels": 10,
-        "options": {"workers": 1, "label_values": NUMBERS},
-    },
+    "release": {"mechanism": "rr", "min_new_labels": 10, "options": {"workers": 1}},
     "train": {"options": {"features": "length", "components": 1, "holdout": 0.3}},
     "gate": {"by": "none"},
 }
@@ -54,6 +50,9 @@ class Desk:
         for name, value in settings.items():
             both = isinstance(value, dict) and name in found
             found[name] = {**found[name], **value} if both else value
+        release = found["release"]
+        options = {"label_values": NUMBERS} | (release.get("options") or {})
+        found["release"] = {**release, "options": options}
         self.job.write_text(yaml.safe_dump({k: v for k, v in found.items() if v is not None}))
 
     def label(self, batch, seed=1):
