@@ -105,7 +105,8 @@ def refuse_words_beside_systems(
     neither read nor `ignored`: a system that won may stand on either side. By names alone.
     """
     values, named = schema.reading.values, dict[str, dict[str, str]]()
-    if "=" not in str(values) or values.columns or values.first is not None:
+    known = {word for coding in CODINGS.values() for words in coding for word in words}
+    if values.columns or {*values.a, *values.b} <= known or "=" not in str(values):
         return
     for name in unread:
         if is_text(schema.types[name]) and (match := _SYSTEM.fullmatch(name)):
