@@ -112,3 +112,19 @@ def test_a_mapping_from_columns_to_roles_is_recognised():
     row = {"task": "p", "chosen": "a", "rejected": "b", "labeler_id": "u"}
     with pytest.raises(InvalidLabels, match=r"turn it round, {'prompt': 'task'}"):
         lg.inspect([row], columns={"task": "prompt"})
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["label", "Label", "labeler_id", "response_a", "winner", "score_a", "text_chosen", "mark"],
+)
+def test_no_answer_and_no_other_role_becomes_a_part_of_the_prompt(project, part):
+    """A prompt is published as it is: what is joined to it must tell no label and no labeler."""
+    given = {"labeler_id": "u", "response_a": "x", "response_b": "yes", "mark": "A"}
+    table = pa.Table.from_pylist(
+        [{"task": "do it"} | given | ({} if part in given else {part: "A"})]
+    )
+    columns = {"prompt": f"task+{part}", "label": "mark"}
+    with pytest.raises(InvalidLabels, match=f"column {part} .*cannot be a part of the prompt"):
+        make_release(table, project=project, mechanism="rr", columns=columns)
+    assert not overview.list_releases(project)

@@ -17,7 +17,15 @@ from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import chats, readers
-from labelguard.inputs.columns import ANSWERS, MESSAGES, NO_PROMPT, ROLES, Reading, TableSchema
+from labelguard.inputs.columns import (
+    ANSWERS,
+    MESSAGES,
+    NO_PROMPT,
+    ROLES,
+    Reading,
+    TableSchema,
+    tells_a_side,
+)
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
@@ -39,7 +47,7 @@ from labelguard.inputs.formats.prodigy import PRODIGY
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.nested import is_text
 from labelguard.inputs.readers import InputFile, identifier, source_column
-from labelguard.inputs.shapes import find_crowd_columns
+from labelguard.inputs.shapes import CROWDS, find_crowd_columns
 from labelguard.text import AUTO_FORMAT, suggest
 
 __all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
@@ -109,7 +117,7 @@ def apply_format(
     reading = replace(reading, columns={**find_crowd_columns(schema), **reading.columns})
     prompt = reading.get_column_name("prompt")
     if "+" in prompt and prompt not in schema.types:
-        file = _join_columns(file, schema.types, prompt)
+        file = _join_columns(file, schema.types, reading)
         schema = replace(schema, types=readers.read_columns(file, connection))
     if name := _find_messages(schema.types, reading):
         reading = replace(reading, columns={**reading.columns, "prompt": name})
@@ -192,12 +200,27 @@ def _apply_format(
     )
 
 
-def _join_columns(file: InputFile, types: Mapping[str, DuckDBPyType], joined: str) -> InputFile:
-    """Return a file with one more column, called like `joined`: the texts of A+B, in this order,
-    with a blank line between; blank ones are left out.
+def _join_columns(
+    file: InputFile, types: Mapping[str, DuckDBPyType], reading: Reading
+) -> InputFile:
+    """Return a file with one more column, named like the prompt A+B: the texts of A and B, in this
+    order, with a blank line between; blank ones are left out.
+
+    Raises `InvalidLabels` for a column that is no text, that has another role, or that tells labels
+    in any format: the prompt is published.
     """
+    joined = reading.get_column_name("prompt")
     names = [name.strip() for name in joined.split("+")]
+    taken = {name for role, name in reading.columns.items() if role != "prompt"}
+    taken |= {*ROLES, *WINNERS, *(name for form in FORMATS.values() for name in form.private)}
+    taken = {name.lower() for name in taken - {"prompt", "question"}}
+    answers = tuple(crowd.answers for crowd in CROWDS)
     for name in names:
+        if name.lower() in taken or tells_a_side(name) or name.startswith(answers):
+            raise InvalidLabels(
+                f"{file.name}: column {name} has another role, or tells of one response or its "
+                "label: it cannot be a part of the prompt, which is published"
+            )
         if name not in types:
             raise InvalidLabels(
                 f"{file.name}: no column {name!r} (of {joined}, given for prompt)"
