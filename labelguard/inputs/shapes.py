@@ -39,6 +39,13 @@ _BESIDE = re.compile(
     r"([^a-z].*)?",
     re.IGNORECASE,
 )
+# Names of columns that are most often a part of what was asked, whatever else is read.
+PARTS_OF_PROMPTS = re.compile(
+    r"(system|user)?[ _.-]?(prompt|messages?|history|instructions?)s?|inputs?|contexts?"
+    r"|(chat|previous)[ _.-]?(history|turns)|turns|conversations?|dialog(ue)?s?|chat|quer(y|ies)"
+    r"|question|passage|documents?|post|persona|background|problem",
+    re.IGNORECASE,
+)
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _SIDE = re.compile(r"(.*?)([ ._-]?)(a|b|1|2|left|right|one|two|first|second)", re.IGNORECASE)
 _OTHER_SIDE = dict(
@@ -83,7 +90,8 @@ SHAPES = (
         (),
         "`prompt`, and `response_a`, `response_b`, `label` or `chosen`, `rejected`[, `tie`]",
         "as they are",
-        "`label`: 1, 0, 0.5, or `--label-values`; or which side is `chosen`",
+        "`label`: a word that names a side, or as [`--label-values`](#what-labels-mean) says; or "
+        "which side is `chosen`",
         "`labeler_id`",
     ),
     PublishedShape(
@@ -99,7 +107,8 @@ SHAPES = (
         (),
         "`prompt`, `responses`, `choice`",
         "lists",
-        "the number of the preferred response, from 0 (`--label-values first=1`: from 1)",
+        "the number of the preferred response (`--label-values first=0`: from 0; `first=1`: from "
+        "1)",
         "`labeler_id`",
     ),
     PublishedShape(

@@ -24,17 +24,11 @@ from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
 from labelguard.inputs.formats.plain import PAIRS
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.nested import is_text
+from labelguard.inputs.shapes import PARTS_OF_PROMPTS
 from labelguard.inputs.staged import Staged
 from labelguard.storage import blocks, buckets
 from labelguard.text import AUTO_FORMAT, suggest
 
-# Columns that are usually part of what a response answers.
-_PART_OF_PROMPT = re.compile(
-    r"(system|user)?[ _.-]?(prompt|messages?|history|instructions?)s?|inputs?|contexts?"
-    r"|(chat|previous)[ _.-]?(history|turns)|turns|conversations?|dialog(ue)?s?|chat|quer(y|ies)"
-    r"|question|passage|documents?|post|persona|background|problem",
-    re.IGNORECASE,
-)
 _TEXTS = ("prompt", "first", "second")
 _JOINED = re.compile(r" or |[/+]")
 
@@ -100,15 +94,16 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
         if parts:
             prompt = _name_columns(entry, layout).get("prompt", "prompt")
             one, several = parts[0], len(parts) > 1
-            join = ""
+            ways = [f"leave {'them' if several else 'it'} out, --ignore-columns {','.join(parts)}"]
             if prompt in entry.types and is_text(entry.types[one]):
-                join = f"--columns prompt={one}+{prompt} if it comes before {prompt}, "
+                ways += [f"join it, --columns prompt={one}+{prompt} if it comes before {prompt}"]
+            elif prompt not in entry.types:
+                ways += [f"name it, --columns prompt={one} if it is all that was asked"]
             raise InvalidLabels(
                 f"{entry.file.name}: column{'s' * several} {', '.join(parts)} may be part of what "
-                f"was asked, and {'are' if several else 'is'} not read: leave "
-                f"{'them' if several else 'it'} out, --ignore-columns {','.join(parts)}, or name "
-                f"what was asked ({join}--columns prompt={one} if it is all of it). A column that "
-                "holds a response, too, is no prompt: it would publish which one was preferred"
+                f"was asked, and {'are' if several else 'is'} not read: {'; or '.join(ways)}. A "
+                "column that holds a response, too, is no part of the prompt: it would publish "
+                "which one was preferred"
             )
         for name in ignored:
             if name in entry.types and name not in unused:
@@ -215,4 +210,4 @@ def _list_unused(entry: FormattedFile, layout: Layout) -> list[str]:
 
 def _may_be_prompt(name: str, kind: DuckDBPyType) -> bool:
     holds = is_text(kind) or kind.id in ("list", "struct", "array") or str(kind) == "JSON"
-    return holds and _PART_OF_PROMPT.fullmatch(name) is not None
+    return holds and PARTS_OF_PROMPTS.fullmatch(name) is not None

@@ -58,15 +58,15 @@ def as_chat(text):
 
 
 def as_chats(rows, parts=False):
-    def said(message):
+    def write_message(message):
         content = [{"type": "text", "text": message["content"]}] if parts else message["content"]
         return message | {"content": content}
 
     return [
         one
-        | {"prompt": [said(m) for m in as_chat(one["prompt"])]}
+        | {"prompt": [write_message(m) for m in as_chat(one["prompt"])]}
         | {
-            s: [said({"role": "assistant", "content": one[s]})]
+            s: [write_message({"role": "assistant", "content": one[s]})]
             for s in ("response_a", "response_b")
         }
         for one in rows

@@ -298,7 +298,7 @@ def test_a_run_of_a_gradient_method_cannot_be_checked(project, tmp_path):
 
 @pytest.mark.parametrize("chats", [False, True])
 def test_prompts_that_tell_labels_are_found_in_the_data_files(chats, tmp_path):
-    def said(*texts):
+    def write_turns(*texts):
         roles = ("user", "assistant") * 2
         chat = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
         return chat if chats else "\n".join(texts)
@@ -309,8 +309,8 @@ def test_prompts_that_tell_labels_are_found_in_the_data_files(chats, tmp_path):
             sides = {k: [{"role": "assistant", "content": v}] for k, v in sides.items()}
         return {"labeler_id": "ann", "prompt": prompt, **sides, "label": n % 2}
 
-    rows = [row(n, said(f"is {n} odd?")) for n in range(4)]
-    rows += [row(n + 10, said(f"is {n} odd?", f"yes {n}", "why?")) for n in range(3)]
+    rows = [row(n, write_turns(f"is {n} odd?")) for n in range(4)]
+    rows += [row(n + 10, write_turns(f"is {n} odd?", f"yes {n}", "why?")) for n in range(3)]
     made = make_release(
         rows, project=lg.init(tmp_path), turns="independent", accept_delta=True, **PRICE
     )

@@ -28,7 +28,7 @@ ASKED = public()
 RANKS = opinions(len(ASKED), 1)
 
 
-def said(*arguments):
+def inspect(*arguments):
     return run("inspect", *arguments).output
 
 
@@ -43,7 +43,7 @@ def test_labels_and_the_order_of_rows_do_not_matter(layout, suffix, tmp_path, mo
         table = LAYOUTS[layout](ASKED, opinions(len(ASKED), seed))
         rows = pl.DataFrame(table).sample(fraction=1, shuffle=True, seed=seed)
         exports.write(path, rows.to_dicts())
-        seen.add((said(path.name), said(path.name, "--json")))
+        seen.add((inspect(path.name), inspect(path.name, "--json")))
     assert len(seen) == 1
     ((text, _),) = seen
     assert "labelguard privatize" in text
@@ -113,7 +113,7 @@ def test_a_choice_or_ranking_is_one_answer_however_many_pairs_it_compares(role, 
     assert (found.rows, found.labels, found.comparisons, found.pairs) == (6, 6, 36, 36)
     assert not named or (found.labelers and found.labelers.most == 3)
     kind = {"choice": "choices", "ranks": "rankings"}[role]
-    (line,) = [one for one in said(str(path)).splitlines() if one.startswith(kind)]
+    (line,) = [one for one in inspect(str(path)).splitlines() if one.startswith(kind)]
     assert line.split(maxsplit=1)[1] == "6 (36 pairs) of 36 distinct pairs"
 
 
@@ -135,7 +135,7 @@ def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_pa
         make_release(path, epsilon=3, delta=1e-5, project=project)
     assert found.problems == (str(refused.value),)
     assert found.labelers is None and found.next == () and found.labels == len(ASKED)
-    assert "A release would be refused: " in said(str(path))
+    assert "A release would be refused: " in inspect(str(path))
 
 
 GIVEN = ["a", "b", "tie", "b", "a", "b"]
@@ -147,7 +147,12 @@ GIVEN = ["a", "b", "tie", "b", "a", "b"]
 def test_a_valid_file_of_any_published_format_is_given_its_next_commands(shape, suffix, tmp_path):
     path = exports.write(tmp_path / f"labels{suffix}", published.SHAPES[shape].rows(GIVEN))
     columns = {"labeler_id": published.SHAPES[shape].labeler}
-    found = lg.inspect(path, columns=columns, label_values=choose_coding(path))
+    options = {"columns": columns, "label_values": choose_coding(path)}
+    if shape == "binarized":  # `messages` is the dialogue with the preferred response
+        [problem] = lg.inspect(path, **options).problems
+        assert "--ignore-columns messages" in problem and "prompt=messages" not in problem
+        options["ignore_columns"] = ["messages"]
+    found = lg.inspect(path, **options)
     assert found.format == published.SHAPES[shape].format
     assert found.problems == () and found.next != ()
 
@@ -160,12 +165,12 @@ def test_the_commands_it_names_run_as_they_stand(tmp_path, monkeypatch):
     table = pa.Table.from_pylist(rows).rename_columns({"prompt": "what was asked?"})
     name = "labels of 'ours' $HOME.parquet"
     pq.write_table(table, name)
-    found = json.loads(said(name, "--columns", "prompt=what was asked?", "--json"))
+    found = json.loads(inspect(name, "--columns", "prompt=what was asked?", "--json"))
     assert [shlex.split(command)[1] for command in found["next"]] == ["plan", "init", "privatize"]
     for command in found["next"]:
         words = shlex.split(command)[1:]
         run(*words, *(FIRST if words[0] == "privatize" else ()))
-    again = json.loads(said(name, "--columns", "prompt=what was asked?", "--json"))
+    again = json.loads(inspect(name, "--columns", "prompt=what was asked?", "--json"))
     assert [shlex.split(command)[1] for command in again["next"]] == ["plan", "privatize"]
 
 
