@@ -21,7 +21,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs.codings import check_coding, refuse_words_beside_systems
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
 from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
-from labelguard.inputs.formats.plain import PAIRS
+from labelguard.inputs.formats.plain import CHOICES, PAIRS
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.nested import is_text
 from labelguard.inputs.shapes import PARTS_OF_PROMPTS
@@ -74,8 +74,9 @@ def describe_reading(staged: Staged) -> Understood:
 def refuse_unknown_codings(staged: Staged) -> None:
     """Raise `NoCoding` for labels that were not read, and of which nothing says what they mean."""
     for entry, layout in zip(staged.formatted, staged.readings, strict=True):
-        schema = TableSchema(entry.file.name, entry.types, entry.reading)
-        check_coding(schema, layout.kind, layout.sides, entry.types)
+        if entry.format in (PAIRS.name, CHOICES.name):  # others say what their labels mean
+            schema = TableSchema(entry.file.name, entry.types, entry.reading)
+            check_coding(schema, layout.kind, layout.sides, entry.types)
 
 
 def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:

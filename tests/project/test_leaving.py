@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.codings import choose_values
 from support.commands import run
 from support.leaving import (
     BAD,
@@ -112,15 +113,16 @@ def test_refused_rows_are_as_if_they_were_not_there(gone, bad, layout, tmp_path_
     table = pa.Table.from_pylist(rows)
     stays = ~np.isin(ASKED.labeler, list(gone))
     refused = keys.hash_labelers("files", [f"worker {u}" for u in sorted(gone)])
+    reading = Reading({}, values=choose_values(table))
     staged = [
-        stage(source, here / name, keys, StagingOptions(Reading({}), "files", True, refused=who))
+        stage(source, here / name, keys, StagingOptions(reading, "files", True, refused=who))
         for name, source, who in (
             ("all", table, refused),
             ("rest", table.filter(pa.array(stays)), None),
         )
     ]
     number = np.flatnonzero(stays)
-    apart = ("directory", "faults", "identities", "files", "formatted")
+    apart = ("directory", "fault", "faults", "identities", "files", "formatted", "readings")
     counts = [{k: v for k, v in vars(s).items() if k not in apart} for s in staged]
     assert counts[0].pop("refused_rows") == int((~stays).sum())
     assert counts[0].pop("refused_labelers") == len(gone)

@@ -44,6 +44,11 @@ def choose_coding(source):
     return None
 
 
+def choose_coding_by_names(names):
+    """Return the coding of a table with columns of these names: whatever its labels are."""
+    return NUMBERS if "label" in names else _of_names(names)
+
+
 def choose_values(source):
     """Return the same as a part of a `Reading`: the default where labels are words."""
     return LabelValues.parse(choose_coding(source) or "")

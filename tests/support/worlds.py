@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from labelguard_trainer.gradient import aup
 from numpy.typing import NDArray
 from support import world
-from support.codings import choose_coding
+from support.codings import choose_coding_by_names
 from support.commands import FIRST
 from support.preferences import LISTED, dump, files, labels, opinions, public, write
 from support.receivers import SECRET
@@ -167,8 +167,11 @@ def observed(here, layout, scenario, asked, ranks, coins, order="shuffled"):
                 source = []
             else:
                 write(table, path)
+            coding = choose_coding_by_names(table.column_names)
+            coded = ("--label-values", coding) if coding and not run.ingested else ()
             for command in run.before:
-                assert invoke(*shlex.split(command.format(input=path.name))) == 0, seen
+                words = shlex.split(command.format(input=path.name))
+                assert invoke(*words, *(coded if words[0] == "privatize" else ())) == 0, seen
             options = [option.format(output=here / "output") for option in run.options]
             if run.job:
                 Path("job.yaml").write_text(run.job.replace("{input}", path.name))
@@ -176,8 +179,7 @@ def observed(here, layout, scenario, asked, ranks, coins, order="shuffled"):
             else:
                 first = [word for word in FIRST if word != "--once" or "--uses" not in options]
                 by = [] if "--mechanism" in options else ["--mechanism", "rr"]
-                said = choose_coding(table)
-                coded = ("--label-values", said) if said else ()
+                coded = () if "--label-values" in options else coded
                 code = invoke("privatize", *first, *by, *source, *PRICE, *coded, *options)
             path.unlink(missing_ok=True)
             assert run.exits in (None, code), seen
