@@ -9,11 +9,11 @@ responses are looked at alike, and no label is read. Across releases a project k
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,16 +21,13 @@ from numpy.typing import NDArray
 
 from labelguard.budget.label_values import Turns
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import readers
-from labelguard.inputs.readers import identifier
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
+from labelguard.processes import count_cores
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
+from labelguard.storage.executor import run_ahead
 from labelguard.text import pluralize
-
-if TYPE_CHECKING:
-    import polars as pl
 
 # Why rows are left out under `--turns first`.
 LATER_TURN = "prompt with an earlier response (--turns first)"
@@ -50,8 +47,10 @@ _TEMPLATES = (
 _NAMED = rf"(?:#+ *|\*\*)?{_ROLES}(?: \d+)?(?:\*\*)? *:(?:\*\*)?"
 _MARKS = rf"(?im)^[ \t]*(?:{_NAMED})|{_TEMPLATES}"
 _FIRST_MARKS = rf"(?i)^\s*(?:(?:{_NAMED}|{_TEMPLATES})\s*)+"
-# Characters of a line, and bytes of a piece, that are compared one by one.
-_LONGEST, _HEAD = 120, 128
+# Characters of a line, and bytes at both ends of a piece, that are compared.
+_LONGEST, _HEAD, _TAIL = 120, 128, 64
+# Bytes of texts that are digested in one call.
+_ENOUGH = 1 << 26
 # A text that no text with the same beginning comes after.
 _LAST = chr(0x10FFFF)
 
@@ -132,19 +131,18 @@ def _find_revealing_items(
     """Return items whose prompt contains a response of another, here or of an earlier release, and
     further ones whose response an earlier release's prompt goes on with; each distinct, (n, 2).
     """
-    with readers.connect(staged.directory / "turns") as connection:
-        later = [np.zeros((0, 2), np.uint64)]
-        continued = list(later)
-        if _may_continue(staged):
-            if staged.chat:
-                pairs = _digest_pairs(staged, keys, connection)
-                later.append(pairs.find_containing(pairs.responses))
-            else:
-                later.append(_find_continuing_texts(staged))
-        if published and len(published.responses):
-            pairs = _digest_pairs(staged, keys, connection)
-            later.append(pairs.find_containing(published.responses))
-            continued.append(pairs.find_contained(published.prompts))
+    later = [np.zeros((0, 2), np.uint64)]
+    continued = list(later)
+    if _may_continue(staged):
+        if staged.chat:
+            pairs = _digest_pairs(staged, keys)
+            later.append(pairs.find_containing(pairs.responses))
+        else:
+            later.append(_find_continuing_texts(staged))
+    if published and len(published.responses):
+        pairs = _digest_pairs(staged, keys)
+        later.append(pairs.find_containing(published.responses))
+        continued.append(pairs.find_contained(published.prompts))
     items = blocks.unique(np.concatenate(later))[0]
     others = blocks.unique(np.concatenate(continued))[0]
     return items, others[blocks.find_positions(items, others) < 0]
@@ -152,10 +150,12 @@ def _find_revealing_items(
 
 def write_published(directory: Path, staged: Staged, keys: KeyRing, known: ReleasedTurns) -> None:
     """Write digests of a staged input that are not known into the directory of a private map."""
-    with readers.connect(staged.directory / "turns") as connection:
-        pairs = _digest_pairs(staged, keys, connection)
+    pairs = _digest_pairs(staged, keys)
     # Sorted: their order must not be that of the input.
-    new = {name: np.setdiff1d(getattr(pairs, name), getattr(known, name)) for name in _NAMES}
+    new = {}
+    for name in _NAMES:
+        every = np.unique(getattr(pairs, name))
+        new[name] = every[~np.isin(every, getattr(known, name))]
     np.savez(directory / FILE, responses=new["responses"], prompts=new["prompts"])
 
 
@@ -190,57 +190,71 @@ def _read_pairs(
 
 def _find_continuing_texts(staged: Staged) -> Blocks:
     """Return the items whose prompt, a text, begins with that of another and a response to it."""
-    import polars as pl
-
     table = pa.concat_tables(_read_pairs(staged, ["prompt"]))
-    prompts, items = pl.Series(table["prompt"]), buckets.read_blocks(table, "item")
-    bare = prompts.str.replace(_FIRST_MARKS, "").str.strip_chars()
-    ordered = bare.sort()  # a text that others begin with is followed by one of them
-    before = ordered.shift(1)
-    following = pl.DataFrame({"text": ordered, "before": before})
-    begun = following.filter(
-        pl.col("text") != pl.col("before"), pl.col("text").str.starts_with(pl.col("before"))
-    )["before"].unique()
-    if not len(begun):
+    prompts, items = table["prompt"], buckets.read_blocks(table, "item")
+    bare = pc.replace_substring_regex(prompts, _FIRST_MARKS, "", max_replacements=1)
+    begun = _find_beginnings(pc.utf8_trim_whitespace(bare))
+    if not begun.any():
         return items[:0]
-    suspects = blocks.unique(items[bare.is_in(begun.implode()).to_numpy()])[0]
-    pairs = pl.DataFrame(pa.concat_tables(_read_pairs(staged, _TEXTS, suspects)))
-    sides = pl.concat(pairs.select("prompt", side=side) for side in _SIDES)
-    sides = sides.filter(sides["side"].str.contains(r"[^\s:]"))
-    answered = sides["prompt"] + "\n" + sides["side"]
-    least = _squeeze(answered).str.len_bytes().min()
-    later = np.flatnonzero((prompts.str.len_bytes() >= least).to_numpy())
+    suspects = blocks.unique(items[begun])[0]
+    pairs = pa.concat_tables(_read_pairs(staged, _TEXTS, suspects))
+    sides = pa.concat_tables(
+        pairs.select(["prompt", side]).rename_columns(["prompt", "side"]) for side in _SIDES
+    )
+    sides = sides.filter(pc.match_substring_regex(sides["side"], r"[^\s:]"))
+    answered = pc.binary_join_element_wise(sides["prompt"], sides["side"], "\n")
+    least = pc.min(pc.binary_length(_squeeze(answered)))
+    later = np.flatnonzero(pc.greater_equal(pc.binary_length(prompts), least))
     for form in (_squeeze, _words):  # the first is the faster one
-        later = later[_begin_with(form(prompts[later]), form(answered))]
+        later = later[_begin_with(form(prompts.take(later)), form(answered))]
     return items[later]
 
 
-def _squeeze(texts: pl.Series) -> pl.Series:
+def _find_beginnings(texts: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Return which texts another one begins with and goes on after, (n,)."""
+    whole = texts.cast(pa.large_string()).combine_chunks()
+    order = pc.sort_indices(whole).to_numpy()  # the next one begins with it, if any does
+    one, other = order[:-1], order[1:]
+    ends = np.frombuffer(whole.buffers()[1], np.int64)[: len(whole) + 1]
+    data = np.frombuffer(whole.buffers()[2] or b"", np.uint8)
+    length = np.diff(ends)
+    shorter = length[one] < length[other]
+    one, other = one[shorter], other[shorter]
+    for part in range(1, 9):  # a few bytes tell nearly all that differ
+        place = np.maximum(length[one] * part // 8 - 1, 0)
+        same = data[ends[one] + place] == data[ends[other] + place]
+        same |= length[one] == 0
+        one, other = one[same], other[same]
+    texts_of = (whole.take(pa.array(rows)).to_pylist() for rows in (one, other))
+    begin = [text.startswith(start) for start, text in zip(*texts_of, strict=True)]
+    starts = whole.take(pa.array(one[np.array(begin, bool)]))
+    return pc.is_in(whole, value_set=starts.unique()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _squeeze(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts without names of roles, blanks and ends of lines."""
-    texts = texts.str.replace_all(_MARKS, "")
-    for sign in (" ", "\n", "\t", "\r", ":"):
-        texts = texts.str.replace_all(sign, "", literal=True)
-    return texts
+    return pc.replace_substring_regex(texts, rf"{_MARKS}|[\s:]+", "")
 
 
-def _words(texts: pl.Series) -> pl.Series:
+def _words(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts without names of roles, each word with one blank after it."""
-    plain = texts.str.replace_all(_MARKS, " ").str.replace_all(r"[\s:]+", " ")
-    return plain.str.strip_chars() + " "
+    plain = pc.replace_substring_regex(texts, rf"(?:{_MARKS}|[\s:]+)+", " ")
+    return pc.binary_join_element_wise(pc.utf8_trim_whitespace(plain), " ", "")
 
 
-def _begin_with(texts: pl.Series, beginnings: pl.Series) -> NDArray[np.bool_]:
+def _begin_with(texts: pa.ChunkedArray, beginnings: pa.ChunkedArray) -> NDArray[np.bool_]:
     """Return which texts begin with one of the beginnings, (n,).
 
     By one sort: a text has those beginnings that are before it and whose end is not.
     """
-    import polars as pl
-
     first, count = beginnings.unique(), len(texts)
     step = np.repeat([1, -1, 0], [len(first), len(first), count]).astype(np.int8)
-    every = pl.concat([first, first + _LAST, texts])
-    order = pl.DataFrame({"text": every, "last": step == 0}).select(pl.arg_sort_by("text", "last"))
-    place = order.to_series().to_numpy()
+    ends = pc.binary_join_element_wise(first, _LAST, "")
+    every = pa.chunked_array([first, ends, *texts.chunks])
+    place = pc.sort_indices(
+        pa.table({"text": every, "last": step == 0}),
+        sort_keys=[("text", "ascending"), ("last", "ascending")],
+    ).to_numpy()
     depth = np.empty(len(step), np.int64)
     depth[place] = np.cumsum(step[place], dtype=np.int64)
     begins: NDArray[np.bool_] = depth[-count:] > 0 if count else np.zeros(0, bool)
@@ -268,12 +282,14 @@ class _Digests:
         return self.items[self.response_of[np.isin(self.responses, prompts)]]
 
 
-def _digest_pairs(staged: Staged, keys: KeyRing, connection: duckdb.DuckDBPyConnection) -> _Digests:
+def _digest_pairs(staged: Staged, keys: KeyRing) -> _Digests:
     """Return the digests of a staged input: sums over pieces of a keyed function of its place.
 
     Pieces are messages of a chat, or lines and turns of a text; of a response in text the first.
     """
-    parts = [_digest_bucket(table, keys, connection) for table in _read_pairs(staged, _TEXTS)]
+    tables, cores = _gather(_read_pairs(staged, _TEXTS)), count_cores()
+    with ThreadPoolExecutor(cores) as pool:
+        parts = list(run_ahead(pool, cores, partial(_digest_table, keys=keys), tables))
     before = np.cumsum([0, *(len(part.items) for part in parts)])
     moved = [
         replace(part, prompt_of=part.prompt_of + start, response_of=part.response_of + start)
@@ -283,14 +299,24 @@ def _digest_pairs(staged: Staged, keys: KeyRing, connection: duckdb.DuckDBPyConn
     return _Digests(*map(np.concatenate, columns))
 
 
-def _digest_bucket(
-    table: pa.Table, keys: KeyRing, connection: duckdb.DuckDBPyConnection
-) -> _Digests:
+def _gather(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables that are large enough to be worth a call."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(one.nbytes for one in waiting) > _ENOUGH:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _digest_table(table: pa.Table, keys: KeyRing) -> _Digests:
     def digest(
         column: str, start: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
         """Return the sum up to each piece, and which pair it is of; places begin at `start`."""
-        pieces, of = _split(table, column, connection)
+        pieces, of = _split(table[column], first_line=column != "prompt")
         before = np.searchsorted(of, of)
         place = np.arange(len(of)) - before + start[of]
         value = keys.digest_rows(_to_numbers(pieces) | {"place in turns": place})[:, 0]
@@ -308,58 +334,62 @@ def _digest_bucket(
     return _Digests(items, prompts, prompt_of, responses + whole[response_of], response_of)
 
 
-def _to_numbers(pieces: pl.Series) -> dict[str, NDArray[np.uint64]]:
-    """Return numbers that tell texts apart: their first bytes, their length, the sum of all."""
-    texts = pieces.to_arrow().cast(pa.large_binary())
-    size = _HEAD
-    ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[: ends[-1]]
-    heads = np.lib.stride_tricks.sliding_window_view(
-        np.append(data, np.zeros(size, np.uint8)), size
-    )
-    length = np.diff(ends)
-    words = np.where(np.arange(size) < length[:, None], heads[ends[:-1]], 0).astype(np.uint8)
-    columns = {f"turn {n:02}": words.view("<u8")[:, n] for n in range(size // 8)}
-    total = np.add.reduceat(data, ends[:-1], dtype=np.uint64) if len(texts) else length
-    return columns | {"turn length": length.astype(np.uint64), "turn sum": total.astype(np.uint64)}
+def _to_numbers(texts: pa.LargeBinaryArray) -> dict[str, NDArray[np.uint64]]:
+    """Return numbers that tell texts apart: their first bytes, their last ones, their length."""
+    length = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+    columns = {"turn length": length.astype(np.uint64)}
+    for end, cut in {"first": (0, _HEAD), "last": (-_TAIL, None)}.items():
+        width = abs(cut[1] or cut[0])
+        part = pc.binary_slice(texts, *cut).view(pa.large_string())  # pads count bytes
+        data = pc.ascii_rpad(part, width, "\0").buffers()[2] or b""
+        words = np.frombuffer(data, "<u8", len(texts) * width // 8).reshape(len(texts), -1)
+        columns |= {f"turn {end} {n:02}": words[:, n] for n in range(width // 8)}
+    return columns
 
 
 def _split(
-    table: pa.Table, column: str, connection: duckdb.DuckDBPyConnection
-) -> tuple[pl.Series, NDArray[np.intp]]:
-    """Return the pieces of a column, none of them blank, and the row of each, ascending."""
-    import polars as pl
-
-    kind = table.schema.field(column).type
-    if pa.types.is_list(kind):
-        spoken = _spoken_sql("m", kind.value_type, ("role", "name"))
-        sql = f"list_transform({column}, lambda m: {spoken}) AS pieces"
-        lists = pl.Series(connection.from_arrow(table).project(sql).to_arrow_table()["pieces"])
-    elif column == "prompt":
-        lists = pl.Series(table[column]).str.replace_all(_MARKS, "\n").str.split("\n")
+    texts: pa.ChunkedArray, *, first_line: bool
+) -> tuple[pa.LargeBinaryArray, NDArray[np.intp]]:
+    """Return the pieces of texts or chats, none of them blank, and the row of each, ascending."""
+    chat, count = pa.types.is_list(texts.type), np.ones(len(texts), np.int64)
+    if first_line and not chat:
+        texts = pc.utf8_slice_codeunits(texts, 0, 2 * _LONGEST)
+        texts = pc.utf8_trim_whitespace(
+            pc.replace_substring_regex(texts, _FIRST_MARKS, "", max_replacements=1)
+        )
+        pieces = pc.list_element(pc.split_pattern(texts, "\n", max_splits=1), 0)
     else:
-        begin = pl.Series(table[column]).str.slice(0, 2 * _LONGEST).str.replace(_FIRST_MARKS, "")
-        lists = begin.str.strip_chars().str.extract_all(rf"^[^\n]{{1,{_LONGEST}}}")
-    rows = np.repeat(np.arange(len(lists)), lists.list.len().fill_null(0).to_numpy())
-    pieces = lists.explode(empty_as_null=False).str.strip_chars()
-    if not pa.types.is_list(kind):
-        pieces = pieces.str.slice(0, _LONGEST)
-    there = (pieces.str.len_bytes() > 0).fill_null(value=False)
-    return pieces.filter(there), rows[there.to_numpy()]
+        if not chat:
+            texts = pc.split_pattern(pc.replace_substring_regex(texts, _MARKS, "\n"), "\n")
+        count = _measure_lists(texts)
+        pieces = pc.list_flatten(texts)
+        if chat:
+            pieces = _speak(pieces.combine_chunks(), ("role", "name"))
+    pieces = pc.utf8_trim_whitespace(pieces)
+    if not chat:  # what was cut off may begin with a blank
+        pieces = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(pieces, 0, _LONGEST))
+    there = pc.greater(pc.binary_length(pieces), 0)
+    pieces = pa.chunked_array(pieces.filter(there)).cast(pa.large_binary()).combine_chunks()
+    return pieces, np.repeat(np.arange(len(count)), count)[there.to_numpy(zero_copy_only=False)]
 
 
-def _spoken_sql(value: str, kind: pa.DataType, unspoken: tuple[str, ...]) -> str:
-    """Return SQL of all texts of a struct but for its `unspoken` members."""
-    pieces = []
-    for member in kind:
-        name = f"{value}.{identifier(member.name)}"
-        if member.name in unspoken:
+def _measure_lists(lists: pa.ChunkedArray) -> NDArray[np.int64]:
+    length = pc.fill_null(pc.list_value_length(lists), 0)
+    return length.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _speak(values: pa.StructArray, silent: tuple[str, ...]) -> pa.StringArray:
+    """Return all texts of each struct but those of its `silent` members."""
+    pieces = [pa.nulls(len(values), pa.string())]
+    for member, column in zip(values.type, values.flatten(), strict=True):
+        if member.name in silent:
             continue
-        if pa.types.is_list(member.type) and pa.types.is_struct(member.type.value_type):
-            part = _spoken_sql("p", member.type.value_type, ("type",))
-            name = f"array_to_string(list_transform({name}, lambda p: {part}), '')"
-        pieces.append(name)
-    return f"concat({', '.join(pieces)})" if pieces else "''"
+        if pa.types.is_list(member.type):
+            ends = np.cumsum([0, *_measure_lists(column)], dtype=np.int32)
+            parts = _speak(column.flatten(), ("type",))
+            column = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), parts), "")
+        pieces.append(column)
+    return pc.binary_join_element_wise(*pieces, "", null_handling="replace")
 
 
 def _leave_out(staged: Staged, items: Blocks) -> None:
