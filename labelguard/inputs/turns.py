@@ -49,7 +49,7 @@ _MARKS = rf"(?im)^[ \t]*(?:{_NAMED})|{_TEMPLATES}"
 _FIRST_MARKS = rf"(?i)^\s*(?:(?:{_NAMED}|{_TEMPLATES})\s*)+"
 # Characters of a line, and bytes at both ends of a piece, that are compared.
 _LONGEST, _HEAD, _TAIL = 120, 128, 64
-# Bytes of texts that are digested in one call.
+# Bytes of texts that are worth a call: each one compiles expressions anew.
 _ENOUGH = 1 << 26
 # A text that no text with the same beginning comes after.
 _LAST = chr(0x10FFFF)
@@ -167,9 +167,15 @@ def _may_continue(staged: Staged) -> bool:
 
 
 def _read_texts(staged: Staged) -> Iterator[pa.Table]:
+    """Yield the texts of whole buckets, of several at once where these are small."""
+    waiting, size = [], 0
     for bucket in range(staged.buckets):
         if (table := buckets.read_bucket(staged.texts_directory, bucket)) is not None:
-            yield table
+            waiting.append(table)
+            size += table.nbytes
+        if waiting and (size > _ENOUGH or bucket == staged.buckets - 1):
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting, size = [], 0
 
 
 def _read_pairs(
@@ -287,7 +293,7 @@ def _digest_pairs(staged: Staged, keys: KeyRing) -> _Digests:
 
     Pieces are messages of a chat, or lines and turns of a text; of a response in text the first.
     """
-    tables, cores = _gather(_read_pairs(staged, _TEXTS)), count_cores()
+    tables, cores = _read_pairs(staged, _TEXTS), count_cores()
     with ThreadPoolExecutor(cores) as pool:
         parts = list(run_ahead(pool, cores, partial(_digest_table, keys=keys), tables))
     before = np.cumsum([0, *(len(part.items) for part in parts)])
@@ -297,18 +303,6 @@ def _digest_pairs(staged: Staged, keys: KeyRing) -> _Digests:
     ]
     columns = ([getattr(part, one.name) for part in moved] for one in fields(_Digests))
     return _Digests(*map(np.concatenate, columns))
-
-
-def _gather(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the same rows in tables that are large enough to be worth a call."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(one.nbytes for one in waiting) > _ENOUGH:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _digest_table(table: pa.Table, keys: KeyRing) -> _Digests:
