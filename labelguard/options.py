@@ -6,6 +6,7 @@ these fields, or compared with them. A field without `option` is none: nobody ty
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +83,8 @@ class Option:
             raise PolicyError(f"{self.flag} must be at least {self.least}, found {value}")
 
 
-def option_declarations(kind: Any) -> dict[str, Option]:
+@functools.cache
+def option_declarations(kind: Any) -> Mapping[str, Option]:
     """Return the options that a dataclass declares, by name, in their order."""
     types_of = typing.get_type_hints(kind)
     return {
