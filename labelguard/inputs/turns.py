@@ -336,7 +336,7 @@ def _to_numbers(texts: pa.LargeBinaryArray) -> dict[str, NDArray[np.uint64]]:
         width = abs(cut[1] or cut[0])
         part = pc.binary_slice(texts, *cut).view(pa.large_string())  # pads count bytes
         data = pc.ascii_rpad(part, width, "\0").buffers()[2] or b""
-        words = np.frombuffer(data, "<u8", len(texts) * width // 8).reshape(len(texts), -1)
+        words = np.frombuffer(data, "<u8", len(texts) * width // 8).reshape(-1, width // 8)
         columns |= {f"turn {end} {n:02}": words[:, n] for n in range(width // 8)}
     return columns
 

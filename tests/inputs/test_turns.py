@@ -245,3 +245,10 @@ def test_digests_of_earlier_releases_are_restored_and_tell_nothing_without_the_k
     with pytest.raises(InvalidLabels, match="12 items"):
         release(rows[1::2], tmp_path / "again")
     assert restored
+
+
+def test_prompts_without_a_word_are_released_and_known(project):
+    rows = [row("", n, who=n % 4) for n in range(8)]
+    assert not problems(rows)
+    assert prompts(release(rows, project, epsilon=1)) == {""}
+    assert prompts(release([*rows, row(" ", 9)], project)) == {"", " "}
