@@ -206,6 +206,7 @@ def test_a_declaration_is_part_of_the_policy_and_stands_on_the_card(tmp_path):
     lg.policies.activate("another", project=project)
 
 
+@pytest.mark.quick("turns", "chats")
 @pytest.mark.parametrize("style", ["turns", "a name before the first", "lines", "chats"])
 def test_earlier_releases_are_looked_at_in_both_directions(style, tmp_path):
     rows = as_chats(conversations("lines")) if style == "chats" else conversations(style)

@@ -53,6 +53,8 @@ COMPUTED = [
 ]
 SAID = ("chosen", "rejected", "response_a", "response_b", "prompt", "label")
 NAMES = list_own_names()
+# How many files `make test` tries.
+FEW = 150
 VALUES: tuple[Any, ...] = (
     *(None, "Use a map.", "left", "", 1, 0.5, True, "a", "w0"),
     [{"role": "user", "content": "What of 1?"}, {"role": "assistant", "content": "No."}],
@@ -103,7 +105,7 @@ class Case:
         self.number = number
         self.rng = np.random.default_rng(number)
         self.shape = self.pick(SHAPES_TRIED)
-        self.door = self.pick(QUICK if number < 300 else DOORS)
+        self.door = self.pick(QUICK if number < FEW else DOORS)
         self.rows, options = WRITERS[self.shape]
         self.renamed = bool(self.rng.random() < 0.4)
         columns = {**options.get("columns", {})}
@@ -242,7 +244,7 @@ def publish_worlds(case, path, connection, *, added):
     A table's schema is that of its worlds together, so both stand in one; what is in a text file
     may decide how it is read, so that it is one of each world in the slow rounds.
     """
-    if case.number < 300 or case.door in ("table", "Parquet"):
+    if case.number < FEW or case.door in ("table", "Parquet"):
         source = case.write(WORLDS, path, added=added)
         how, rows, labels = publish(source, connection, case.options)
         half = len(rows) // 2
@@ -281,12 +283,12 @@ def try_files(numbers, directory):
 
 
 def test_what_is_further_in_a_file_changes_nothing_that_is_published(tmp_path):
-    assert try_files(range(300), tmp_path) > 100
+    assert try_files(range(FEW), tmp_path) > FEW / 3
 
 
 @pytest.mark.slow
 def test_what_is_further_in_five_thousand_files_changes_nothing_that_is_published(tmp_path):
-    for start in itertools.islice(itertools.count(300, 500), 10):
+    for start in itertools.islice(itertools.count(FEW, 500), 10):
         directory = tmp_path / str(start)
         directory.mkdir()
         assert try_files(range(start, start + 500), directory) > 150

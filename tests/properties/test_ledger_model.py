@@ -459,7 +459,7 @@ def run(machine, sequences, steps):
     )
 
 
-@pytest.mark.parametrize("sequences", [25, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [12, pytest.param(500, marks=pytest.mark.slow)])
 def test_every_life_of_a_ledger_is_as_the_model_tells(sequences):
     run(LedgerMachine, sequences, 30)
 

@@ -264,7 +264,7 @@ def test_every_life_of_a_project_is_as_the_model_tells():
 
 # Random tables and flags: a release or one clear line, never a traceback, never half a release.
 
-FEW, MANY = 12, 150 * MORE_ROUNDS
+FEW, MANY = 6, 150 * MORE_ROUNDS
 EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 

@@ -1,5 +1,7 @@
 """`docs/verify.py`: what a card claims, recomputed without labelguard."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
@@ -21,6 +23,7 @@ from labelguard.budget import events, pricing
 from labelguard.budget.policy import Allowance, Policy
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify.py"
+PROGRAM = compile(SCRIPT.read_text(encoding="utf-8"), str(SCRIPT), "exec")
 HOLDS, WRONG, NO_CARD, UNCHECKED = range(4)
 
 ASKED = public()
@@ -30,14 +33,23 @@ PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "mechanism": "rr"}
 RULED: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 
 
-def verify(card, directory):
-    """The exit code of the program, and what it prints, in a Python of its own."""
+def verify(card, directory, *, alone=False):
+    """The exit code of the program, and what it prints; `alone`: in a Python of its own."""
     path = directory / "doctored.json"
     path.write_text(card if isinstance(card, str) else json.dumps(card), encoding="utf-8")
-    command = [sys.executable, "-I", str(SCRIPT), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not done.stderr
-    return done.returncode, done.stdout
+    if alone:
+        command = [sys.executable, "-I", str(SCRIPT), str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not done.stderr
+        return done.returncode, done.stdout
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", [str(SCRIPT), str(path)])
+        try:
+            exec(PROGRAM, {"__name__": "__main__"})
+        except SystemExit as ended:
+            return ended.code, printed.getvalue()
+    return 0, printed.getvalue()
 
 
 def first(raw, **options):
@@ -104,15 +116,12 @@ def cards(tmp_path_factory):
     "evaluation",
     "rr for a year",
     "Gaussian",
-    "rr beside Gaussian",
     "rr of items",
-    "rr",
-    "props",
 )
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_price_of_a_release_follows_from_its_card(name, cards, tmp_path):
     card = cards(name)
-    code, said = verify(card, tmp_path)
+    code, said = verify(card, tmp_path, alone=True)
     assert code == HOLDS, said
     claimed, recomputed = (
         card["privacy"]["epsilon"],
@@ -122,7 +131,7 @@ def test_the_price_of_a_release_follows_from_its_card(name, cards, tmp_path):
     assert f"claimed ε = {claimed}" in said and said.endswith("HOLDS\n")
 
 
-@pytest.mark.quick("rr beside ball", "rr", "props", "Gaussian", "rr of choices", "evaluation")
+@pytest.mark.quick("rr beside ball", "Gaussian")
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_smaller_epsilon_is_refused(name, cards, tmp_path):
     card = cards(name)

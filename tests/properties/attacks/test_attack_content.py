@@ -383,7 +383,7 @@ def test_ids_of_parts_and_signed_addresses_make_no_new_units(tmp_path):
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(60), pytest.param(range(60, 60 + 600 * MORE_ROUNDS), marks=pytest.mark.slow)],
+    [range(30), pytest.param(range(30, 30 + 600 * MORE_ROUNDS), marks=pytest.mark.slow)],
     ids=str,
 )
 def test_no_value_of_any_type_tells_which_side_was_chosen(seeds, tmp_path):
