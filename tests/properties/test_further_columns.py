@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import exports
-from support.published import SHAPES, find_reason
+from support.published import SHAPES, publish
 
-from labelguard.errors import LabelguardError
-from labelguard.inputs import formats, query, readers, sources
+from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import ROLES, Reading
 
 SOURCES = Path(formats.__file__).parents[1]
@@ -115,7 +114,7 @@ class Case:
         self.columns = {
             role: name for role, name in SIDES.items() if self.renamed and role in sample[0]
         }
-        self.options = {**options, "columns": {**columns, **self.columns}}
+        self.reading = Reading(**{**options, "columns": {**columns, **self.columns}})
         # The sides of a row may be lists of messages, to which members are added.
         chats = [name for name, value in sample[0].items() if is_chat(value)]
         self.member_of = self.columns.get(c := self.pick(chats), c) if chats else None
@@ -221,23 +220,6 @@ def as_text(value):
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
-def publish(source, connection, options):
-    """What is published of an input, row by row, or that it is refused; and its labels apart."""
-    reading = Reading(**{"columns": {}, **options})
-    try:
-        (file,) = sources.resolve_input(source, roles=reading.columns)
-        form = formats.apply_format(file, connection, reading)
-        layout = form.find_layout(connection)
-        sql = query.build_canonical_query(layout, layout.content)
-        batches = list(readers.read_batches(form.file, connection, sql))
-    except LabelguardError as error:
-        return find_reason(error), [], []
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    labels = [row.pop("label") for row in rows]
-    shown = [{name: row[name] for name in row if name != "source_row"} for row in rows]
-    return (form.format, layout.kind), list(map(repr, shown)), labels
-
-
 def publish_worlds(case, path, connection, *, added):
     """What is published in both worlds, which differ in labels alone.
 
@@ -246,12 +228,12 @@ def publish_worlds(case, path, connection, *, added):
     """
     if case.number < FEW or case.door in ("table", "Parquet"):
         source = case.write(WORLDS, path, added=added)
-        how, rows, labels = publish(source, connection, case.options)
+        how, rows, labels = publish(source, connection, case.reading)
         half = len(rows) // 2
         return [(how, rows[:half], labels[:half]), (how, rows[half:], labels[half:])]
     files = [case.write([w], path.with_name(f"{path.name}-{n}"), added=added)
              for n, w in enumerate(WORLDS)]  # fmt: skip
-    return [publish(source, connection, case.options) for source in files]
+    return [publish(source, connection, case.reading) for source in files]
 
 
 def check(number, directory, connection, plain):

@@ -14,6 +14,7 @@ from support.codings import choose_values
 
 from labelguard.budget.label_values import DEFAULT
 from labelguard.errors import LabelguardError, OutsideDomain
+from labelguard.inputs import formats, query, readers, sources
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.project.attempts import find_reason
 from labelguard.storage import buckets
@@ -317,3 +318,19 @@ def _all(directory):
     tables = (buckets.read_bucket(directory, bucket) for bucket in range(buckets.BUCKETS))
     found = [table for table in tables if table is not None]
     return pa.concat_tables(found, promote_options="permissive") if found else None
+
+
+def publish(source, connection, reading):
+    """What is published of an input, row by row, or that it is refused; and its labels apart."""
+    try:
+        (file,) = sources.resolve_input(source, roles=reading.columns)
+        form = formats.apply_format(file, connection, reading)
+        layout = form.find_layout(connection)
+        sql = query.build_canonical_query(layout, layout.content)
+        batches = list(readers.read_batches(form.file, connection, sql))
+    except LabelguardError as error:
+        return find_reason(error), [], []
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    labels = [row.pop("label") for row in rows]
+    shown = [{name: row[name] for name in row if name != "source_row"} for row in rows]
+    return (form.format, layout.kind), list(map(repr, shown)), labels
