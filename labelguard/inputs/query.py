@@ -316,12 +316,11 @@ def _select_side_words(layout: Layout, content: Content, *sides: str) -> str:
     """Return the SELECT list of the words of every side, where contents are units."""
     if layout.reading.unit != "item":
         return ""
-    prompt = canonical.plain_text_sql("prompt", content)
+    prompt, *words = (canonical.plain_text_sql(v, content) for v in ("prompt", *(sides or ("r",))))
+    joined = [f"concat({prompt}, {word})" for word in words]
     if sides:
-        words = (f"concat({prompt}, {canonical.plain_text_sql(side, content)})" for side in sides)
-        return f"[{', '.join(words)}] AS sides, "
-    response = canonical.plain_text_sql("r", content)
-    return f"list_transform(responses, lambda r: concat({prompt}, {response})) AS sides, "
+        return f"[{', '.join(joined)}] AS sides, "
+    return f"list_transform(responses, lambda r: {joined[0]}) AS sides, "
 
 
 def _select_common_columns(layout: Layout) -> str:

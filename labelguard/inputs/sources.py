@@ -122,12 +122,11 @@ class ByteLimit:
     @classmethod
     def from_file_sizes(cls, files: Sequence[InputFile], limit: int | None) -> ByteLimit:
         """Return `limit`, or one in proportion to the files; tables in memory need none."""
-        sizes = [file.size for file in files]
         if limit is not None:
             return cls(limit)
-        if None in sizes:
-            return cls(float("inf"))
-        return cls(_PLENTY + _EXPANSION * sum(size for size in sizes if size))
+        # A table has no size, so no limit.
+        sizes = (float("inf") if file.size is None else file.size for file in files)
+        return cls(_PLENTY + _EXPANSION * sum(sizes))
 
     def subtract(self, name: str, count: int) -> None:
         """Raise `InvalidLabels` once more was read than is allowed."""

@@ -79,7 +79,7 @@ def stage(
         content = find_common_content(files, layouts)
         limit = ByteLimit.from_file_sizes(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
-        if not _should_use_workers(files, executor):
+        if executor.shares_memory or any(file.answers or not file.path for file in files):
             few = count <= buckets.FEW
             where = directory if few else received
             with (
@@ -178,11 +178,6 @@ def _list_columns_of_answers(entry: FormattedFile, layouts: Collection[str]) -> 
     named = {entry.reading.columns[role] for role in PRIVATE_ROLES if role in entry.reading.columns}
     made = {entry.names.get(role) or entry.reading.get_column_name(role) for role in roles}
     return {*made, *named, *FORMATS[entry.format].private, *WINNERS}
-
-
-def _should_use_workers(files: Sequence[InputFile], executor: Executor) -> bool:
-    """Return whether files are to be read by workers, and can be."""
-    return not executor.shares_memory and all(file.path and not file.answers for file in files)
 
 
 def _read_file(
