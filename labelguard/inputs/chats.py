@@ -25,15 +25,16 @@ from typing import Any
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.nested import (
+from labelguard.inputs.readers import (
     calls_sql,
     find_element_type,
+    identifier,
     is_list,
     is_text,
     list_members,
+    literal,
     read_members,
 )
-from labelguard.inputs.readers import literal
 
 # Members of a message beside `role` and `content`, and of a part that is an image.
 OPTIONAL = ("name", "tool_calls", "tool_call_id")
@@ -299,11 +300,6 @@ def _shape_type(kind: DuckDBPyType) -> object:
 # ---------------------------------------------------------------- content in SQL
 
 
-def content_type_sql(content: Content) -> str:
-    """Return its type in SQL, with members in a fixed order."""
-    return shape_sql(build_shape(content))
-
-
 def build_shape(content: Content) -> Any:
     """Return the type as nested lists and objects."""
     if not content.chat:
@@ -318,15 +314,9 @@ def shape_sql(shape: Any) -> str:
     if isinstance(shape, list):
         return f"{shape_sql(shape[0])}[]"
     if isinstance(shape, dict):
-        members = ", ".join(
-            f"{_quote_name(name)} {shape_sql(kind)}" for name, kind in shape.items()
-        )
+        members = ", ".join(f"{identifier(name)} {shape_sql(kind)}" for name, kind in shape.items())
         return f"STRUCT({members})"
     return str(shape)
-
-
-def _quote_name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def build_content_sql(value: str, kind: DuckDBPyType, shape: Any, level: int = 0) -> str:

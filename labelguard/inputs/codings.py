@@ -17,7 +17,7 @@ from labelguard.budget.label_values import CODINGS, DEFAULT, LabelValues
 from labelguard.errors import NoCoding
 from labelguard.inputs.canonical import FRACTIONS, INTEGERS, LARGE_INTEGERS
 from labelguard.inputs.columns import SYSTEMS, TableSchema
-from labelguard.inputs.nested import is_text
+from labelguard.inputs.readers import is_text
 from labelguard.text import suggest
 
 _NUMBERS = (*INTEGERS, *LARGE_INTEGERS, *FRACTIONS)

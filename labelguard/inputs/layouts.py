@@ -37,8 +37,7 @@ from labelguard.inputs.columns import (
     find_custom_paired_roles,
     tells_a_side,
 )
-from labelguard.inputs.nested import find_element_type, is_text
-from labelguard.inputs.readers import InputFile, source_column
+from labelguard.inputs.readers import InputFile, find_element_type, is_text, source_column
 from labelguard.inputs.shapes import (
     PEOPLE,
     explain_near_misses,

@@ -13,8 +13,7 @@ from labelguard.inputs import canonical, chats
 from labelguard.inputs.chats import Content
 from labelguard.inputs.columns import IDS, LAYOUTS, SYSTEMS
 from labelguard.inputs.layouts import INTEGER, Layout
-from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import identifier, literal, nan_to_null_sql, number_sql
+from labelguard.inputs.readers import identifier, is_text, literal, nan_to_null_sql, number_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
@@ -220,20 +219,18 @@ def _ranking_check_and_label_sql(layout: Layout) -> tuple[str, str]:
     if not layout.reading.labelled:
         return "true", f"{LABEL_TIE}"
     if layout.kind == "choices":
-        label = f"""(CASE WHEN skipped THEN {_choose_blank_label(layout)}
-                WHEN NOT ranked THEN {104 + (layout.values.first or 0)}
-                WHEN o[p.i] = choice THEN {LABEL_A}
-                WHEN o[p.j] = choice THEN {LABEL_B}
-                ELSE {LABEL_TIE} END)"""
-        return "coalesce(choice BETWEEN 1 AND k, false)", label
-    ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
-                    lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
+        ranked, fault = "choice BETWEEN 1 AND k", 104 + (layout.values.first or 0)
+        a, b = "o[p.i] = choice", "o[p.j] = choice"
+    else:
+        numbers = "list_filter(ranks, lambda x: x IS NOT NULL AND NOT isnan(x))"
+        ranked, fault = f"len(ranks) = k AND len({numbers}) = k", 103
+        a, b = "ranks[o[p.i]] < ranks[o[p.j]]", "ranks[o[p.i]] > ranks[o[p.j]]"
     label = f"""(CASE WHEN skipped THEN {_choose_blank_label(layout)}
-                WHEN NOT ranked THEN 103
-                WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
-                WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
+                WHEN NOT ranked THEN {fault}
+                WHEN {a} THEN {LABEL_A}
+                WHEN {b} THEN {LABEL_B}
                 ELSE {LABEL_TIE} END)"""
-    return ranked, label
+    return f"coalesce({ranked}, false)", label
 
 
 def _alias_sides(layout: Layout, feature: FeatureColumn) -> tuple[str, ...]:
@@ -319,12 +316,11 @@ def _select_side_words(layout: Layout, content: Content, *sides: str) -> str:
     """Return the SELECT list of the words of every side, where contents are units."""
     if layout.reading.unit != "item":
         return ""
-    prompt = canonical.plain_text_sql("prompt", content)
+    prompt, *words = (canonical.plain_text_sql(v, content) for v in ("prompt", *(sides or ("r",))))
+    joined = [f"concat({prompt}, {word})" for word in words]
     if sides:
-        words = (f"concat({prompt}, {canonical.plain_text_sql(side, content)})" for side in sides)
-        return f"[{', '.join(words)}] AS sides, "
-    response = canonical.plain_text_sql("r", content)
-    return f"list_transform(responses, lambda r: concat({prompt}, {response})) AS sides, "
+        return f"[{', '.join(joined)}] AS sides, "
+    return f"list_transform(responses, lambda r: {joined[0]}) AS sides, "
 
 
 def _select_common_columns(layout: Layout) -> str:

@@ -93,12 +93,12 @@ def copy_objects(address: str, directory: Path) -> list[tuple[str, Path]]:
 # or rows, a sequence of dictionaries.
 Input: TypeAlias = Any
 
-_FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
-    ".parquet": build_parquet_opener,
-    ".pq": build_parquet_opener,
-    ".csv": build_csv_opener,
-    ".tsv": build_csv_opener,
-    ".txt": build_csv_opener,
+# How files are opened, and what finds faults in them, by the end of their names.
+_CSV = build_csv_opener, find_csv_fault
+_FORMATS: Mapping[str, tuple[Callable[..., Opener], Callable[[Path, str, str], str]]] = {
+    **dict.fromkeys((".parquet", ".pq"), (build_parquet_opener, find_parquet_fault)),
+    **dict.fromkeys((".csv", ".tsv", ".txt"), _CSV),
+    **dict.fromkeys(JSON_SUFFIXES, (build_json_opener, find_json_fault)),
 }
 # What stands for all splits.
 _ALL = "all"
@@ -122,12 +122,11 @@ class ByteLimit:
     @classmethod
     def from_file_sizes(cls, files: Sequence[InputFile], limit: int | None) -> ByteLimit:
         """Return `limit`, or one in proportion to the files; tables in memory need none."""
-        sizes = [file.size for file in files]
         if limit is not None:
             return cls(limit)
-        if None in sizes:
-            return cls(float("inf"))
-        return cls(_PLENTY + _EXPANSION * sum(size for size in sizes if size))
+        # A table has no size, so no limit.
+        sizes = (float("inf") if file.size is None else file.size for file in files)
+        return cls(_PLENTY + _EXPANSION * sum(sizes))
 
     def subtract(self, name: str, count: int) -> None:
         """Raise `InvalidLabels` once more was read than is allowed."""
@@ -155,11 +154,10 @@ def resolve_input(
     """
     splits = (split,) if isinstance(split, str) else tuple(split or ())
     items = list(_flatten_input(source))
-    if isinstance(source, list | tuple) and are_rows(items):
-        _refuse_unused_splits(splits, has_splits=False)
-        return [InputFile(ROWS, build_rows_opener(items, roles), sparse=True)]
     files: list[InputFile] = []
     divided = False
+    if isinstance(source, list | tuple) and are_rows(items):
+        files, items = [InputFile(ROWS, build_rows_opener(items, roles), sparse=True)], []
     for number, item in enumerate(items, 1):
         if isinstance(item, InputFile):
             files.append(item)
@@ -177,7 +175,11 @@ def resolve_input(
                 files.append(InputFile(called, build_table_opener(table, roles, called)))
     if not files:
         raise InvalidLabels("no input: the list of files or tables is empty")
-    _refuse_unused_splits(splits, has_splits=divided)
+    if splits and not divided:
+        raise InvalidLabels(
+            f"--split {splits[0]}: the input has no splits; leave it out, and name the files that "
+            "are meant, as in 'DIRECTORY/train-*.parquet'"
+        )
     return files
 
 
@@ -191,13 +193,18 @@ def resolve_file(path: Path, roles: Mapping[str, str] = _NOTHING, name: str = ""
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
-    if suffix in JSON_SUFFIXES:
-        opener, fault = build_json_opener(path, name, roles), partial(find_json_fault, path, name)
-        return InputFile(name, opener, size, sparse=True, path=path, find_fault=fault)
-    is_csv = _FORMATS[suffix] is build_csv_opener
-    fault = partial(find_csv_fault if is_csv else find_parquet_fault, path, name)
-    opener = _FORMATS[suffix](path, name)
-    return InputFile(name, opener, size, path=path, is_csv=is_csv, find_fault=fault)
+    build_opener, find_fault = _FORMATS[suffix]
+    is_json = suffix in JSON_SUFFIXES
+    opener = build_opener(path, name, roles) if is_json else build_opener(path, name)
+    return InputFile(
+        name,
+        opener,
+        size,
+        sparse=is_json,
+        path=path,
+        is_csv=_FORMATS[suffix] is _CSV,
+        find_fault=partial(find_fault, path, name),
+    )
 
 
 def format_command_arguments(source: Input) -> list[str]:
@@ -226,9 +233,8 @@ def _find_file_type(path: Path) -> str | None:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     suffix = suffixes[-2 if compressed else -1] if len(suffixes) > compressed else ""
-    if suffix in JSON_SUFFIXES or _FORMATS.get(suffix) is build_csv_opener:
-        return suffix
-    return suffix if suffix in _FORMATS and not compressed else None
+    is_packable = suffix not in (".parquet", ".pq")
+    return suffix if suffix in _FORMATS and (is_packable or not compressed) else None
 
 
 def _choose_splits(known: Mapping[str, Any], names: Sequence[str], where: str) -> Mapping[str, Any]:
@@ -245,12 +251,3 @@ def _choose_splits(known: Mapping[str, Any], names: Sequence[str], where: str) -
             f"{several}; choose one, as in --split {first}, several, or --split {_ALL}"
         )
     raise InvalidLabels(f"{several}; no split is called {missing!r}{suggest(missing, known)}")
-
-
-def _refuse_unused_splits(names: Sequence[str], *, has_splits: bool) -> None:
-    """Raise `InvalidLabels` if a split was named and nothing of an input has any."""
-    if names and not has_splits:
-        raise InvalidLabels(
-            f"--split {names[0]}: the input has no splits; leave it out, and name the files that "
-            "are meant, as in 'DIRECTORY/train-*.parquet'"
-        )

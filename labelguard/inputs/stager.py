@@ -32,18 +32,6 @@ from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, run_over_buckets
 from labelguard.text import LABEL_SKIP, LABEL_TIE
 
-# What files that differ in what `begin_file` compares differ in.
-_SHAPES = {
-    "chat": "texts in one, chats in the other",
-    "pairs_of_rankings": "pairs in one, lists of responses in the other",
-    "choices": "rankings in one, choices in the other",
-    "rankings": "ranking_id",
-    "given_ids": "item_id",
-    "questions": "question",
-    "timed": "submitted_at",
-    "recorded": "record_id",
-    "labelers": "labeler_id",
-}
 # No file has more rows than these bits can count.
 _FILE_BITS = 40
 # Labelers that Arrow looks up, which takes a fifth of the time, but builds a table for every batch.
@@ -126,24 +114,24 @@ class Stager:
     def begin_file(self, formatted: FormattedFile, layout: Layout) -> None:
         """Start a file; all files must give the same kinds of columns."""
         staged, columns = self.staged, layout.columns
-        shape = {
-            "chat": layout.content.chat,
-            "pairs_of_rankings": layout.is_list,
-            "choices": layout.kind == "choices",
-            "rankings": layout.is_list or "ranking_id" in columns,
-            "given_ids": "item_id" in columns,
-            "questions": layout.has_questions,
-            "timed": "submitted_at" in columns,
-            "recorded": "record_id" in columns,
-            "labelers": "labeler_id" in columns,
+        # Each with what files that differ in it differ in.
+        kinds = {
+            "chat": (layout.content.chat, "texts in one, chats in the other"),
+            "pairs_of_rankings": (layout.is_list, "pairs in one, lists of responses in the other"),
+            "choices": (layout.kind == "choices", "rankings in one, choices in the other"),
+            "rankings": (layout.is_list or "ranking_id" in columns, "ranking_id"),
+            "given_ids": ("item_id" in columns, "item_id"),
+            "questions": (layout.has_questions, "question"),
+            "timed": ("submitted_at" in columns, "submitted_at"),
+            "recorded": ("record_id" in columns, "record_id"),
+            "labelers": ("labeler_id" in columns, "labeler_id"),
         }
-        others = [key for key, value in shape.items() if getattr(staged, key) != value]
-        if staged.layouts and others:
-            raise InvalidLabels(
-                f"{formatted.file.name}: its columns differ from those of the files before it "
-                f"({_SHAPES[others[0]]}); privatize files of one kind together"
-            )
-        for key, value in shape.items():
+        for key, (value, difference) in kinds.items():
+            if staged.layouts and getattr(staged, key) != value:
+                raise InvalidLabels(
+                    f"{formatted.file.name}: its columns differ from those of the files before it "
+                    f"({difference}); privatize files of one kind together"
+                )
             setattr(staged, key, value)
         staged.layouts.add(layout.kind)
         self._names = {**layout.columns, **formatted.names, **_name_sources_and_strata(layout)}

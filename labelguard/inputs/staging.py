@@ -15,7 +15,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def stage(
         content = find_common_content(files, layouts)
         limit = ByteLimit.from_file_sizes(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
-        if not _should_use_workers(files, executor):
+        if executor.shares_memory or any(file.answers or not file.path for file in files):
             few = count <= buckets.FEW
             where = directory if few else received
             with (
@@ -88,9 +87,7 @@ def stage(
                 buckets.open_writer(where / "texts", count) as texts,
             ):
                 for file, entry, layout in zip(files, formatted, layouts, strict=True):
-                    stager.begin_file(entry, layout)
-                    _count_left_out(stager, file, entry)
-                    _read_into_buckets(stager, entry, layout, content, limit, rows, texts, progress)
+                    _read_file(stager, file, entry, layout, content, limit, (rows, texts), progress)
             task = Received(directory, received, () if few else ((received, 0),))
         else:
             for entry, layout in zip(formatted, layouts, strict=True):
@@ -183,35 +180,26 @@ def _list_columns_of_answers(entry: FormattedFile, layouts: Collection[str]) -> 
     return {*made, *named, *FORMATS[entry.format].private, *WINNERS}
 
 
-def _should_use_workers(files: Sequence[InputFile], executor: Executor) -> bool:
-    """Return whether files are to be read by workers, and can be."""
-    return not executor.shares_memory and all(file.path and not file.answers for file in files)
-
-
-def _read_into_buckets(
+def _read_file(
     stager: Stager,
+    file: InputFile,
     entry: FormattedFile,
     layout: Layout,
     content: Content,
     limit: ByteLimit,
-    rows: Sink,
-    texts: Sink,
-    progress: Rows,
+    sinks: tuple[Sink, Sink],
+    progress: Rows = lambda name, rows: None,
 ) -> None:
-    """Read one file, which was begun, into buckets."""
-    file, staged, connection = entry.file, stager.staged, stager.connection
-    sql = query.build_canonical_query(layout, content)
-    for batch in read_ahead(readers.read_batches(file, connection, sql)):
-        limit.subtract(file.name, batch.nbytes)
-        stager.append(file.name, batch, rows, texts)
-        progress(file.name, staged.rows_read)
-
-
-def _count_left_out(stager: Stager, file: InputFile, entry: FormattedFile) -> None:
-    """Count the answers that the format of a file leaves out."""
+    """Read one file into buckets of rows and of texts, and count what its format leaves out."""
+    stager.begin_file(entry, layout)
     if entry.left_out:
         counts = readers.read_rows(file, stager.connection, entry.left_out)
         stager.staged.left_out.update(dict(counts))
+    name, sql = entry.file.name, query.build_canonical_query(layout, content)
+    for batch in read_ahead(readers.read_batches(entry.file, stager.connection, sql)):
+        limit.subtract(name, batch.nbytes)
+        stager.append(name, batch, *sinks)
+        progress(name, stager.staged.rows_read)
 
 
 @dataclass(frozen=True)
@@ -236,24 +224,20 @@ def stage_file(task: ReadingTask, number: int) -> Piece:
     directory.mkdir(mode=0o700)
     reading, count = task.options.reading, task.options.buckets
     assert path is not None
-    with ExitStack() as stack:
-        connection = stack.enter_context(readers.connect(directory / "spill"))
+    with (
+        readers.connect(directory / "spill") as connection,
+        PartWriter(directory / "rows", count) as rows,
+        PartWriter(directory / "texts", count) as texts,
+    ):
         stager = Stager(
             Staged(directory, count), task.keys, task.options, connection, first_file=number
         )
         file = resolve_file(path, reading.columns, name)
         entry = apply_format(file, connection, reading)
-        layout = entry.find_layout(connection)
-        stager.begin_file(entry, layout)
-        _count_left_out(stager, file, entry)
         limit = ByteLimit.from_file_sizes([entry.file], task.max_bytes)
         most = limit.left
-        rows, texts = (
-            stack.enter_context(PartWriter(directory / what, count)) for what in ("rows", "texts")
-        )
-        _read_into_buckets(
-            stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None
-        )
+        layout = entry.find_layout(connection)
+        _read_file(stager, file, entry, layout, task.content, limit, (rows, texts))
     return stager.to_piece(directory, int(most - limit.left))
 
 
@@ -346,18 +330,20 @@ def _read_id_columns(
             raise InvalidLabels(
                 f"{file.name}: column {name}: expected {ID_EXPECTED}, found type {kind}"
             )
-    texts = [f"{source_column(name)}::VARCHAR" for name in names]
-    pieces = [f"{text} AS text_{place}" for place, text in enumerate(texts)]
-    pieces += [f"{is_blank_sql(text)} AS blank_{place}" for place, text in enumerate(texts)]
+    texts = ((name, f"{source_column(name)}::VARCHAR") for name in names)
+    pieces = (
+        f"CASE WHEN NOT {is_blank_sql(text)} THEN {text} END AS {readers.identifier(name)}"
+        for name, text in texts
+    )
     query = f"SELECT {', '.join(pieces)} FROM part"
     frames, count = [], 0
     for batch in readers.read_batches(file, connection, query):
         limit.subtract(file.name, batch.nbytes)
         frame = pl.DataFrame(pl.from_arrow(batch))
-        for number, name in enumerate(names):
-            if (blanks := frame[f"blank_{number}"]).any():
+        for name in names:
+            if (blanks := frame[name].is_null()).any():
                 row = count + (blanks.arg_max() or 0) + 1
                 raise InvalidLabels(f"{file.name} row {row}: column {name}: {NO_ID}")
         count += len(frame)
-        frames.append(frame.select(pl.col(f"text_{i}").alias(n) for i, n in enumerate(names)))
+        frames.append(frame)
     return pl.concat(frames) if frames else pl.DataFrame(schema=dict.fromkeys(names, pl.String))

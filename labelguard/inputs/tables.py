@@ -208,9 +208,8 @@ def _build_columns_opener(
     arrays = {}
     for name, values in columns.items():
         is_content = name in contents
-        plain = _convert_array_for_json
-        if not is_content:
-            plain = partial(_convert_for_json, wide=name in sides)
+        wide = partial(_convert_for_json, wide=name in sides)
+        plain = _convert_array_for_json if is_content else wide
         texts = list[bytes | None]()
         try:
             for value in values:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -27,7 +27,6 @@ from labelguard.inputs.columns import (
     find_side_columns,
 )
 from labelguard.inputs.csv_files import PIECE, find_foreign_encoding, open_stream
-from labelguard.inputs.json_chats import JsonChats, merge_shapes, read_json_chats
 from labelguard.inputs.readers import (
     COMPRESSIONS,
     LONG_LINE,
@@ -83,19 +82,15 @@ def build_json_opener(path: Path, name: str, roles: Mapping[str, str]) -> Opener
         if not types:
             types.update(_choose_column_types(connection, read_options(), roles, name))
         # What a reader cannot build itself is read as JSON first.
-        rebuilt = {n: k.chats for n, k in types.items() if k.chats and k.chats.is_rebuilt}
-        read = {name: "JSON" if name in rebuilt else kind.sql for name, kind in types.items()}
+        read = {name: "JSON" if kind.is_rebuilt else kind.sql for name, kind in types.items()}
         relation = connection.sql(
             f"FROM read_json({read_options()}, columns={_column_types_sql(read)})"
         )
-        if not rebuilt:
+        if not any(kind.is_rebuilt for kind in types.values()):
             return relation
-        columns = (
-            f"{rebuilt[n].read_sql(identifier(n)) if n in rebuilt else identifier(n)}"
-            f" AS {identifier(n)}"
-            for n in types
-        )
-        return relation.project(", ".join(columns))
+        # The others have their types already.
+        rest = {name: kind if kind.is_rebuilt else _JSON for name, kind in types.items()}
+        return select_typed(relation, rest)
 
     return open_json
 
@@ -141,10 +136,31 @@ def _column_types_sql(types: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class JsonType:
-    """The SQL type of a column, and how chats, and lists of them or of texts, are read as it."""
+    """The SQL type that values of JSON are read as.
+
+    Chats, and lists of them or of texts, have a `structure` that `from_json` takes, which fills in
+    and leaves out what is null. `rebuild`, if there is one, is SQL of what becomes of that, and
+    `unwrap` of the JSON before.
+    """
 
     sql: str
-    chats: JsonChats | None = None
+    structure: str = ""
+    unwrap: Callable[[str], str] | None = None
+    rebuild: Callable[[str], str] | None = None
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """True where more is to be done than a cast to the type."""
+        return bool(self.unwrap or self.rebuild)
+
+    def read_sql(self, value: str) -> str:
+        """Return SQL of a value (JSON) as the type `sql`."""
+        if self.structure:
+            value = self.unwrap(value) if self.unwrap else value
+            read = f"from_json({value}, {literal(self.structure)})"
+            return self.rebuild(read) if self.rebuild else read
+        casts = {_TEXT.sql: f"{value}->>'$'", _NULL.sql: "NULL", _JSON.sql: value}
+        return casts.get(self.sql, f"{value}::{self.sql}")
 
 
 # Text; JSON as it is, which is no content; a column that is always null.
@@ -182,18 +198,9 @@ def select_typed(
     relation: duckdb.DuckDBPyRelation, types: Mapping[str, JsonType]
 ) -> duckdb.DuckDBPyRelation:
     """Return a relation whose columns of JSON have these types."""
-    pieces = []
-    for name, kind in types.items():
-        value = column = identifier(name)
-        if kind == _TEXT:
-            value = f"{column}->>'$'"
-        elif kind == _NULL:
-            value = "NULL"
-        elif kind.chats:
-            value = kind.chats.read_sql(column)
-        elif kind != _JSON:
-            value = f"{column}::{kind.sql}"
-        pieces.append(f"{value} AS {column}")
+    pieces = (
+        f"{kind.read_sql(identifier(name))} AS {identifier(name)}" for name, kind in types.items()
+    )
     return relation.project(", ".join(pieces))
 
 
@@ -247,7 +254,7 @@ def _choose_chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> di
             continue
         parts = _find_parts(raw, name, held, "$[*]" if is_list else "$")
         if read := read_json_chats(shape, parts, wrapped=wrapped):
-            types[name] = JsonType(read.sql, read)
+            types[name] = read
     return types
 
 
@@ -282,3 +289,100 @@ def _find_structures(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict
         if text is not None and (structure := json.loads(text)) != "NULL":
             structures[names[number]].append(structure)
     return structures
+
+
+# ---------------------------------------------------------------- chats in JSON
+
+
+def merge_shapes(one: object, other: object) -> object:
+    """Return the shape of values of both; JSON where they differ in kind."""
+    if one is None or other is None:
+        return one if other is None else other
+    if isinstance(one, list) and isinstance(other, list):
+        inner = [*one, *other]
+        return [reduce(merge_shapes, inner)] if inner else []
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = dict.fromkeys([*one, *other])
+        return {name: merge_shapes(one.get(name), other.get(name)) for name in names}
+    return one if one == other else "JSON"
+
+
+def read_json_chats(shape: Any, parts: object = None, *, wrapped: bool = False) -> JsonType | None:
+    """Return how JSON of this shape is read, which is a chat, or a list of chats or texts.
+
+    Members that no chat has are read as JSON, so that they are named and not missed. `parts`: what
+    parts are, where some messages have text as their content. `wrapped`: some values are one
+    message. None where two members of one object agree but for case.
+    """
+    read = _choose_json_type(shape)
+    if _has_names_twice(read):
+        return None
+
+    def wrap_object(value: str) -> str:
+        return f"CASE json_type({value}) WHEN 'OBJECT' THEN json_array({value}) ELSE {value} END"
+
+    unwrap = wrap_object if wrapped else None
+    if parts is None:
+        return JsonType(chats.shape_sql(read), json.dumps(read), unwrap)
+    made = _choose_json_type(_with_parts(shape, parts))
+    listed = isinstance(read, list) and isinstance(read[0], list)
+
+    def split_contents(value: str) -> str:
+        if isinstance(read, dict):
+            return f"CASE WHEN {value} IS NOT NULL THEN {_split_content_sql(value, read, made)} END"
+        old, new = (read[0][0], made[0][0]) if listed else (read[0], made[0])
+        inner = f"lambda m: {_split_content_sql('m', old, new)})"
+        if listed:
+            return f"list_transform({value}, lambda x: list_transform(x, {inner})"
+        return f"list_transform({value}, {inner}"
+
+    return JsonType(chats.shape_sql(made), json.dumps(read), unwrap, split_contents)
+
+
+def _with_parts(shape: Any, parts: object) -> Any:
+    if isinstance(shape, list):
+        return [_with_parts(shape[0], parts)]
+    listed = merge_shapes(parts, [{"type": chats.VARCHAR, "text": chats.VARCHAR}])
+    return {**shape, "content": listed, "value": chats.VARCHAR}
+
+
+def _split_content_sql(message: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return SQL of a message whose content (JSON) is text or a list of parts: text is one part."""
+    members = {name: f"struct_extract_at({message}, {n})" for n, name in enumerate(old, 1)}
+    content = members["content"]
+    text = chats.text_as_content_sql(f"({content}->>'$')", new["content"])
+    listed = f"from_json({content}, {literal(json.dumps(new['content']))})"
+    members["content"] = (
+        f"CASE json_type({content}) WHEN 'ARRAY' THEN {listed} WHEN 'VARCHAR' THEN {text} END"
+    )
+    return chats.pack_members_sql(new, members)
+
+
+def _choose_json_type(shape: Any, known: Collection[str] = chats.MESSAGE) -> Any:
+    """Return the type, as nested lists and objects, that JSON of this shape is read as."""
+    if isinstance(shape, list):
+        inner = shape[0] if shape else None
+        empty = (
+            {"role": chats.VARCHAR, "content": chats.NULL}
+            if known is chats.MESSAGE
+            else {"type": chats.VARCHAR, "text": chats.VARCHAR}
+        )
+        return [empty if inner is None else _choose_json_type(inner, known)]
+    if isinstance(shape, dict):
+        return {
+            name: _choose_json_type(child, chats.WITHIN.get(name, ()))
+            if name in known and (name == "content" or not isinstance(child, list))
+            else "JSON"
+            for name, child in shape.items()
+            if child is not None
+        } | ({"content": chats.NULL} if "content" in shape and shape["content"] is None else {})
+    return shape if shape == chats.VARCHAR else "JSON"
+
+
+def _has_names_twice(shape: object) -> bool:
+    if isinstance(shape, list):
+        return any(map(_has_names_twice, shape))
+    if not isinstance(shape, dict):
+        return False
+    lower = [name.lower() for name in shape]
+    return len({*lower}) < len(lower) or any(map(_has_names_twice, shape.values()))

@@ -23,7 +23,7 @@ from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
 from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
 from labelguard.inputs.formats.plain import CHOICES, PAIRS
 from labelguard.inputs.layouts import Layout
-from labelguard.inputs.nested import is_text
+from labelguard.inputs.readers import is_text
 from labelguard.inputs.shapes import PARTS_OF_PROMPTS
 from labelguard.inputs.staged import Staged
 from labelguard.storage import blocks, buckets

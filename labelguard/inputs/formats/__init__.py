@@ -45,8 +45,7 @@ from labelguard.inputs.formats.plain import (
 )
 from labelguard.inputs.formats.prodigy import PRODIGY
 from labelguard.inputs.layouts import Layout, find_layout
-from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import InputFile, identifier, source_column
+from labelguard.inputs.readers import InputFile, identifier, is_text, source_column
 from labelguard.inputs.shapes import CROWDS, find_crowd_columns
 from labelguard.text import AUTO_FORMAT, suggest
 

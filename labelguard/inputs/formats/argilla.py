@@ -17,8 +17,7 @@ from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.tasks import Task, find_fields
-from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import identifier, literal, source_column
+from labelguard.inputs.readers import identifier, is_text, literal, source_column
 from labelguard.text import DRAFT
 
 _TOOL = "Argilla"

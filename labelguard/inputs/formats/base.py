@@ -14,8 +14,7 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import chats
 from labelguard.inputs.chats import Content, NotContent
 from labelguard.inputs.columns import TableSchema
-from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import identifier
+from labelguard.inputs.readers import identifier, is_text
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.plain import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
-from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import identifier, literal, source_column
+from labelguard.inputs.readers import identifier, is_text, literal, source_column
 from labelguard.text import DRAFT, GROUND_TRUTH, suggest
 
 _TOOL = "Label Studio"

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from labelguard.inputs import canonical
 from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
-from labelguard.inputs.nested import find_element_type
-from labelguard.inputs.readers import identifier, source_column
+from labelguard.inputs.readers import find_element_type, identifier, source_column
 from labelguard.inputs.shapes import ANSWERED, PEOPLE
 
 # Lists of answers, by what they are called; of another name where the members leave no doubt.

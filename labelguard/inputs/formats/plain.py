@@ -33,8 +33,7 @@ from labelguard.inputs.formats.base import (
     unify_contents,
     unify_prompt_and_sides,
 )
-from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import identifier, literal, number_sql, source_column
+from labelguard.inputs.readers import identifier, is_text, literal, number_sql, source_column
 from labelguard.inputs.shapes import find_possible_prompts
 from labelguard.text import AUTO_FORMAT
 
