@@ -223,8 +223,15 @@ class TableSchema:
         return self.types.get(self.reading.get_column_name(role), SQLNULL)
 
     def has_all(self, *roles: str) -> bool:
-        """Return whether there is a column for each of these roles."""
-        return all(self.find_column(role) for role in roles)
+        """Return whether there is a column for each of these roles.
+
+        A sparse file lacks a side that is null in every row: which of chosen and rejected it is
+        must not matter.
+        """
+        sides = {"chosen", "rejected"}
+        if not self.sparse or not sides <= {*roles}:
+            return all(map(self.find_column, roles))
+        return self.has_any(*sides) and self.has_all(*({*roles} - sides))
 
     def has_any(self, *roles: str) -> bool:
         """Return whether there is a column for one of these roles."""

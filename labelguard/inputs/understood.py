@@ -20,11 +20,10 @@ from labelguard.budget.label_values import (
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.codings import check_coding, refuse_words_beside_systems
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
-from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
-from labelguard.inputs.formats.plain import CHOICES, PAIRS
+from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.nested import is_text
-from labelguard.inputs.shapes import PARTS_OF_PROMPTS
+from labelguard.inputs.shapes import PARTS_OF_PROMPTS, SHAPES
 from labelguard.inputs.staged import Staged
 from labelguard.storage import blocks, buckets
 from labelguard.text import AUTO_FORMAT, suggest
@@ -74,7 +73,7 @@ def describe_reading(staged: Staged) -> Understood:
 def refuse_unknown_codings(staged: Staged) -> None:
     """Raise `NoCoding` for labels that were not read, and of which nothing says what they mean."""
     for entry, layout in zip(staged.formatted, staged.readings, strict=True):
-        if entry.format in (PAIRS.name, CHOICES.name):  # others say what their labels mean
+        if entry.format in ("pairs", "choices"):  # others say what their labels mean
             schema = TableSchema(entry.file.name, entry.types, entry.reading)
             check_coding(schema, layout.kind, layout.sides, entry.types)
 
@@ -87,7 +86,7 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
     for entry, layout in zip(staged.formatted, staged.readings, strict=True):
         unused = {name: entry.types[name] for name in _list_unused(entry, layout)}
         listed |= dict.fromkeys(entry.types)
-        if entry.format == PAIRS.name and layout.kind == "pairs":
+        if entry.format == "pairs" and layout.kind == "pairs":
             schema = TableSchema(entry.file.name, entry.types, layout.reading)
             refuse_words_beside_systems(schema, unused, ignored)
         parts = [name for name, kind in unused.items() if _may_be_prompt(name, kind)]
@@ -183,8 +182,9 @@ def _name_columns(entry: FormattedFile, layout: Layout) -> dict[str, str]:
 
 
 def _explain_labels(entry: FormattedFile, layout: Layout) -> str:
-    if entry.format in OWN_VALUES:
-        return FORMATS[entry.format].about
+    shape = SHAPES[entry.format]
+    if shape.own_values:
+        return shape.about
     if layout.kind == "ranking":
         return "the response with the lowest rank is preferred"
     if layout.kind == "chosen":
@@ -200,7 +200,7 @@ def _list_unused(entry: FormattedFile, layout: Layout) -> list[str]:
     """Return the file's own columns that nothing is read from; of tools none: theirs are within
     objects.
     """
-    form = FORMATS[entry.format]
+    form = SHAPES[entry.format]
     if form.of_tool:
         return []
     used = {*_name_columns(entry, layout).values(), *entry.reading.columns.values(), *form.private}

@@ -13,8 +13,8 @@ from labelguard.budget.policy import Policy
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import quarantine
 from labelguard.inputs.columns import LAYOUTS, NO_PROMPT, Reading, find_custom_paired_roles
-from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
+from labelguard.inputs.shapes import SHAPES
 from labelguard.inputs.sources import Input, resolve_file
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
@@ -223,7 +223,7 @@ class Intake(ReadingOptions):
 def describe_input(staged: Staged) -> Iterator[str]:
     """Yield notes on formats that columns' names do not tell, on lost rows, and on public skips."""
     for name in sorted(staged.formats - {"pairs", "rankings"}):
-        yield f"read as {name}: {FORMATS[name].about}"
+        yield f"read as {name}: {SHAPES[name].about}"
     if any(entry.names.get("prompt") == NO_PROMPT for entry in staged.formatted):
         yield "no prompt: it is an empty text in every pair, as no column is one"
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):

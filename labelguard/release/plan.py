@@ -19,7 +19,7 @@ from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
-from labelguard.inputs.formats import OWN_VALUES
+from labelguard.inputs.shapes import OWN_VALUES
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.understood import Example, Understood, describe_reading, read_examples
 from labelguard.keys.prf import Split

@@ -27,6 +27,7 @@ from labelguard.inputs.columns import (
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.readers import InputFile
+from labelguard.inputs.shapes import SHAPES
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
@@ -297,7 +298,7 @@ def _explain_missing_labels(
     In a file that lacks columns without values that is no error of its columns: a release would
     find every label blank, and nothing that can be used.
     """
-    kind, types = formats.FORMATS[formatted.format], readers.read_columns(part, connection)
+    kind, types = SHAPES[formatted.format], readers.read_columns(part, connection)
     schema = TableSchema(part.name, types, reading, part.sparse)
     if not kind.private:
         made = readers.read_columns(formatted.file, connection)
@@ -305,8 +306,9 @@ def _explain_missing_labels(
     if kind.has_label_columns(schema):
         return ""
     return (
-        f"{part.name}: format {kind.name} reads labels from column {' or '.join(kind.private)}, "
-        f"which is not there or has no value; found: {', '.join(types)}"
+        f"{part.name}: format {formatted.format} reads labels from column "
+        f"{' or '.join(kind.private)}, which is not there or has no value; "
+        f"found: {', '.join(types)}"
     )
 
 
@@ -325,7 +327,7 @@ def _build_inspection(
     usual, name = staged.fault_reasons.most_common(), staged.formatted[-1].format
     return Inspection(
         format=name,
-        about=formats.FORMATS[name].about,
+        about=SHAPES[name].about,
         roles=roles,
         meaning=understood.meaning,
         unused=understood.unused,

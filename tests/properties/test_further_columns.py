@@ -17,10 +17,11 @@ from support import exports
 from support.published import SHAPES, find_reason
 
 from labelguard.errors import LabelguardError
-from labelguard.inputs import formats, query, readers, sources
+from labelguard.inputs import query, readers, shapes, sources
 from labelguard.inputs.columns import ROLES, Reading
+from labelguard.inputs.formats import apply_format
 
-SOURCES = Path(formats.__file__).parents[1]
+SOURCES = Path(shapes.__file__).parent
 MEMBERS = (
     *("role", "content", "name", "tool_calls", "tool_call_id", "type", "text", "url"),
     *("from", "value", "image", "image_url", "path", "detail"),
@@ -28,7 +29,7 @@ MEMBERS = (
 # Columns that a format reads where they are there: one more changes what a file says.
 READ = {
     *ROLES,
-    *(name for form in formats.FORMATS.values() for name in form.private),
+    *(name for form in shapes.SHAPES.values() for name in form.private),
     *("winner_model_a", "winner_model_b", "winner_tie", "judge", "judge_hash", "tstamp", "turn"),
     *("conversation_a", "conversation_b", "context", "response1", "response2", "response_1"),
     *("response_2", "data", "annotations", "annotator", "annotation_id", "lead_time", "drafts"),
@@ -224,7 +225,7 @@ def publish(source, connection, options):
     reading = Reading(**{"columns": {}, **options})
     try:
         (file,) = sources.resolve_input(source, roles=reading.columns)
-        form = formats.apply_format(file, connection, reading)
+        form = apply_format(file, connection, reading)
         layout = form.find_layout(connection)
         sql = query.build_canonical_query(layout, layout.content)
         batches = list(readers.read_batches(form.file, connection, sql))
