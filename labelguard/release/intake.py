@@ -116,7 +116,7 @@ class Intake(ReadingOptions):
         """Return the same, with what the source's first release said where this one is silent."""
         name = opened.project.namespace
         columns, coding = recall_reading(opened.ledger.people.sources(), name, self.question)
-        values = self.label_values if self.label_values is not None else coding or ""
+        values = coding or "" if self.label_values is None else str(self.label_values)
         return replace(self, recalled=columns, recalled_values=values)
 
     def stage_labels(
@@ -131,17 +131,12 @@ class Intake(ReadingOptions):
         count: int,
     ) -> Staged:
         """Stage labels in `count` buckets, as a policy reads them for this kind of event."""
-        reading = Reading(
-            self.columns,
+        reading = Reading.from_options(
+            self,
             policy.unit,
             features,
-            question=self.question,
-            format=self.format,
-            split=self.split,
-            values=LabelValues.parse(self.label_values or ""),
             skips=policy.skips,
             public_columns=policy.public_columns,
-            drop_members=self.drop_members,
             recalled=self.recalled,
             recalled_values=LabelValues.parse(self.recalled_values),
         )

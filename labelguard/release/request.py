@@ -64,6 +64,7 @@ class Keywords(TypedDict, total=False):
     columns: Mapping[str, str] | None
     label_values: str | Mapping[str, str | Sequence[str]] | None
     labeler_column: str | None
+    reading: ReadingOptions | None
     ignore_columns: Sequence[str] | None
     no_prompt: bool
     format: str | None
