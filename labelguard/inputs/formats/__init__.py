@@ -115,8 +115,8 @@ def apply_format(
         if schema.has("prompt"):
             raise schema.error("there is a column prompt; leave out --no-prompt, or drop it")
         named = {role: name for role, name in reading.columns.items() if role != "prompt"}
-        opener = partial(_open_with_query, file, plain.build_empty_prompt_query(schema))
-        file, reading = replace(file, open=opener), replace(reading, columns=named)
+        file = _add_column(file, schema.types, "prompt", "''")
+        reading = replace(reading, columns=named)
         names["prompt"], recorded["prompt"] = NO_PROMPT, ""
     formatted = _apply_format(file, connection, reading)
     return replace(
@@ -220,10 +220,15 @@ def _join_columns(
                 f"{file.name}: column {name} is no text: only columns of text are joined to a "
                 "prompt; write one column of both"
             )
-    columns = ", ".join(f"{source_column(name)} AS {identifier(name)}" for name in types)
     texts = ", ".join(f"nullif({source_column(name)}, '')" for name in names)
-    query = f"SELECT {columns}, concat_ws(chr(10) || chr(10), {texts}) AS {identifier(joined)}"
-    return replace(file, open=partial(_open_with_query, file, f"{query} FROM part"))
+    return _add_column(file, types, joined, f"concat_ws(chr(10) || chr(10), {texts})")
+
+
+def _add_column(file: InputFile, names: Iterable[str], name: str, sql: str) -> InputFile:
+    """Return a file with the columns `names`, and one more (SQL)."""
+    columns = ", ".join(f"{source_column(one)} AS {identifier(one)}" for one in names)
+    query = f"SELECT {columns}, {sql} AS {identifier(name)} FROM part"
+    return replace(file, open=partial(_open_with_query, file, query))
 
 
 def _find_messages(types: Mapping[str, DuckDBPyType], reading: Reading) -> str | None:

@@ -31,7 +31,7 @@ from labelguard.inputs.formats.base import (
     unify_prompt_and_sides,
 )
 from labelguard.inputs.nested import is_text
-from labelguard.inputs.readers import identifier, literal, number_sql, source_column
+from labelguard.inputs.readers import literal, number_sql
 from labelguard.inputs.shapes import SHAPES, find_possible_prompts
 from labelguard.text import AUTO_FORMAT
 
@@ -120,12 +120,6 @@ def lacks_prompt(schema: TableSchema) -> bool:
         return False
     own = {"label", "tie", "winner", *_SCORES, *filter(None, sides)}
     return not find_possible_prompts(schema, schema.types, own, by_type=True)
-
-
-def build_empty_prompt_query(schema: TableSchema) -> str:
-    """Return SQL of all columns of a file, and a prompt that is an empty text in every row."""
-    columns = (f"{source_column(name)} AS {identifier(name)}, " for name in schema.types)
-    return f"SELECT {''.join(columns)}'' AS prompt FROM part"
 
 
 def refuse_thumbs(schema: TableSchema) -> None:
