@@ -220,8 +220,7 @@ def _parse_columns(context: click.Context, option: click.Parameter, text: str | 
     from labelguard.inputs.columns import merge_reading_options
 
     options = {"columns": columns, "labeler_column": labelers, "no_prompt": no_prompt}
-    merged: dict[str, str] = merge_reading_options(options)["columns"]
-    return merged
+    return merge_reading_options(options)["columns"]
 
 
 public_columns_option = declared_options(PolicyRequest, "public_columns")

@@ -218,7 +218,7 @@ def check_option_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
     shared = (*_TERMS, *_RUN, *_INTAKE)
     others = [name for name, value in options.items() if name not in shared and value is not None]
-    check_options(mechanism, others, beside=(*shared, "labeler_column", "no_prompt"))
+    check_options(mechanism, others, beside=(*shared, "labeler_column", "no_prompt", "reading"))
 
 
 def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -> ReleaseRequest:
