@@ -12,7 +12,11 @@ _BETWEEN = re.compile("(<!-- shapes -->\n).*(<!-- end of shapes -->)", re.DOTALL
 
 def render_page() -> str:
     """Return the page with the table of shapes as it is declared."""
-    rows = [(f"`{one.name}`", one.columns, one.contents, one.label, one.labelers) for one in SHAPES]
+    tools = ("argilla", "label-studio", "prodigy")
+    rows = [
+        (f"`{name}`", one.columns, one.contents, one.label, one.labelers)
+        for name, one in sorted(SHAPES.items(), key=lambda item: item[0] in tools)
+    ]
     lines = [_HEADS, ("---",) * len(_HEADS), *rows]
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines).replace(" --- ", "---")
     between = lambda match: match[1] + table + match[2]  # noqa: E731 - no escapes in it

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from labelguard.analysis.agreement import score as score
     from labelguard.analysis.reward import reward as reward
     from labelguard.budget.policy import Policy as Policy
+    from labelguard.options import Reading as Reading
     from labelguard.planner.forecast import plan as plan
     from labelguard.project import policies as policies
     from labelguard.project.opening import init as init
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Policy": "labelguard.budget.policy:Policy",
     "Project": "labelguard.project.project:Project",
+    "Reading": "labelguard.options:Reading",
     "Release": "labelguard.release.writer:Release",
     "account": "labelguard.accounting.account",
     "errors": "labelguard.errors",

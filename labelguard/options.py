@@ -133,7 +133,13 @@ def _list_union_members(hint: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
-    """Options for reading an input."""
+    """Options for reading an input, in Python `lg.Reading`: one for several calls.
+
+    Example:
+        >>> read = lg.Reading(format="pairs", label_values="1-0")
+        >>> lg.plan("labels.parquet", reading=read, epsilons=[3], features="length")
+        PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
+    """
 
     columns: Mapping[str, str] = option(
         "Names of your columns, for example labeler_id=worker,prompt=question.",
@@ -141,7 +147,7 @@ class ReadingOptions:
         metavar="ROLE=NAME,...",
         in_jobs=True,
     )
-    label_values: str | None = option(
+    label_values: str | Mapping[str, str | Sequence[str]] | None = option(
         "What labels mean, what stands for the first response first: 1-0 or 0-1, 1-2, true-false, "
         "a-b, left-right, a scale (1..7, -3..3), or a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE] with "
         "| between several values; where a label names the system that won, "
@@ -192,6 +198,10 @@ class ReadingOptions:
         least=1,
         in_jobs=True,
     )
+
+
+# What `labelguard` calls it.
+Reading = ReadingOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ import labelguard as lg
 from labelguard.extras import MissingExtra
 
 NAMES = (
-    *("Policy", "Project", "Release", "__version__", "account", "errors", "export", "find"),
-    *("init", "inspect", "load", "plan", "policies", "privatize", "publish"),
+    *("Policy", "Project", "Reading", "Release", "__version__", "account", "errors", "export"),
+    *("find", "init", "inspect", "load", "plan", "policies", "privatize", "publish"),
     *("reward", "score", "simulate", "waiting"),
 )
 MODULES = ("account", "policies")

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
-from labelguard.inputs.columns import add_labeler_column, declare_no_prompt
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input
 from labelguard.mechanisms.agreement import AgreementEstimate, estimate_with_gold
+from labelguard.options import ReadingOptions
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import (
     SELF_SHARE,
@@ -143,6 +143,7 @@ def score(
     release: Release | str | Path,
     source: Input,
     *,
+    reading: ReadingOptions | None = None,
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
     no_prompt: bool = False,
@@ -179,7 +180,10 @@ def score(
         provider = head.load_provider(no_progress, Workers(executor))
         pairs = read_public_pairs(
             source,
-            columns=declare_no_prompt(add_labeler_column(columns, labeler_column), no_prompt),
+            reading=reading,
+            columns=columns,
+            labeler_column=labeler_column,
+            no_prompt=no_prompt,
             features=head.features,
             unit="none",
             question=question,

@@ -217,9 +217,10 @@ def _parse_columns(context: click.Context, option: click.Parameter, text: str | 
     labelers, no_prompt = context.meta.get(_LABELERS), context.meta.get(_NO_PROMPT, False)
     if not (labelers or no_prompt):
         return columns
-    from labelguard.inputs.columns import add_labeler_column, declare_no_prompt
+    from labelguard.inputs.columns import merge_reading_options
 
-    return declare_no_prompt(add_labeler_column(columns, labelers), no_prompt)
+    options = {"columns": columns, "labeler_column": labelers, "no_prompt": no_prompt}
+    return merge_reading_options(options)["columns"]
 
 
 public_columns_option = declared_options(PolicyRequest, "public_columns")

@@ -25,6 +25,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs.chats import parse_dropped_members
 from labelguard.inputs.readers import identifier, literal, nan_to_null_sql, source_column
 from labelguard.learning.columns import FeatureColumn
+from labelguard.options import ReadingOptions
 from labelguard.text import AUTO_FORMAT
 
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
@@ -107,6 +108,27 @@ class Reading:
             raise InvalidLabels("--question expects a name of printable characters")
         object.__setattr__(self, "drop_members", parse_dropped_members(self.drop_members))
 
+    @classmethod
+    def from_options(
+        cls,
+        options: ReadingOptions,
+        unit: str,
+        features: tuple[FeatureColumn, ...] = (),
+        **others: Any,
+    ) -> Reading:
+        """Return the choices that options make, and `others`."""
+        return cls(
+            options.columns,
+            unit,
+            features,
+            question=options.question,
+            values=LabelValues.parse(options.label_values or ""),
+            format=options.format,
+            split=options.split,
+            drop_members=options.drop_members,
+            **others,
+        )
+
     def recall(self, names: Collection[str]) -> Reading:
         """Return the same with what is `recalled` of the source, as far as a file with these names
         has it, where this one is silent. What it has not stays `recalled`: a sparse file may lack
@@ -151,30 +173,27 @@ class Reading:
         return not set(list_names_that_declare(column)).isdisjoint(self.public_columns)
 
 
-def add_labeler_column(columns: Mapping[str, str] | None, labelers: str | None) -> dict[str, str]:
-    """Return `columns` with the column of `--labeler-column`; `InvalidLabels` if they have one."""
-    named = dict(columns or {})
-    if labelers and "labeler_id" in named:
-        raise InvalidLabels("--columns names labeler_id, and so does --labeler-column")
-    return {**named, "labeler_id": labelers} if labelers else named
+def merge_reading_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with those of their `reading`, where they are silent, and with
+    `labeler_column` and `no_prompt`, if given, among their `columns`.
 
-
-def declare_no_prompt(columns: Mapping[str, str] | None, no_prompt: bool) -> dict[str, str]:
-    """Return `columns` with an empty name of the prompt, which says that there is none."""
-    named = dict(columns or {})
-    if no_prompt and named.get("prompt"):
-        raise InvalidLabels("--columns names a prompt, and --no-prompt says that there is none")
-    return {**named, "prompt": ""} if no_prompt else named
-
-
-def merge_labeler_column(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with `labeler_column` and `no_prompt`, if given, among their `columns`."""
-    others = dict(options)
+    Raises `InvalidLabels` if `columns` names what these say, too.
+    """
+    others, usual = dict(options), vars(ReadingOptions())
+    given = vars(others.pop("reading", None) or ReadingOptions())
+    named = {**given["columns"], **(others.get("columns") or {})}
+    for name, value in given.items():
+        if value != usual[name] and others.get(name, usual[name]) in (None, usual[name]):
+            others[name] = value
     if labelers := others.pop("labeler_column", None):
-        others["columns"] = add_labeler_column(others.get("columns"), labelers)
+        if "labeler_id" in named:
+            raise InvalidLabels("--columns names labeler_id, and so does --labeler-column")
+        named["labeler_id"] = labelers
     if others.pop("no_prompt", False):
-        others["columns"] = declare_no_prompt(others.get("columns"), no_prompt=True)
-    return others
+        if named.get("prompt"):
+            raise InvalidLabels("--columns names a prompt, and --no-prompt says that there is none")
+        named["prompt"] = ""
+    return {**others, "columns": named} if named or "columns" in options else others
 
 
 @dataclass(frozen=True)
@@ -223,8 +242,15 @@ class TableSchema:
         return self.types.get(self.reading.get_column_name(role), SQLNULL)
 
     def has_all(self, *roles: str) -> bool:
-        """Return whether there is a column for each of these roles."""
-        return all(self.find_column(role) for role in roles)
+        """Return whether there is a column for each of these roles.
+
+        A sparse file lacks a side that is null in every row: which of chosen and rejected it is
+        must not matter.
+        """
+        sides = {"chosen", "rejected"}
+        if not self.sparse or not sides <= {*roles}:
+            return all(map(self.find_column, roles))
+        return self.has_any(*sides) and self.has_all(*({*roles} - sides))
 
     def has_any(self, *roles: str) -> bool:
         """Return whether there is a column for one of these roles."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.label_values import LabelValues, Turns, parse_public_columns
+from labelguard.budget.label_values import Turns, parse_public_columns
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.columns import Reading
+from labelguard.inputs.columns import Reading, merge_reading_options
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
@@ -26,10 +26,11 @@ from labelguard.inputs.understood import refuse_unknown_codings, refuse_unread_p
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import is_feature_column, parse_feature_columns
 from labelguard.mechanisms.statistic import Rows
+from labelguard.options import ReadingOptions
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, open_executor, run_over_buckets
-from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
+from labelguard.text import Progress, no_progress, pluralize
 
 if TYPE_CHECKING:
     import polars as pl
@@ -229,33 +230,25 @@ def _find_distinct_in_bucket(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray
 def read_public_pairs(
     source: Input,
     *,
-    columns: Mapping[str, str] | None = None,
     features: str = "",
     unit: str = "labeler",
-    skip_bad: bool = False,
-    question: str | None = None,
-    label_values: str | Mapping[str, Any] | None = None,
-    ignore_columns: Sequence[str] = (),
-    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | Sequence[str] | None = None,
     public_columns: Sequence[str] | None = None,
     turns: Turns = "independent",
-    max_input_bytes: int | None = None,
-    drop_members: Sequence[str] | None = None,
     scratch: Path | None = None,
     first: bool = False,
     executor: Executor | None = None,
     count: int = buckets.BUCKETS,
     progress: Progress = no_progress,
+    **options: Any,
 ) -> Pairs:
     """Read an input without its private columns (`PRIVATE_ROLES`), which are dropped at the door.
 
+    `options` are those of `ReadingOptions`, and `reading` for all of them. Bad rows that are not to
+    stop are left out, and `skipped` counts them.
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
     labeler, item, or none where nobody will be charged; with item no labeler_id is needed, with
-    none it is not read. One labeler's repeated comparisons of one pair count once. `question` is
-    what all rows were asked; `label_values`, `ignore_columns`, `format`, `split`, `public_columns`
-    and `drop_members` are those of `privatize`.
-    `skip_bad` leaves unusable rows out, and `skipped` counts them. `first`: it is the first input
+    none it is not read. One labeler's repeated comparisons of one pair count once.
+    `public_columns` are those of `privatize`. `first`: it is the first input
     of a project, which has all columns that are declared public. `turns` says what becomes of
     prompts with earlier responses (`inputs.turns`). What is read, by workers of the
     `executor` if one is given, lies in `count` buckets, in a directory of its own in `scratch`, or
@@ -263,34 +256,30 @@ def read_public_pairs(
 
     Raises `InvalidLabels` like any reading of labels, of a `first` one as `check_public_columns`.
     """
-    reading = Reading(
-        columns or {},
+    chosen = ReadingOptions(**merge_reading_options(options))
+    reading = Reading.from_options(
+        chosen,
         unit,
         parse_feature_columns(features),
         labelled=False,
         has_labelers=unit != "none",
-        question=question,
-        values=LabelValues.parse(label_values or ""),
-        format=format,
-        split=split,
         public_columns=parse_public_columns(public_columns),
-        drop_members=drop_members,
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)
         keys = KeyRing.public()  # pseudonyms for this reading only
-        options = StagingOptions(
+        staging = StagingOptions(
             *(reading, ""),
-            quarantine=skip_bad,
+            quarantine=chosen.bad_rows == "quarantine",
             buckets=count,
-            max_input_bytes=max_input_bytes,
+            max_input_bytes=chosen.max_input_bytes,
             spool=work,
         )
         staged = stage(
             source,
             work / "input",
             keys,
-            options,
+            staging,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
             executor,
         )
@@ -298,7 +287,7 @@ def read_public_pairs(
         if first:
             check_public_columns(staged, reading.public_columns)
             refuse_unknown_codings(staged)
-            refuse_unread_prompts(staged, ignore_columns)
+            refuse_unread_prompts(staged, chosen.ignore_columns)
         pairs = find_distinct_pairs(staged, executor, mapped=False)
         rows = read_comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)

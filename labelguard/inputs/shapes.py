@@ -1,4 +1,4 @@
-"""Names and types of columns that tell what may be in them, for proposals and questions.
+"""The table of shapes, and names and types of columns that tell what may be in them.
 
 No value is looked at, and both sides are told by the same names.
 """
@@ -6,7 +6,7 @@ No value is looked at, and both sides are told by the same names.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckdb.sqltypes import DuckDBPyType
@@ -14,6 +14,8 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.inputs.columns import (
     ANSWERS,
     CONTENTS,
+    CONVERSATIONS,
+    LAYOUTS,
     OPTIONAL,
     TableSchema,
     group_similar_names,
@@ -62,128 +64,208 @@ PEOPLE = (
 # Columns that usually say which response is preferred.
 ANSWERED = ("preference", "preferred", "choice", "winner", "vote", "better", "answer", "selected")
 _SIDES = ("response_a", "response_b")
+# What ends the name of a column of flattened records of Argilla, and columns of its records.
+USERS = ".responses.users"
+_RECORDS = {"external_id", "dataset_id", "_server_id", "metadata", "suggestions", "status"}
 
 
 @dataclass(frozen=True)
 class PublishedShape:
-    """A published shape: columns that it `needs`, each one of several names, and what page
-    docs/formats.md says of its columns, of prompt and sides, of labels, and of who gave them.
+    """A published shape of preferences: how it is recognised, and what it is called.
+
+    A file that has all columns of one of the `shown` groups, which are public, is recognised if
+    `also` holds. Of several shapes that recognise a file, the one is taken that finds the columns
+    of one of the groups of `labels`, where it has such. `private` columns tell labels, too: they
+    are read for labels alone, and carried by nothing. `own_values`: it says what its labels mean,
+    whatever the policy does. `of_tool`: it is the export of an annotation tool, whose columns are
+    within objects. `about` is what messages say of it; page docs/formats.md has its `columns`,
+    prompt and sides (`contents`), `label`, and who gave that (`labelers`). `needs` are columns,
+    each one of several names, of which a near miss has most.
     """
 
-    name: str
-    needs: tuple[tuple[str, ...], ...]
+    about: str
+    shown: tuple[tuple[str, ...], ...]
     columns: str
     contents: str
     label: str
     labelers: str
+    labels: tuple[tuple[str, ...], ...] = ()
+    private: tuple[str, ...] = ()
+    needs: tuple[tuple[str, ...], ...] = ()
+    own_values: bool = False
+    of_tool: bool = False
+    also: Callable[[TableSchema], bool] = lambda schema: True
+
+    def recognises(self, schema: TableSchema) -> bool:
+        """Return whether a file has the public columns of this shape, by names and types."""
+        return any(schema.has_all(*roles) for roles in self.shown) and self.also(schema)
+
+    def has_label_columns(self, schema: TableSchema) -> bool:
+        """Return whether a file has columns of labels, or a name was given for one."""
+        named = ("label",) in self.labels and "label" in schema.reading.columns
+        return not self.labels or named or any(schema.has_all(*roles) for roles in self.labels)
+
+    def list_shown(self, schema: TableSchema) -> tuple[str, ...]:
+        """Return the first group of public columns that a file has."""
+        return next(roles for roles in self.shown if schema.has_all(*roles))
 
 
-_HELPSTEER_NEEDS = (
-    ("context", "prompt"),
-    ("response1", "response_1"),
-    ("response2", "response_2"),
-    ("overall_preference", "preference_strength"),
-)
-SHAPES = (
-    PublishedShape(
-        "pairs",
-        (),
-        "`prompt`, and `response_a`, `response_b`, `label` or `chosen`, `rejected`[, `tie`]",
-        "as they are",
-        "`label`: a word that names a side, or as [`--label-values`](#what-labels-mean) says; or "
-        "which side is `chosen`",
-        "`labeler_id`",
-    ),
-    PublishedShape(
-        "rankings",
-        (),
-        "`prompt`, `responses`, `ranks`",
-        "lists",
-        "ranks, 1 is best",
-        "`labeler_id`",
-    ),
-    PublishedShape(
-        "choices",
-        (),
-        "`prompt`, `responses`, `choice`",
-        "lists",
-        "the number of the preferred response (`--label-values first=0`: from 0; `first=1`: from "
-        "1)",
-        "`labeler_id`",
-    ),
-    PublishedShape(
-        "scores",
-        (("score_a",), ("score_b",)),
-        "`prompt`, `response_a`, `response_b`, `score_a`, `score_b`",
-        "as they are",
-        "the higher score; equal is a tie",
-        "`labeler_id`",
-    ),
-    PublishedShape(
-        "hh-rlhf",
-        (),
-        "`chosen`, `rejected`",
-        "whole dialogues, messages or texts with `\\n\\nAssistant:` before each reply; their "
-        "common beginning is the prompt",
-        "which side is `chosen`",
-        "not in the published files",
-    ),
-    PublishedShape(
-        "helpsteer",
-        _HELPSTEER_NEEDS,
-        "`context` or `prompt`; `response1`, `response2` (or `response_1`, `response_2`)",
-        "as they are",
-        "`overall_preference` or `preference_strength`, −3 … 3: below 0 the first is preferred, "
-        "0 is a tie",
-        "not in the published files",
-    ),
-    PublishedShape(
-        "arena",
-        (("conversation_a",), ("conversation_b",), ("winner",)),
-        "`conversation_a`, `conversation_b`, `winner` (Chatbot Arena, MT-bench); or `prompt`, "
-        "`response_a`, `response_b`, `winner`",
-        "the messages that both begin with, up to `turn`, if present; or as they are",
-        "`winner`: `model_a`, `model_b`, `tie`, `tie (bothbad)`, `both_bad`",
-        "`judge` or `judge_hash`",
-    ),
-    PublishedShape(
-        "argilla",
-        (("fields",), ("responses",), ("external_id", "metadata", "status")),
+_PAIR = LAYOUTS["pairs"][:3]
+_PREFERENCES = ("overall_preference", "preference_strength")
+# Every shape by name, in the order in which they are tried.
+SHAPES: Mapping[str, PublishedShape] = {
+    "argilla": PublishedShape(
+        "records of Argilla with the status of every response (Q.responses, Q.responses.users, "
+        "Q.responses.status; or items of its REST interface)",
+        ((),),
         "`Q.responses`, `Q.responses.users`, `Q.responses.status` (`to_list(flatten=True)`, "
         "`to_datasets()`), or the REST interface's records with `responses`",
         "fields of the record",
         "the answer to question Q",
         "the user",
+        needs=(("fields",), ("responses",), ("external_id", "metadata", "status")),
+        of_tool=True,
+        also=lambda schema: (
+            any(name.endswith(USERS) for name in schema.types)
+            or schema.types.keys() == {"items", "total"}
+            or (schema.has("fields", "responses") and not _RECORDS.isdisjoint(schema.types))
+        ),
     ),
-    PublishedShape(
-        "label-studio",
-        (("data",), ("annotations",)),
+    "label-studio": PublishedShape(
+        "tasks of Label Studio with data and annotations (JSON), or with annotator, annotation_id "
+        "and lead_time beside the data (JSON_MIN, CSV)",
+        (("data", "annotations"), ("annotator", "annotation_id", "lead_time")),
         "`data`, `annotations` (JSON); or the data with `annotator`, `annotation_id`, `lead_time` "
         "(JSON_MIN, CSV)",
         "fields of the task",
         "`<Pairwise>` or `<Choices>`: left or right, or the name of a field; in JSON also "
         "`<Ranker>` and a `<Rating>` each",
         "`completed_by`, `annotator`",
+        needs=(("data",), ("annotations",)),
+        of_tool=True,
     ),
-    PublishedShape(
-        "prodigy",
-        (("options",), ("accept",), ("_task_hash", "_session_id")),
+    "prodigy": PublishedShape(
+        "tasks of Prodigy's choice interface: text, options with id and text, accept, answer",
+        (("options", "_task_hash"), ("options", "_session_id")),
         "`options` with `id` and `text`, `accept`, `answer`",
         "`prompt`, `question`, `text` or `html`; the options",
         "the option in `accept`; `answer` other than `accept` is a skip",
         "`_annotator_id`, `_session_id`, unless they are times",
+        labels=(("accept",),),
+        private=("accept", "answer"),
+        needs=(("options",), ("accept",), ("_task_hash", "_session_id")),
+        own_values=True,
     ),
-)
+    "pairs": PublishedShape(
+        "prompt, chosen, rejected; or prompt, response_a, response_b, label",
+        (_PAIR, LAYOUTS["chosen"]),
+        "`prompt`, and `response_a`, `response_b`, `label` or `chosen`, `rejected`[, `tie`]",
+        "as they are",
+        "`label`: a word that names a side, or as [`--label-values`](#what-labels-mean) says; or "
+        "which side is `chosen`",
+        "`labeler_id`",
+        labels=(LAYOUTS["chosen"], ("label",)),
+    ),
+    "scores": PublishedShape(
+        "prompt, response_a, response_b and the scores of both, score_a and score_b: the higher is "
+        "preferred",
+        (_PAIR,),
+        "`prompt`, `response_a`, `response_b`, `score_a`, `score_b`",
+        "as they are",
+        "the higher score; equal is a tie",
+        "`labeler_id`",
+        labels=(("score_a",), ("score_b",)),
+        private=("score_a", "score_b"),
+        needs=(("score_a",), ("score_b",)),
+        own_values=True,
+    ),
+    "helpsteer": PublishedShape(
+        "context (or prompt), response1, response2 and overall_preference from -3 (the first is "
+        "much better) to 3",
+        tuple(
+            (prompt, f"response{sign}1", f"response{sign}2")
+            for prompt in ("context", "prompt")
+            for sign in ("", "_")
+        ),
+        "`context` or `prompt`; `response1`, `response2` (or `response_1`, `response_2`)",
+        "as they are",
+        "`overall_preference` or `preference_strength`, −3 … 3: below 0 the first is preferred, "
+        "0 is a tie",
+        "not in the published files",
+        labels=tuple((name,) for name in _PREFERENCES),
+        private=(
+            *_PREFERENCES,
+            *("individual_preference", "preference_statement", "preference_elaboration"),
+        ),
+        needs=(
+            ("context", "prompt"),
+            ("response1", "response_1"),
+            ("response2", "response_2"),
+            _PREFERENCES,
+        ),
+        own_values=True,
+    ),
+    "arena": PublishedShape(
+        "conversation_a, conversation_b (or prompt, response_a, response_b), and the winner: "
+        "model_a, model_b, tie or both bad",
+        (CONVERSATIONS, _PAIR),
+        "`conversation_a`, `conversation_b`, `winner` (Chatbot Arena, MT-bench); or `prompt`, "
+        "`response_a`, `response_b`, `winner`",
+        "the messages that both begin with, up to `turn`, if present; or as they are",
+        "`winner`: `model_a`, `model_b`, `tie`, `tie (bothbad)`, `both_bad`",
+        "`judge` or `judge_hash`",
+        labels=(("winner",),),
+        private=("winner",),
+        needs=(("conversation_a",), ("conversation_b",), ("winner",)),
+        own_values=True,
+    ),
+    "choices": PublishedShape(
+        "prompt, responses, choice (the number of the preferred response, from 0)",
+        (("prompt", "responses"),),
+        "`prompt`, `responses`, `choice`",
+        "lists",
+        "the number of the preferred response (`--label-values first=0`: from 0; `first=1`: from "
+        "1)",
+        "`labeler_id`",
+        also=lambda schema: (
+            schema.reading.format == "choices"
+            or (
+                not schema.has_all("ranks")
+                and (schema.has_all("choice") or schema.reading.values.first is not None)
+            )
+        ),
+    ),
+    "rankings": PublishedShape(
+        "prompt, responses, ranks",
+        (("prompt", "responses"),),
+        "`prompt`, `responses`, `ranks`",
+        "lists",
+        "ranks, 1 is best",
+        "`labeler_id`",
+    ),
+    "hh-rlhf": PublishedShape(
+        "chosen and rejected hold whole dialogues, whose common beginning is the prompt",
+        (LAYOUTS["chosen"][1:],),
+        "`chosen`, `rejected`",
+        "whole dialogues, messages or texts with `\\n\\nAssistant:` before each reply; their "
+        "common beginning is the prompt",
+        "which side is `chosen`",
+        "not in the published files",
+        also=lambda schema: schema.reading.format == "hh-rlhf" or not schema.has_all("prompt"),
+    ),
+}
+# Those that say what their labels mean, whatever the policy does.
+OWN_VALUES = frozenset(name for name, shape in SHAPES.items() if shape.own_values)
 
 
 def explain_near_misses(names: Collection[str]) -> str:
     """Return which shapes a table nearly has, and what it lacks of each; empty for none."""
     lower = {name.lower() for name in names}
     lacking = {}
-    for shape in SHAPES:
+    for name, shape in SHAPES.items():
         missing = [kinds for kinds in shape.needs if lower.isdisjoint(kinds)]
         if 0 < len(missing) < len(shape.needs) and len(missing) * 2 <= len(shape.needs):
-            lacking[shape.name] = " and ".join(" or ".join(kinds) for kinds in missing)
+            lacking[name] = " and ".join(" or ".join(kinds) for kinds in missing)
     return "".join(f"; nearly {name}, without {columns}" for name, columns in lacking.items())
 
 

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels, OutsideDomain
 from labelguard.inputs.codings import explain_codings
 from labelguard.inputs.csv_files import find_line_of_row
-from labelguard.inputs.formats import OWN_VALUES, FormattedFile
+from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.query import OUTSIDE
 from labelguard.inputs.readers import InputFile
+from labelguard.inputs.shapes import OWN_VALUES
 from labelguard.keys.identities import Identities
 from labelguard.storage import blocks, buckets
 

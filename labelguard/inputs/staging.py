@@ -27,11 +27,12 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs import query, readers
 from labelguard.inputs.chats import Content
 from labelguard.inputs.columns import ANSWERS, LAYOUTS, LISTED, PRIVATE_ROLES, Reading
-from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile, apply_format
+from labelguard.inputs.formats import FormattedFile, apply_format
 from labelguard.inputs.formats.plain import WINNERS
 from labelguard.inputs.layouts import ID_EXPECTED, Layout, can_hold_ids, find_common_content
 from labelguard.inputs.query import NO_ID, is_blank_sql
 from labelguard.inputs.readers import InputFile, source_column
+from labelguard.inputs.shapes import OWN_VALUES, SHAPES
 from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
 from labelguard.inputs.staged import Received, Staged
 from labelguard.inputs.stager import Piece, Sink, Stager, StagingOptions
@@ -177,7 +178,7 @@ def _list_columns_of_answers(entry: FormattedFile, layouts: Collection[str]) -> 
     roles |= {"tie"} if not {*layouts} & {*LISTED} else set()
     named = {entry.reading.columns[role] for role in PRIVATE_ROLES if role in entry.reading.columns}
     made = {entry.names.get(role) or entry.reading.get_column_name(role) for role in roles}
-    return {*made, *named, *FORMATS[entry.format].private, *WINNERS}
+    return {*made, *named, *SHAPES[entry.format].private, *WINNERS}
 
 
 def _read_file(

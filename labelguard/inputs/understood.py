@@ -5,7 +5,7 @@ read. By names and types of columns, and by public texts alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,14 +20,14 @@ from labelguard.budget.label_values import (
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.codings import check_coding, refuse_words_beside_systems
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
-from labelguard.inputs.formats import FORMATS, OWN_VALUES, FormattedFile
-from labelguard.inputs.formats.plain import CHOICES, PAIRS
+from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.layouts import Layout
 from labelguard.inputs.readers import is_text
-from labelguard.inputs.shapes import PARTS_OF_PROMPTS
+from labelguard.inputs.shapes import PARTS_OF_PROMPTS, SHAPES
 from labelguard.inputs.staged import Staged
+from labelguard.options import ReadingOptions, option_declarations
 from labelguard.storage import blocks, buckets
-from labelguard.text import AUTO_FORMAT, suggest
+from labelguard.text import suggest
 
 _TEXTS = ("prompt", "first", "second")
 _JOINED = re.compile(r" or |[/+]")
@@ -74,7 +74,7 @@ def describe_reading(staged: Staged) -> Understood:
 def refuse_unknown_codings(staged: Staged) -> None:
     """Raise `NoCoding` for labels that were not read, and of which nothing says what they mean."""
     for entry, layout in zip(staged.formatted, staged.readings, strict=True):
-        if entry.format in (PAIRS.name, CHOICES.name):  # others say what their labels mean
+        if entry.format in ("pairs", "choices"):  # others say what their labels mean
             schema = TableSchema(entry.file.name, entry.types, entry.reading)
             check_coding(schema, layout.kind, layout.sides, entry.types)
 
@@ -87,7 +87,7 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
     for entry, layout in zip(staged.formatted, staged.readings, strict=True):
         unused = {name: entry.types[name] for name in _list_unused(entry, layout)}
         listed |= dict.fromkeys(entry.types)
-        if entry.format == PAIRS.name and layout.kind == "pairs":
+        if entry.format == "pairs" and layout.kind == "pairs":
             schema = TableSchema(entry.file.name, entry.types, layout.reading)
             refuse_words_beside_systems(schema, unused, ignored)
         parts = [name for name, kind in unused.items() if _may_be_prompt(name, kind)]
@@ -121,27 +121,22 @@ def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:
 
 
 def format_reading_options(
-    columns: Mapping[str, str] | None,
-    format_name: str,
-    public_columns: Iterable[str] | None,
-    question: str | None,
-    split: str | Sequence[str] | None,
-    label_values: str | Mapping[str, str | Sequence[str]] | None = None,
-    ignore_columns: Sequence[str] = (),
-    drop_members: Iterable[str] | None = None,
+    reading: ReadingOptions, public_columns: Iterable[str] | None
 ) -> list[str]:
-    """Return the options by which an input is read."""
-    names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
-    words = ["--columns", names] if names else []
-    coding = str(LabelValues.parse(label_values or ""))
-    words += ["--label-values", coding] if coding else []
-    words += ["--ignore-columns", ",".join(ignore_columns)] if ignore_columns else []
-    words += ["--drop-members", ",".join(drop_members)] if drop_members else []
-    words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
-    words += format_public_column_options(parse_public_columns(public_columns))
-    words += [] if question is None else ["--question", question]
-    splits = (split,) if isinstance(split, str) else split or ()
-    return words + [word for name in splits for word in ("--split", name)]
+    """Return the options by which an input is read, as they are typed."""
+    words = []
+    for name, one in option_declarations(ReadingOptions).items():
+        value = getattr(reading, name)
+        if name == "label_values":
+            value = str(LabelValues.parse(value or ""))
+        elif one.table:
+            value = ",".join(f"{role}={column}" for role, column in value.items())
+        elif one.many and not isinstance(value, str) and one.metavar != "NAME":
+            value = ",".join(value or ())
+        values = (value,) if isinstance(value, str | int) else value or ()
+        words += [(one.flag, str(text)) for text in values if text not in ("", one.default)]
+    public = format_public_column_options(parse_public_columns(public_columns))
+    return [*(word for pair in words for word in pair), *public]
 
 
 def read_examples(staged: Staged, count: int) -> Iterator[Example]:
@@ -183,8 +178,9 @@ def _name_columns(entry: FormattedFile, layout: Layout) -> dict[str, str]:
 
 
 def _explain_labels(entry: FormattedFile, layout: Layout) -> str:
-    if entry.format in OWN_VALUES:
-        return FORMATS[entry.format].about
+    shape = SHAPES[entry.format]
+    if shape.own_values:
+        return shape.about
     if layout.kind == "ranking":
         return "the response with the lowest rank is preferred"
     if layout.kind == "chosen":
@@ -200,7 +196,7 @@ def _list_unused(entry: FormattedFile, layout: Layout) -> list[str]:
     """Return the file's own columns that nothing is read from; of tools none: theirs are within
     objects.
     """
-    form = FORMATS[entry.format]
+    form = SHAPES[entry.format]
     if form.of_tool:
         return []
     used = {*_name_columns(entry, layout).values(), *entry.reading.columns.values(), *form.private}

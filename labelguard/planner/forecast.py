@@ -15,7 +15,7 @@ import numpy as np
 from labelguard.budget.label_values import Turns
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, choose_usual_delta
 from labelguard.errors import PolicyError
-from labelguard.inputs.columns import add_labeler_column, declare_no_prompt
+from labelguard.inputs.columns import merge_reading_options
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.understood import format_reading_options
@@ -27,6 +27,7 @@ from labelguard.learning.features import (
 )
 from labelguard.learning.providers import default_features
 from labelguard.mechanisms.statistic import Rows
+from labelguard.options import ReadingOptions
 from labelguard.planner import advice, tuning
 from labelguard.planner.advice import PlanCounts, PlanResult, Recommendation, Worth
 from labelguard.planner.outcomes import Forecast, find_best_excluding_uls, find_best_including_uls
@@ -57,6 +58,7 @@ def plan(
     *,
     agreement: float | None = None,
     unit: Literal["labeler", "item"] = "labeler",
+    reading: ReadingOptions | None = None,
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
     no_prompt: bool = False,
@@ -82,7 +84,8 @@ def plan(
 
     `source`, `columns`, `labeler_column`, `no_prompt`, `question`, `label_values`,
     `ignore_columns`, `format`, `split`, `public_columns`, `max_input_bytes` and `drop_members` are
-    those of `privatize`; columns of labels may be missing, and may be named: they are not read.
+    those of `privatize`, and `reading` says them at once; columns of labels may be missing, and may
+    be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute, less those that
     tell no pair's sides apart: where none does, randomized response alone is planned. `agreement`
@@ -103,29 +106,35 @@ def plan(
         >>> lg.plan("labels.parquet", label_values="1-0", epsilons=[3], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
     """
-    columns = declare_no_prompt(add_labeler_column(columns, labeler_column), no_prompt)
+    named_so = {
+        "reading": reading,
+        "columns": columns,
+        "labeler_column": labeler_column,
+        "no_prompt": no_prompt,
+        "question": question,
+        "label_values": label_values,
+        "ignore_columns": ignore_columns,
+        "format": format,
+        "split": split,
+        "bad_rows": bad_rows,
+        "max_input_bytes": max_input_bytes,
+        "drop_members": drop_members,
+    }
+    reading = ReadingOptions(**merge_reading_options(named_so))
     periods = uses
     several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
-    _check_options(unit, max_labels_per_labeler, bad_rows, periods)
+    _check_options(unit, max_labels_per_labeler, reading.bad_rows, periods)
     named, prior, features = bool(features), Prior(agreement), features or default_features()
     with contextlib.closing(open_executor(engine, workers, address)) as executor:
         pairs = read_public_pairs(
             source,
-            columns=columns,
-            question=question,
-            label_values=label_values,
-            ignore_columns=ignore_columns,
-            format=format,
-            split=split,
+            reading=reading,
             public_columns=public_columns,
             turns=turns or "stop",
             features=features,
             unit=unit,
-            skip_bad=bad_rows == "quarantine",
-            max_input_bytes=max_input_bytes,
-            drop_members=drop_members,
             first=True,
             executor=executor,
             count=buckets,
@@ -149,12 +158,8 @@ def plan(
     choose = find_best_including_uls if periods == 1 else find_best_excluding_uls
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
     right = {e: f.accuracy.mean if provider else 1 - f.label_error.mean for e, f in serving.items()}
-    read = format_reading_options(
-        columns, format, public_columns, question, split, label_values, ignore_columns, drop_members
-    )
+    read = format_reading_options(reading, public_columns)
     read += ["--turns", turns] if turns else []
-    read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
-    read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 
     def build_command(chosen: Forecast) -> str:
         words = ["labelguard", "privatize", *format_command_arguments(source)]

@@ -13,8 +13,8 @@ from labelguard.budget.policy import Policy
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import quarantine
 from labelguard.inputs.columns import LAYOUTS, NO_PROMPT, Reading, find_custom_paired_roles
-from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicting_ids
+from labelguard.inputs.shapes import SHAPES
 from labelguard.inputs.sources import Input, resolve_file
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
@@ -116,7 +116,7 @@ class Intake(ReadingOptions):
         """Return the same, with what the source's first release said where this one is silent."""
         name = opened.project.namespace
         columns, coding = recall_reading(opened.ledger.people.sources(), name, self.question)
-        values = self.label_values if self.label_values is not None else coding or ""
+        values = coding or "" if self.label_values is None else str(self.label_values)
         return replace(self, recalled=columns, recalled_values=values)
 
     def stage_labels(
@@ -131,17 +131,12 @@ class Intake(ReadingOptions):
         count: int,
     ) -> Staged:
         """Stage labels in `count` buckets, as a policy reads them for this kind of event."""
-        reading = Reading(
-            self.columns,
+        reading = Reading.from_options(
+            self,
             policy.unit,
             features,
-            question=self.question,
-            format=self.format,
-            split=self.split,
-            values=LabelValues.parse(self.label_values or ""),
             skips=policy.skips,
             public_columns=policy.public_columns,
-            drop_members=self.drop_members,
             recalled=self.recalled,
             recalled_values=LabelValues.parse(self.recalled_values),
         )
@@ -223,7 +218,7 @@ class Intake(ReadingOptions):
 def describe_input(staged: Staged) -> Iterator[str]:
     """Yield notes on formats that columns' names do not tell, on lost rows, and on public skips."""
     for name in sorted(staged.formats - {"pairs", "rankings"}):
-        yield f"read as {name}: {FORMATS[name].about}"
+        yield f"read as {name}: {SHAPES[name].about}"
     if any(entry.names.get("prompt") == NO_PROMPT for entry in staged.formatted):
         yield "no prompt: it is an empty text in every pair, as no column is one"
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):

@@ -19,7 +19,7 @@ from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
-from labelguard.inputs.formats import OWN_VALUES
+from labelguard.inputs.shapes import OWN_VALUES
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.understood import Example, Understood, describe_reading, read_examples
 from labelguard.keys.prf import Split
@@ -55,12 +55,12 @@ def admit_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     return Admission(source, staged.columns, identities.without(known))
 
 
-def check_ties_and_label_codes(staged: Staged, ties: Ties, label_values: str | None) -> None:
+def check_ties_and_label_codes(staged: Staged, ties: Ties, has_coding: bool) -> None:
     """Raise `PolicyError` where ties of choices would be dropped.
 
     A choice is a ranking: the chosen response first, all others tied. If their pairs were dropped,
-    those that remain would tell the choice. Raise `InvalidLabels` for `label_values` where a format
-    has codes of its own.
+    those that remain would tell the choice. Raise `InvalidLabels` for a coding where a format has
+    codes of its own.
     """
     if staged.choices and ties == "drop":
         raise PolicyError(
@@ -68,7 +68,7 @@ def check_ties_and_label_codes(staged: Staged, ties: Ties, label_values: str | N
             "response are ties, and those that are left would tell it"
         )
     own = sorted(staged.formats & OWN_VALUES)
-    if own and label_values:
+    if own and has_coding:
         raise InvalidLabels(
             f"format {', '.join(own)} has label values of its own; "
             "leave out --label-values, or name another --format"

@@ -35,7 +35,7 @@ from labelguard import clock
 from labelguard.budget import events, pricing
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, PolicyError, ProjectError
-from labelguard.inputs.columns import merge_labeler_column
+from labelguard.inputs.columns import merge_reading_options
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staging import check_public_columns
 from labelguard.inputs.turns import ReleasedTurns, check_turns, write_published
@@ -127,7 +127,7 @@ def privatize(
         >>> lg.privatize("labels.parquet", **asked, project=study).reused
         True
     """
-    named = merge_labeler_column(options)
+    named = merge_reading_options(options)
     check_option_names(mechanism, named)
     home = locate_project(project)
     with attempts.record_attempt(home), explain_full_disk(home), contextlib.ExitStack() as claims:
@@ -160,7 +160,7 @@ def plan(
     Takes what `privatize` takes but `review`, and raises what it raises; without a project, of one
     that would be made. Its rows are in a directory that the next command clears.
     """
-    options = merge_labeler_column(options)
+    options = merge_reading_options(options)
     check_option_names(mechanism, options)
     with _open_project_or_temporary(project) as home, explain_full_disk(home):
         source, home, settings = resolve_source(source, home, namespace, options)
@@ -275,7 +275,7 @@ class Run:
         if not find_columns(self.ledger.people.sources(), self.project.namespace):
             refuse_unread_prompts(staged, intake.ignore_columns)
         ties = policy.ties_of(resolved.event)
-        check_ties_and_label_codes(staged, ties, intake.label_values)
+        check_ties_and_label_codes(staged, ties, bool(intake.label_values))
         self.notes += describe_input(staged)
         declared = policy.public_columns
         further = intake.stage_further(

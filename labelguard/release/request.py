@@ -64,6 +64,7 @@ class Keywords(TypedDict, total=False):
     columns: Mapping[str, str] | None
     label_values: str | Mapping[str, str | Sequence[str]] | None
     labeler_column: str | None
+    reading: ReadingOptions | None
     ignore_columns: Sequence[str] | None
     no_prompt: bool
     format: str | None
@@ -217,7 +218,7 @@ def check_option_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
     shared = (*_TERMS, *_RUN, *_INTAKE)
     others = [name for name, value in options.items() if name not in shared and value is not None]
-    check_options(mechanism, others, beside=(*shared, "labeler_column", "no_prompt"))
+    check_options(mechanism, others, beside=(*shared, "labeler_column", "no_prompt", "reading"))
 
 
 def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -> ReleaseRequest:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from labelguard.budget.label_values import LabelValues, parse_public_columns
+from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import (
@@ -21,12 +21,12 @@ from labelguard.inputs.columns import (
     PRIVATE_ROLES,
     Reading,
     TableSchema,
-    add_labeler_column,
-    declare_no_prompt,
+    merge_reading_options,
 )
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.readers import InputFile
+from labelguard.inputs.shapes import SHAPES
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, check_public_columns, stage
@@ -42,6 +42,7 @@ from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Links
 from labelguard.mechanisms import statistic
+from labelguard.options import ReadingOptions
 from labelguard.project.linking import refuse_lookalikes
 from labelguard.project.project import find
 from labelguard.text import (
@@ -173,6 +174,7 @@ class Inspection:
 def inspect(
     source: Input,
     *,
+    reading: ReadingOptions | None = None,
     columns: Mapping[str, str] | None = None,
     labeler_column: str | None = None,
     no_prompt: bool = False,
@@ -191,9 +193,10 @@ def inspect(
 
     `source`, `columns`, `labeler_column`, `no_prompt`, `question`, `label_values`,
     `ignore_columns`, `format`, `split`, `public_columns`, `max_input_bytes` and `drop_members` are
-    those of `privatize`. Needs no project, charges nothing, and leaves nothing behind. Columns of
-    labels are dropped at the door, and the order of rows is forgotten: whatever labels are, the
-    answer is the same. A missing labeler id is among the `problems`.
+    those of `privatize`, and `reading` says them at once. Needs no project, charges nothing, and
+    leaves nothing behind. Columns of labels are dropped at the door, and the order of rows is
+    forgotten: whatever labels are, the answer is the same. A missing labeler id is among the
+    `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -205,21 +208,26 @@ def inspect(
         >>> lg.inspect(rows, columns={"prompt": "task"}).examples[0].prompt
         '2 + 2?'
     """
-    reading = Reading(
-        declare_no_prompt(add_labeler_column(columns, labeler_column), no_prompt),
-        "none",
-        labelled=False,
-        question=question,
-        values=LabelValues.parse(label_values or ""),
-        format=format,
-        split=split,
-        public_columns=parse_public_columns(public_columns),
-        drop_members=drop_members,
-    )
+    named_so = {
+        "reading": reading,
+        "columns": columns,
+        "labeler_column": labeler_column,
+        "no_prompt": no_prompt,
+        "question": question,
+        "label_values": label_values,
+        "ignore_columns": ignore_columns,
+        "format": format,
+        "split": split,
+        "max_input_bytes": max_input_bytes,
+        "drop_members": drop_members,
+    }
+    chosen = ReadingOptions(**merge_reading_options(named_so))
+    public = parse_public_columns(public_columns)
+    read = Reading.from_options(chosen, "none", labelled=False, public_columns=public)
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         work = Path(directory)
         options = StagingOptions(
-            reading, "", quarantine=True, max_input_bytes=max_input_bytes, spool=work
+            read, "", quarantine=True, max_input_bytes=chosen.max_input_bytes, spool=work
         )
         staged = stage(
             source,
@@ -228,15 +236,15 @@ def inspect(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
-        check_public_columns(staged, reading.public_columns)
-        roles, problems = _read_columns(staged, reading, work / "look")
+        check_public_columns(staged, public)
+        roles, problems = _read_columns(staged, read, work / "look")
         if revealing := explain_revealing_items(staged, KeyRing.public()):
             problems = (*problems, revealing)
         try:
-            refuse_unread_prompts(staged, ignore_columns)
+            refuse_unread_prompts(staged, chosen.ignore_columns)
         except InvalidLabels as error:
             problems = (*problems, str(error))
-        return _build_inspection(source, reading, roles, problems, staged, ignore_columns)
+        return _build_inspection(source, chosen, public, roles, problems, staged)
 
 
 def _read_columns(
@@ -297,7 +305,7 @@ def _explain_missing_labels(
     In a file that lacks columns without values that is no error of its columns: a release would
     find every label blank, and nothing that can be used.
     """
-    kind, types = formats.FORMATS[formatted.format], readers.read_columns(part, connection)
+    kind, types = SHAPES[formatted.format], readers.read_columns(part, connection)
     schema = TableSchema(part.name, types, reading, part.sparse)
     if not kind.private:
         made = readers.read_columns(formatted.file, connection)
@@ -305,18 +313,19 @@ def _explain_missing_labels(
     if kind.has_label_columns(schema):
         return ""
     return (
-        f"{part.name}: format {kind.name} reads labels from column {' or '.join(kind.private)}, "
-        f"which is not there or has no value; found: {', '.join(types)}"
+        f"{part.name}: format {formatted.format} reads labels from column "
+        f"{' or '.join(kind.private)}, which is not there or has no value; "
+        f"found: {', '.join(types)}"
     )
 
 
 def _build_inspection(
     source: Input,
-    reading: Reading,
+    reading: ReadingOptions,
+    public_columns: tuple[str, ...],
     roles: tuple[Role, ...],
     problems: tuple[str, ...],
     staged: Staged,
-    ignored: Sequence[str],
 ) -> Inspection:
     pairs = find_distinct_pairs(staged, texts=False) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None
@@ -325,7 +334,7 @@ def _build_inspection(
     usual, name = staged.fault_reasons.most_common(), staged.formatted[-1].format
     return Inspection(
         format=name,
-        about=formats.FORMATS[name].about,
+        about=SHAPES[name].about,
         roles=roles,
         meaning=understood.meaning,
         unused=understood.unused,
@@ -344,7 +353,7 @@ def _build_inspection(
         questions=_count_pairs_per_question(pairs),
         examples=tuple(read_examples(staged, _EXAMPLES)),
         problems=problems,
-        next=tuple(_suggest_next_commands(source, reading, staged, ignored))
+        next=tuple(_suggest_next_commands(source, reading, public_columns, staged))
         if pairs and not problems
         else (),
     )
@@ -404,20 +413,11 @@ def _count_pairs_per_question(pairs: DistinctPairs | None) -> tuple[Question, ..
 
 
 def _suggest_next_commands(
-    source: Input, reading: Reading, staged: Staged, ignored: Sequence[str]
+    source: Input, reading: ReadingOptions, public_columns: tuple[str, ...], staged: Staged
 ) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
     words = format_command_arguments(source)
-    words += format_reading_options(
-        reading.columns,
-        reading.format,
-        reading.public_columns,
-        reading.question,
-        reading.split,
-        str(reading.values),
-        ignored,
-        reading.drop_members,
-    )
+    words += format_reading_options(replace(reading, bad_rows="stop"), public_columns)
     if staged.fault_count:
         words += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *words])

@@ -125,7 +125,7 @@ def test_a_side_without_a_source_is_a_bad_row(name):
     missing = r"row 2: column model_a or model_b: expected the name .* \(1 more bad row\)"
     with pytest.raises(InvalidLabels, match=missing):
         read_pairs(table, features=SPEC)
-    left = read_pairs(table, features=SPEC, skip_bad=True)
+    left = read_pairs(table, features=SPEC, bad_rows="quarantine")
     assert left.skipped == 2 and len(left.rows) == 1
     assert read_pairs(table).skipped == 0  # who does not ask for it need not have it
 

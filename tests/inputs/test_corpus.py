@@ -13,8 +13,8 @@ import labelguard as lg
 from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.shapes import SHAPES
+from labelguard.text import FORMAT_NAMES
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
@@ -385,4 +385,4 @@ def test_the_page_of_formats_has_the_table_of_shapes():
     script = runpy.run_path(str(ROOT / "docs" / "generate_formats.py"))
     page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
     assert page == script["render_page"](), "run: python docs/generate_formats.py"
-    assert {shape.name for shape in SHAPES} == set(FORMATS)
+    assert set(SHAPES) == set(FORMAT_NAMES)

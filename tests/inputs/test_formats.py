@@ -22,11 +22,9 @@ from support.published import (
 import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.text import FORMAT_NAMES
 
 FLIP = {"a": "b", "b": "a", "tie": "tie", None: None}
 
@@ -363,7 +361,3 @@ def test_a_format_that_is_named_must_fit(tmp_path):
     options = StagingOptions(Reading({}), "files")
     with pytest.raises(InvalidLabels, match="arena reads labels from column winner, which is not"):
         stage(as_table(bare), tmp_path, KeyRing.public(), options)
-
-
-def test_every_format_has_a_name_for_commands():
-    assert set(FORMATS) <= set(FORMAT_NAMES)

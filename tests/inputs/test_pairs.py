@@ -138,7 +138,7 @@ def test_unusable_rows_can_be_left_out_and_are_counted():
     bad = pa.Table.from_pylist(table)
     with pytest.raises(InvalidLabels, match="row 4: column prompt"):
         read_pairs(bad)
-    read = read_pairs(bad, skip_bad=True)
+    read = read_pairs(bad, bad_rows="quarantine")
     assert read.skipped == 1 and len(read.rows) == len(ASKED) - 1
 
 

@@ -128,3 +128,27 @@ def test_no_answer_and_no_other_role_becomes_a_part_of_the_prompt(project, part)
     with pytest.raises(InvalidLabels, match=f"column {part} .*cannot be a part of the prompt"):
         make_release(table, project=project, mechanism="rr", columns=columns)
     assert not overview.list_releases(project)
+
+
+def test_one_reading_goes_for_several_calls(tmp_path):
+    rows = [
+        {"question": "2 + 2?", "response_a": "four", "response_b": "5", "label": 1, "worker": w}
+        for w in range(3)
+    ]
+    read = lg.Reading(columns={"prompt": "question", "labeler_id": "worker"}, label_values="1-0")
+    assert lg.inspect(rows, reading=read).problems == ()
+    assert "3 labelers" in repr(lg.plan(rows, reading=read, epsilons=3, features="length"))
+    lg.init(tmp_path)
+    made = lg.privatize(
+        rows,
+        reading=read,
+        mechanism="rr",
+        epsilon=3,
+        delta=1e-5,
+        once=True,
+        accept_little_use=True,
+        project=tmp_path,
+    )
+    assert len(lg.load(made)) == len(rows)
+    with pytest.raises(InvalidLabels, match="no column 'rater'"):
+        lg.inspect(rows, reading=read, labeler_column=None, columns={"labeler_id": "rater"})

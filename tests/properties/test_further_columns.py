@@ -16,10 +16,10 @@ import pytest
 from support import exports
 from support.published import SHAPES, publish
 
-from labelguard.inputs import formats, readers
+from labelguard.inputs import readers, shapes
 from labelguard.inputs.columns import ROLES, Reading
 
-SOURCES = Path(formats.__file__).parents[1]
+SOURCES = Path(shapes.__file__).parent
 MEMBERS = (
     *("role", "content", "name", "tool_calls", "tool_call_id", "type", "text", "url"),
     *("from", "value", "image", "image_url", "path", "detail"),
@@ -27,7 +27,7 @@ MEMBERS = (
 # Columns that a format reads where they are there: one more changes what a file says.
 READ = {
     *ROLES,
-    *(name for form in formats.FORMATS.values() for name in form.private),
+    *(name for form in shapes.SHAPES.values() for name in form.private),
     *("winner_model_a", "winner_model_b", "winner_tie", "judge", "judge_hash", "tstamp", "turn"),
     *("conversation_a", "conversation_b", "context", "response1", "response2", "response_1"),
     *("response_2", "data", "annotations", "annotator", "annotation_id", "lead_time", "drafts"),

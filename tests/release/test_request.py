@@ -94,7 +94,12 @@ def test_type_checkers_know_all_that_is_declared():
     expected = {name for kind in kinds for name in option_declarations(kind)} | set(
         collect_options()
     )
-    assert set(Keywords.__annotations__) == {*expected, "labeler_column", "no_prompt"}  # in columns
+    assert set(Keywords.__annotations__) == {
+        *expected,
+        "labeler_column",
+        "no_prompt",
+        "reading",
+    }  # in columns
     assert set(get_args(Ours)) == {AUTO, *list_mechanisms()}
 
 

@@ -7,7 +7,7 @@ that follows (layouts, canonical pairs, quarantine) sees columns that are called
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -26,39 +26,27 @@ from labelguard.inputs.columns import (
     TableSchema,
     tells_a_side,
 )
-from labelguard.inputs.formats.argilla import ARGILLA
-from labelguard.inputs.formats.base import Format, FormatQuery
-from labelguard.inputs.formats.label_studio import LABEL_STUDIO
+from labelguard.inputs.formats import argilla, label_studio, plain, prodigy
+from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.formats.nested import find_nested_answers
-from labelguard.inputs.formats.plain import (
-    ARENA,
-    CHOICES,
-    HELPSTEER,
-    PAIRS,
-    RANKINGS,
-    SCORES,
-    TRANSCRIPTS,
-    WINNERS,
-    build_empty_prompt_query,
-    lacks_prompt,
-    refuse_thumbs,
-)
-from labelguard.inputs.formats.prodigy import PRODIGY
+from labelguard.inputs.formats.plain import WINNERS
 from labelguard.inputs.layouts import Layout, find_layout
 from labelguard.inputs.readers import InputFile, identifier, is_text, source_column
-from labelguard.inputs.shapes import CROWDS, find_crowd_columns
+from labelguard.inputs.shapes import CROWDS, SHAPES, PublishedShape, find_crowd_columns
 from labelguard.text import AUTO_FORMAT, suggest
 
-__all__ = ["FORMATS", "OWN_VALUES", "FormattedFile", "apply_format"]
-
 _views = count()
-_TOOLS = (ARGILLA, LABEL_STUDIO)
-_PLAIN = (PRODIGY, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
-# Every format by name. The first that recognises a file is taken, in this order, of those that
-# find the columns they read labels from.
-FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_PLAIN)}
-# Formats that say what their labels mean, whatever the policy does.
-OWN_VALUES = frozenset((SCORES.name, HELPSTEER.name, ARENA.name, PRODIGY.name))
+# What makes columns of these shapes; of others they are as they should be.
+_ADAPTERS: Mapping[str, Callable[[TableSchema], FormatQuery | None]] = {
+    "argilla": argilla.adapt,
+    "label-studio": label_studio.adapt,
+    "prodigy": prodigy.adapt,
+    "pairs": plain.unify_pairs,
+    "scores": plain.adapt_scores,
+    "helpsteer": plain.adapt_helpsteer,
+    "arena": plain.adapt_arena,
+    "hh-rlhf": plain.adapt_dialogues,
+}
 # Columns of labels that --columns may name by what their format calls them: winner=NAME.
 _LABELS = ("winner", "overall_preference", "preference_strength")
 
@@ -106,7 +94,7 @@ def apply_format(
     reading = reading.recall(listed.keys())
     select = partial(readers.read_rows, file, connection)
     schema = TableSchema(file.name, listed, reading, file.sparse, select=select)
-    if any(form.recognises(schema) for form in _TOOLS):
+    if any(shape.of_tool and shape.recognises(schema) for shape in SHAPES.values()):
         return replace(_apply_format(file, connection, reading), types=listed)
     names: dict[str, str] = {}
     if nested := find_nested_answers(schema):
@@ -122,12 +110,12 @@ def apply_format(
         reading = replace(reading, columns={**reading.columns, "prompt": name})
     schema = replace(schema, reading=reading)
     recorded = dict(names)
-    if lacks_prompt(schema):
+    if plain.lacks_prompt(schema):
         if schema.has("prompt"):
             raise schema.error("there is a column prompt; leave out --no-prompt, or drop it")
         named = {role: name for role, name in reading.columns.items() if role != "prompt"}
-        opener = partial(_open_with_query, file, build_empty_prompt_query(schema))
-        file, reading = replace(file, open=opener), replace(reading, columns=named)
+        file = _add_column(file, schema.types, "prompt", "''")
+        reading = replace(reading, columns=named)
         names["prompt"], recorded["prompt"] = NO_PROMPT, ""
     formatted = _apply_format(file, connection, reading)
     return replace(
@@ -150,7 +138,7 @@ def _apply_format(
                 "--format scores, or --format pairs where they tell no label"
             )
         own |= scores
-        reading = replace(reading, format=SCORES.name)
+        reading = replace(reading, format="scores")
     if own:
         file, reading = _rename_label_columns(file, types, reading, own)
         types = readers.read_columns(file, connection)
@@ -158,26 +146,27 @@ def _apply_format(
     schema = TableSchema(file.name, types, reading, file.sparse, select=select)
     form = _choose_format(schema)
     if form is None:
-        refuse_thumbs(schema)
-        return FormattedFile(file, reading, PAIRS.name, types=types)
-    schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
+        plain.refuse_thumbs(schema)
+        return FormattedFile(file, reading, "pairs", types=types)
+    schema = replace(schema, private=frozenset({*SHAPES[form].private, *WINNERS} & types.keys()))
     _check_label_column_use(form, schema)
-    query = form.adapt(schema)
+    adapt = _ADAPTERS.get(form)
+    query = adapt(schema) if adapt else None
     if query is None and schema.private:
         query = FormatQuery(
             f"SELECT {schema.select_public_except().rstrip(', ')} FROM part", frozenset()
         )
     if query is None:
-        return FormattedFile(file, reading, form.name, types=types)
+        return FormattedFile(file, reading, form, types=types)
     named = reading.columns
-    if not form.of_tool:  # else columns are within its objects
+    if not SHAPES[form].of_tool:  # else columns are within its objects
         _refuse_missing_columns(form, schema, query)
     for role in sorted(query.made & named.keys()):
         if query.names.get(role, named[role]) != named[role] and named[role]:
             label = query.names[role]
             named_so = f", or name it: --columns {label}={named[role]}" if label in _LABELS else ""
             raise schema.error(
-                f"format {form.name} makes {role} of {query.names[role]}; leave "
+                f"format {form} makes {role} of {query.names[role]}; leave "
                 f"{role} out of --columns{named_so}, or name another --format"
             )
     # Columns of the format's own, of other names here: the query has read them.
@@ -188,7 +177,7 @@ def _apply_format(
         replace(
             reading, columns={**query.columns, **others}, values=query.values or reading.values
         ),
-        form.name,
+        form,
         {role: own.get(name, name) for role, name in query.names.items()},
         {
             role: "" if query.names.get(role) == NO_PROMPT else reading.get_column_name(role)
@@ -211,7 +200,7 @@ def _join_columns(
     joined = reading.get_column_name("prompt")
     names = [name.strip() for name in joined.split("+")]
     taken = {name for role, name in reading.columns.items() if role != "prompt"}
-    taken |= {*ROLES, *WINNERS, *(name for form in FORMATS.values() for name in form.private)}
+    taken |= {*ROLES, *WINNERS, *(name for shape in SHAPES.values() for name in shape.private)}
     taken = {name.lower() for name in taken - {"prompt", "question"}}
     answers = tuple(crowd.answers for crowd in CROWDS)
     for name in names:
@@ -230,10 +219,15 @@ def _join_columns(
                 f"{file.name}: column {name} is no text: only columns of text are joined to a "
                 "prompt; write one column of both"
             )
-    columns = ", ".join(f"{source_column(name)} AS {identifier(name)}" for name in types)
     texts = ", ".join(f"nullif({source_column(name)}, '')" for name in names)
-    query = f"SELECT {columns}, concat_ws(chr(10) || chr(10), {texts}) AS {identifier(joined)}"
-    return replace(file, open=partial(_open_with_query, file, f"{query} FROM part"))
+    return _add_column(file, types, joined, f"concat_ws(chr(10) || chr(10), {texts})")
+
+
+def _add_column(file: InputFile, names: Iterable[str], name: str, sql: str) -> InputFile:
+    """Return a file with the columns `names`, and one more (SQL)."""
+    columns = ", ".join(f"{source_column(one)} AS {identifier(one)}" for one in names)
+    query = f"SELECT {columns}, {sql} AS {identifier(name)} FROM part"
+    return replace(file, open=partial(_open_with_query, file, query))
 
 
 def _find_messages(types: Mapping[str, DuckDBPyType], reading: Reading) -> str | None:
@@ -253,11 +247,13 @@ def _find_named_scores(reading: Reading) -> dict[str, str]:
     """Return the two columns that `--columns` names as the label together, unless features read
     them. Raises `InvalidLabels` for one of them alone.
     """
-    named = {role: name for role, name in reading.columns.items() if role in SCORES.private}
+    named = {
+        role: name for role, name in reading.columns.items() if role in SHAPES["scores"].private
+    }
     is_read = named.keys() & {*reading.list_feature_columns()}
-    if not named or is_read or reading.format not in (AUTO_FORMAT, SCORES.name):
+    if not named or is_read or reading.format not in (AUTO_FORMAT, "scores"):
         return {}
-    if len(named) < len(SCORES.private):
+    if len(named) < len(SHAPES["scores"].private):
         raise InvalidLabels(
             "--columns names one of score_a and score_b; the label are both together, as in "
             "--columns score_a=won_a,score_b=won_b"
@@ -289,55 +285,55 @@ def _open_with_query(
     return readers.open_query(file, connection, query, view)
 
 
-def _choose_format(schema: TableSchema) -> Format | None:
+def _choose_format(schema: TableSchema) -> str | None:
     """Return the format that was named, else the first that recognises a file, if one does."""
     named = schema.reading.format
     if named == AUTO_FORMAT:
         return _recognise(schema)
-    if named not in FORMATS:
+    if named not in SHAPES:
         raise InvalidLabels(
-            f"--format: unknown format {named!r}{suggest(named, FORMATS)}; "
-            f"formats: {AUTO_FORMAT}, {', '.join(FORMATS)}"
+            f"--format: unknown format {named!r}{suggest(named, SHAPES)}; "
+            f"formats: {AUTO_FORMAT}, {', '.join(SHAPES)}"
         )
-    form = FORMATS[named]
-    if not (form.accepts or form.recognises)(schema):
-        raise schema.missing_error(f"not of format {named} ({form.about})")
-    return form
+    if not SHAPES[named].recognises(schema):
+        raise schema.missing_error(f"not of format {named} ({SHAPES[named].about})")
+    return named
 
 
-def _recognise(schema: TableSchema) -> Format | None:
-    fitting = [form for form in FORMATS.values() if form.recognises(schema)]
+def _recognise(schema: TableSchema) -> str | None:
+    fitting = [name for name, shape in SHAPES.items() if shape.recognises(schema)]
     # Further pairs of a release have the features that its labels have, which were judged there.
     if not schema.reading.labelled and schema.reading.unit == "none":
-        fitting = [form for form in fitting if not _find_label_feature(form, schema)]
+        fitting = [name for name in fitting if not _find_label_feature(SHAPES[name], schema)]
     # Which column of labels a sparse file lacks may follow from labels. Where blanks are public
     # that tells nothing new; elsewhere, what its other columns say has to do.
     blind = schema.sparse and schema.reading.labelled and schema.treats_blanks_as_ties
-    telling = fitting if blind else [form for form in fitting if form.has_label_columns(schema)]
+    telling = [name for name in fitting if blind or SHAPES[name].has_label_columns(schema)]
     return next(iter(telling or fitting), None)
 
 
-def _find_label_feature(form: Format, schema: TableSchema) -> str | None:
-    """Return a column of a requested feature that tells labels in a format, if any."""
+def _find_label_feature(shape: PublishedShape, schema: TableSchema) -> str | None:
+    """Return a column of a requested feature that tells labels in a shape, if any."""
     columns = schema.reading.list_feature_columns()
-    return next((name for name in columns if name in form.private and schema.has(name)), None)
+    return next((name for name in columns if name in shape.private and schema.has(name)), None)
 
 
-def _refuse_missing_columns(form: Format, schema: TableSchema, query: FormatQuery) -> None:
+def _refuse_missing_columns(form: str, schema: TableSchema, query: FormatQuery) -> None:
     """Refuse a public column that was named and is not there, by the columns that the file has."""
     for role, name in schema.reading.columns.items():
         if role not in ROLES or role in ANSWERS or name in {*schema.types, *query.made}:
             continue
         people = query.columns.get(role)
-        hint = f"; as {form.name} its labelers are in {people!r}: leave the option out"
+        hint = f"; as {form} its labelers are in {people!r}: leave the option out"
         near = suggest(name, schema.types)
         raise schema.missing_error(
             f"no column {name!r} (given for {role}){near}{hint if people else ''}"
         )
 
 
-def _check_label_column_use(form: Format, schema: TableSchema) -> None:
+def _check_label_column_use(form: str, schema: TableSchema) -> None:
     """Refuse columns of labels in other roles, and labels that lack."""
+    shape = SHAPES[form]
     reading = schema.reading
     named = {*reading.columns.values(), *reading.list_feature_columns()}
     for name in WINNERS:
@@ -350,18 +346,18 @@ def _check_label_column_use(form: Format, schema: TableSchema) -> None:
     for role, name in reading.columns.items():
         if name in schema.private and schema.find_column(role):
             raise schema.error(
-                f"format {form.name} reads column {name} for labels, which are private: it "
+                f"format {form} reads column {name} for labels, which are private: it "
                 f"cannot be {role}; leave it out of --columns, or name another --format"
             )
-    if feature := _find_label_feature(form, schema):
+    if feature := _find_label_feature(shape, schema):
         raise schema.error(
-            f"format {form.name} reads column {feature} for labels, which are "
+            f"format {form} reads column {feature} for labels, which are "
             "private: it cannot be a feature; if it tells no label, name --format pairs"
         )
-    required = form.private and reading.labelled and not schema.sparse
-    if required and not form.has_label_columns(schema):
-        own = next((name for name in form.private if name in _LABELS), "")
+    required = shape.private and reading.labelled and not schema.sparse
+    if required and not shape.has_label_columns(schema):
+        own = next((name for name in shape.private if name in _LABELS), "")
         raise schema.missing_error(
-            f"format {form.name} reads labels from column {' or '.join(form.private)}, which is "
+            f"format {form} reads labels from column {' or '.join(shape.private)}, which is "
             f"not there{own and f' (of another name: --columns {own}=NAME)'}"
         )

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from labelguard.errors import NotAnswered
 from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
-from labelguard.inputs.formats.base import Format, FormatQuery
+from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.formats.tasks import Task, find_fields
 from labelguard.inputs.readers import identifier, is_text, literal, source_column
+from labelguard.inputs.shapes import USERS
 from labelguard.text import DRAFT
 
 _TOOL = "Argilla"
-_VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
+_VALUES, _STATUS = ".responses", ".responses.status"
 _USER, _STATE, _VALUE = (identifier(f"labelguard: {name}") for name in ("user", "status", "value"))
 _RESPONSE = "*"
 _NOT_COMPARED = "rating of a response that is not compared"
@@ -48,21 +49,9 @@ class _Responses:
     beside: tuple[str, ...] = ()
 
 
-def _is_flattened(schema: TableSchema) -> bool:
-    return any(name.endswith(_USERS) for name in schema.types)
-
-
-def _is_page(schema: TableSchema) -> bool:
-    return schema.types.keys() == {"items", "total"}
-
-
-def _is_records(schema: TableSchema) -> bool:
-    others = ("external_id", "dataset_id", "_server_id", "metadata", "suggestions", "status")
-    return schema.has("fields", "responses") and any(map(schema.has, others))
-
-
-def _adapt(schema: TableSchema) -> FormatQuery:
-    if _is_flattened(schema):
+def adapt(schema: TableSchema) -> FormatQuery:
+    """Read a row for each response, of flattened records or those of the REST interface."""
+    if any(name.endswith(USERS) for name in schema.types):
         return _adapt_flattened(schema)
     if schema.has("_server_id"):
         raise schema.error(_NO_STATUS)
@@ -71,12 +60,12 @@ def _adapt(schema: TableSchema) -> FormatQuery:
 
 def _adapt_flattened(schema: TableSchema) -> FormatQuery:
     """Read a row for each response of lists that run side by side: answers, users, status."""
-    ends = (_VALUES, _USERS, _STATUS, ".suggestion", ".suggestion.score", ".suggestion.agent")
+    ends = (_VALUES, USERS, _STATUS, ".suggestion", ".suggestion.score", ".suggestion.agent")
     tasks.refuse_answer_columns(schema, _TOOL, lambda role, name: name.endswith(ends))
-    questions = sorted(name.removesuffix(_USERS) for name in schema.types if name.endswith(_USERS))
+    questions = sorted(name.removesuffix(USERS) for name in schema.types if name.endswith(USERS))
     _refuse_ratings(schema)
     question = tasks.choose_question(schema, questions)
-    users, status, values = question + _USERS, question + _STATUS, question + _VALUES
+    users, status, values = question + USERS, question + _STATUS, question + _VALUES
     if not schema.has(status):
         raise schema.error(
             f"no column {status}, so that discarded responses look submitted; export again with it"
@@ -129,7 +118,7 @@ def _adapt_records(schema: TableSchema) -> FormatQuery:
     names = ("fields", "metadata", "responses")
     pieces = (f"to_json({schema.column_sql(name)}) AS {name}" for name in names)
     records = f"SELECT {', '.join(pieces)} FROM part"
-    if _is_page(schema):
+    if not schema.has("fields"):  # a page of items
         items = tasks.elements_sql(source_column("items"))
         records = (
             "SELECT record->'fields' AS fields, record->'metadata' AS metadata, "
@@ -224,13 +213,3 @@ def _adapt_pairs_or_rankings(schema: TableSchema, task: Task, responses: _Respon
         FROM ({responses.query}) WHERE {_STATE} = 'submitted'"""
     names = fields.map_roles_to_names(**{role: responses.name}, labeler_id=responses.labeler)
     return tasks.build_query(query, role, names, tool_roles, meaning, left_out)
-
-
-ARGILLA = Format(
-    "argilla",
-    "records of Argilla with the status of every response (Q.responses, Q.responses.users, "
-    "Q.responses.status; or items of its REST interface)",
-    lambda schema: _is_flattened(schema) or _is_page(schema) or _is_records(schema),
-    _adapt,
-    of_tool=True,
-)

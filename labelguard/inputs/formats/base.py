@@ -1,4 +1,4 @@
-"""Elements of formats: how one is recognised, its query, and SQL of prompts and sides.
+"""Elements of formats: the query of one, and SQL of prompts and sides.
 
 Whatever is decided here of a row is decided by symmetric functions of its two sides, or of each
 side alone: which of them was preferred cannot show.
@@ -7,7 +7,7 @@ side alone: which of them was preferred cannot show.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labelguard.budget.label_values import LabelValues
@@ -32,27 +32,6 @@ class FormatQuery:
     values: LabelValues | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     left_out: str = ""
-
-
-@dataclass(frozen=True)
-class Format:
-    """One published shape: what it looks like, how it is recognised, how it is read.
-
-    `recognises` goes by columns that are public. Of several formats that recognise a file, the one
-    is taken that finds the columns it reads labels from (`has_label_columns`). `private` columns
-    tell labels, too: they are read by `adapt` alone, and carried by nothing. `adapt` returns None
-    where columns are as they should be. `accepts` is what a file must have where the format is
-    named. `of_tool`: it is the export of an annotation tool, whose columns are within objects.
-    """
-
-    name: str
-    about: str
-    recognises: Callable[[TableSchema], bool]
-    adapt: Callable[[TableSchema], FormatQuery | None] = lambda schema: None
-    has_label_columns: Callable[[TableSchema], bool] = lambda schema: True
-    private: tuple[str, ...] = ()
-    accepts: Callable[[TableSchema], bool] | None = None
-    of_tool: bool = False
 
 
 CONTENT_ROLES = ("prompt", "response_a", "response_b")
@@ -155,20 +134,6 @@ def message_sql(role: str, text: str, content: Content) -> str:
     members = {"role": f"'{role}'", "content": chats.text_as_content_sql(text, message["content"])}
     chat = chats.pack_members_sql(message, members)
     return f"CASE WHEN {text} IS NOT NULL THEN [{chat}] END"
-
-
-def has_prompt_chosen_and_rejected(schema: TableSchema) -> bool:
-    """Return whether there are a prompt, chosen and rejected.
-
-    A sparse file lacks a side that is null in every row: which one it is must not matter.
-    """
-    return schema.has_all("prompt") and has_chosen_and_rejected(schema)
-
-
-def has_chosen_and_rejected(schema: TableSchema) -> bool:
-    """Return whether there are chosen and rejected; a sparse file may lack one of them."""
-    both = ("chosen", "rejected")
-    return schema.has_any(*both) if schema.sparse else schema.has_all(*both)
 
 
 def unify_prompt_and_sides(schema: TableSchema, *sides: str) -> FormatQuery | None:

@@ -17,7 +17,7 @@ from typing import Any
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs.columns import NO_PROMPT, TableSchema, group_similar_names
 from labelguard.inputs.formats import tasks
-from labelguard.inputs.formats.base import Format, FormatQuery
+from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.formats.plain import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
 from labelguard.inputs.readers import identifier, is_text, literal, source_column
@@ -43,13 +43,10 @@ _ID = "id"
 _TEXTS = ("body", "html", "text", "content", "title")
 
 
-def _is_tasks(schema: TableSchema) -> bool:
-    return schema.has("data", "annotations")
-
-
-def _adapt(schema: TableSchema) -> FormatQuery:
+def adapt(schema: TableSchema) -> FormatQuery:
+    """Read a row for each annotation, of tasks in JSON or of JSON_MIN and CSV."""
     tasks.refuse_named_roles(schema, _TOOL, (*sorted(_TOOL_ROLES), "label", "ranks", "choice"))
-    return _adapt_tasks(schema) if _is_tasks(schema) else _adapt_rows(schema)
+    return (_adapt_tasks if schema.has("data", "annotations") else _adapt_rows)(schema)
 
 
 def _adapt_tasks(schema: TableSchema) -> FormatQuery:
@@ -253,16 +250,6 @@ def _may_be_answer(question: str | None, role: str, name: str) -> bool:
     """
     free = role in ("prompt", *SIDES) or name in ("id", role) or name.endswith("_id")
     return name == question or not free
-
-
-LABEL_STUDIO = Format(
-    "label-studio",
-    "tasks of Label Studio with data and annotations (JSON), or with annotator, annotation_id and "
-    "lead_time beside the data (JSON_MIN, CSV)",
-    lambda schema: _is_tasks(schema) or schema.has(*_OF_ROWS),
-    _adapt,
-    of_tool=True,
-)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,7 @@ from labelguard.inputs.formats.base import (
     CONTENT_ROLES,
     SHARED,
     ContentSql,
-    Format,
     FormatQuery,
-    has_chosen_and_rejected,
-    has_prompt_chosen_and_rejected,
     read_chats,
     select_pairs,
     select_roles,
@@ -33,8 +30,8 @@ from labelguard.inputs.formats.base import (
     unify_contents,
     unify_prompt_and_sides,
 )
-from labelguard.inputs.readers import identifier, is_text, literal, number_sql, source_column
-from labelguard.inputs.shapes import find_possible_prompts
+from labelguard.inputs.readers import is_text, literal, number_sql
+from labelguard.inputs.shapes import SHAPES, find_possible_prompts
 from labelguard.text import AUTO_FORMAT
 
 _CHOSEN = ("chosen", "rejected")
@@ -47,11 +44,8 @@ _COMPARED = {role for roles in LAYOUTS.values() for role in roles[1:]} - {*PRIVA
 _SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
 OUTSIDE = literal("no number")
 
-_SCORES = ("score_a", "score_b")
-_PREFERENCES = ("overall_preference", "preference_strength")
-_REMARKS = ("individual_preference", "preference_statement", "preference_elaboration")
-_RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
-_PROMPTS = ("context", "prompt")
+_SCORES = SHAPES["scores"].private
+_PREFERENCES = SHAPES["helpsteer"].private[:2]
 
 # Columns that say who won: labels, whichever format a file is read as, and nothing else.
 WINNERS = ("winner_model_a", "winner_model_b", "winner_tie")
@@ -66,20 +60,15 @@ _JUDGES = ("judge", "judge_hash")
 _BOTH = " and ".join(CONVERSATIONS)
 
 
-def _has_two_responses(schema: TableSchema) -> bool:
-    return schema.has_all(*CONTENT_ROLES)
-
-
-def _unify_pairs_if_needed(schema: TableSchema) -> FormatQuery | None:
+def unify_pairs(schema: TableSchema) -> FormatQuery | None:
     """Return a query that gives prompt and sides one type; None where they have it already."""
-    if _has_two_responses(schema) and schema.has_any(*_CHOSEN):
+    are_pairs = schema.has_all(*CONTENT_ROLES)
+    if are_pairs and schema.has_any(*_CHOSEN):
         return None  # both layouts: an error
-    return unify_prompt_and_sides(
-        schema, *(CONTENT_ROLES[1:] if _has_two_responses(schema) else _CHOSEN)
-    )
+    return unify_prompt_and_sides(schema, *(CONTENT_ROLES[1:] if are_pairs else _CHOSEN))
 
 
-def _adapt_dialogues(schema: TableSchema) -> FormatQuery:
+def adapt_dialogues(schema: TableSchema) -> FormatQuery:
     """Read chosen and rejected without a prompt: their common beginning is the prompt.
 
     Raises `InvalidLabels` where another column evidently holds it, unless the format was named.
@@ -132,12 +121,6 @@ def lacks_prompt(schema: TableSchema) -> bool:
     return not find_possible_prompts(schema, schema.types, own, by_type=True)
 
 
-def build_empty_prompt_query(schema: TableSchema) -> str:
-    """Return SQL of all columns of a file, and a prompt that is an empty text in every row."""
-    columns = (f"{source_column(name)} AS {identifier(name)}, " for name in schema.types)
-    return f"SELECT {''.join(columns)}'' AS prompt FROM part"
-
-
 def refuse_thumbs(schema: TableSchema) -> None:
     """Raise `InvalidLabels` for one response a row, with the way to a preference.
 
@@ -150,39 +133,6 @@ def refuse_thumbs(schema: TableSchema) -> None:
             "to one prompt; see docs/formats.md#thumbs-up-or-down for how to make them of thumbs "
             "without looking at one"
         )
-
-
-PAIRS = Format(
-    "pairs",
-    "prompt, chosen, rejected; or prompt, response_a, response_b, label",
-    lambda schema: _has_two_responses(schema) or has_prompt_chosen_and_rejected(schema),
-    _unify_pairs_if_needed,
-    has_label_columns=lambda schema: (
-        has_prompt_chosen_and_rejected(schema)
-        or "label" in schema.reading.columns
-        or schema.has_all("label")
-    ),
-)
-RANKINGS = Format(
-    "rankings", "prompt, responses, ranks", lambda schema: schema.has_all("prompt", "responses")
-)
-CHOICES = Format(
-    "choices",
-    "prompt, responses, choice (the number of the preferred response, from 0)",
-    lambda schema: (
-        schema.has_all("prompt", "responses")
-        and not schema.has_all("ranks")
-        and (schema.has_all("choice") or schema.reading.values.first is not None)
-    ),
-    accepts=lambda schema: schema.has_all("prompt", "responses"),
-)
-TRANSCRIPTS = Format(
-    "hh-rlhf",
-    "chosen and rejected hold whole dialogues, whose common beginning is the prompt",
-    lambda schema: has_chosen_and_rejected(schema) and not schema.has_all("prompt"),
-    _adapt_dialogues,
-    accepts=has_chosen_and_rejected,
-)
 
 
 def _sign_label_sql(number: str, blank: str, known: str = "true") -> str:
@@ -219,7 +169,7 @@ def _build_pairs_query(
     )
 
 
-def _adapt_scores(schema: TableSchema) -> FormatQuery:
+def adapt_scores(schema: TableSchema) -> FormatQuery:
     """Read score_a and score_b beside the two responses."""
     missing = [name for name in _SCORES if name not in schema.types]
     if schema.reading.labelled and missing and not schema.sparse:
@@ -239,42 +189,17 @@ def _adapt_scores(schema: TableSchema) -> FormatQuery:
     )
 
 
-SCORES = Format(
-    "scores",
-    "prompt, response_a, response_b and the scores of both, score_a and score_b: the higher is "
-    "preferred",
-    lambda schema: schema.has_all(*CONTENT_ROLES),
-    _adapt_scores,
-    has_label_columns=lambda schema: schema.has_any(*_SCORES),
-    private=_SCORES,
-)
-
-
-def _find_responses(schema: TableSchema) -> tuple[str, ...]:
-    return next((names for names in _RESPONSES if schema.has_all(*names)), ())
-
-
-def _adapt_helpsteer(schema: TableSchema) -> FormatQuery:
-    prompt = next(name for name in _PROMPTS if schema.find_column(name))
+def adapt_helpsteer(schema: TableSchema) -> FormatQuery:
+    """Read how much the first of two responses is better, as a number below zero."""
     text = f"coalesce({', '.join(map(schema.trimmed_text_sql, _PREFERENCES))})"
     number = f"(-{number_sql(text)})"
     label = _sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
-    present = [name for name in _PREFERENCES if name in schema.types]
-    return _build_pairs_query(schema, label, present, (prompt, *_find_responses(schema)))
+    present = [name for name in _PREFERENCES if schema.has(name)]
+    return _build_pairs_query(schema, label, present, SHAPES["helpsteer"].list_shown(schema))
 
 
-HELPSTEER = Format(
-    "helpsteer",
-    "context (or prompt), response1, response2 and overall_preference from -3 (the first is much "
-    "better) to 3",
-    lambda schema: bool(_find_responses(schema)) and schema.has_any(*_PROMPTS),
-    _adapt_helpsteer,
-    has_label_columns=lambda schema: schema.has_any(*_PREFERENCES),
-    private=(*_PREFERENCES, *_REMARKS),
-)
-
-
-def _adapt_arena(schema: TableSchema) -> FormatQuery:
+def adapt_arena(schema: TableSchema) -> FormatQuery:
+    """Read a battle: two conversations or responses, and who won."""
     names = {"label": "winner"}
     if schema.has_all(*CONVERSATIONS):
         contents = _read_conversations(schema)
@@ -318,14 +243,3 @@ def _cut_after_judged_turn(schema: TableSchema, chat: str) -> str:
     questions = f"list_filter(range(1, len({chat}) + 1), lambda i: {chat}[i].role = 'user')"
     end = f"({questions})[{turn} + 1] - 1"
     return f"CASE WHEN {end} > 0 THEN {chat}[:{end}] ELSE {chat} END"
-
-
-ARENA = Format(
-    "arena",
-    "conversation_a, conversation_b (or prompt, response_a, response_b), and the winner: model_a, "
-    "model_b, tie or both bad",
-    lambda schema: schema.has_all(*CONVERSATIONS) or schema.has_all(*CONTENT_ROLES),
-    _adapt_arena,
-    has_label_columns=lambda schema: schema.has_any("winner"),
-    private=("winner",),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs.columns import NO_PROMPT, TableSchema
 from labelguard.inputs.formats import tasks
-from labelguard.inputs.formats.base import Format, FormatQuery
+from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.readers import source_column
 
 _PROMPTS = ("prompt", "question", "instruction", "text", "html", "title")
@@ -14,7 +14,7 @@ _SESSIONS = ("_annotator_id", "_session_id")
 _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ _T][0-9]{2}[-:][0-9]{2}[-:][0-9]{2}$"
 
 
-def _adapt(schema: TableSchema) -> FormatQuery:
+def adapt(schema: TableSchema) -> FormatQuery:
     """Read a row for each task: the texts of its options, and the number of the accepted one.
 
     A task that was rejected or ignored is a skip. Raises `InvalidLabels` where sessions, which are
@@ -56,13 +56,3 @@ def _refuse_times(schema: TableSchema, labeler: str) -> None:
             "--labeler-column NAME (Prodigy names sessions by people where they open the page with "
             "?session=NAME)"
         )
-
-
-PRODIGY = Format(
-    "prodigy",
-    "tasks of Prodigy's choice interface: text, options with id and text, accept, answer",
-    lambda schema: schema.has("options") and schema.has_any("_task_hash", "_session_id"),
-    _adapt,
-    has_label_columns=lambda schema: schema.has("accept"),
-    private=("accept", "answer"),
-)

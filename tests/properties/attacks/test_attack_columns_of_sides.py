@@ -26,7 +26,7 @@ TEXTS = (("a", "b"), ("c", "d"), ("e", "f"))
 
 def outcome(source, **options):
     """What a reading tells: its pairs with their features, or how it ends."""
-    options.setdefault("skip_bad", True)
+    options.setdefault("bad_rows", "quarantine")
     try:
         read = read_public_pairs(source, **options)
     except LabelguardError as error:

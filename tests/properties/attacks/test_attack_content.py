@@ -140,7 +140,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 def outcome(source, **options):
     """What the reading of an input tells: its contents in canonical order, or that it is none."""
     try:
-        read = read_public_pairs(source, skip_bad=True, **options)
+        read = read_public_pairs(source, bad_rows="quarantine", **options)
     except LabelguardError as error:
         return observed(error)
     return str(read.table.schema), repr(read.table.to_pylist()), read.ids.to_pylist(), read.skipped

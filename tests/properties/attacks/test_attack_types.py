@@ -137,7 +137,7 @@ def test_no_type_in_jsonl_tells_which_side_was_chosen(sides, tmp_path):
         here = tmp_path / str(number)
         here.mkdir()
         source = as_jsonl(rows + sound, here / "labels.jsonl")
-        found.append(outcome(source, skip_bad=True))
+        found.append(outcome(source, bad_rows="quarantine"))
     assert found == found[:1] * len(found)
 
 
@@ -155,7 +155,7 @@ IN_MEMORY: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize("sides", [*JSON_CASES, *IN_MEMORY])
 def test_no_type_of_rows_in_memory_tells_which_side_was_chosen(sides, made):
     """A column had one type or several, by which side of each row stood in it."""
-    found = [outcome(made(rows), skip_bad=True) for rows in worlds(sides)]
+    found = [outcome(made(rows), bad_rows="quarantine") for rows in worlds(sides)]
     assert found == found[:1] * len(found)
 
 

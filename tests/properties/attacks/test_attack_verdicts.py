@@ -35,7 +35,11 @@ def write(values, turned, kind):
 
 def outcome(table):
     try:
-        options = {"features": "verdict:judge", "public_columns": ["judge"], "skip_bad": True}
+        options = {
+            "features": "verdict:judge",
+            "public_columns": ["judge"],
+            "bad_rows": "quarantine",
+        }
         read = read_public_pairs(table, **options)
     except LabelguardError as error:
         return error.exit_code, str(error)
