@@ -426,7 +426,7 @@ def requests(draw):
     return scope, parts
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_an_ugly_request_is_refused_and_what_is_accepted_can_be_used(running, count):
     seen: dict[int, int] = {}
 

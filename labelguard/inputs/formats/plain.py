@@ -135,16 +135,22 @@ def refuse_thumbs(schema: TableSchema) -> None:
         )
 
 
+def _bind_sql(value: str, expression: str) -> str:
+    """Return SQL of an expression in which `x` is a value: written, and computed, once."""
+    return f"list_transform([{value}], lambda x: {expression})[1]"
+
+
 def _sign_label_sql(number: str, blank: str, known: str = "true") -> str:
     """Return SQL of a label: a where a number is positive, b where negative, a tie where zero.
 
-    NULL where `blank` holds; outside of the domain where the number is none, or not `known`.
+    NULL where `blank` holds; outside of the domain where the number is none, or not `known` (of
+    `x`).
     """
-    return (
-        f"CASE WHEN {blank} THEN NULL WHEN isnan({number}) OR NOT ({known}) THEN {OUTSIDE} "
-        f"WHEN {number} > 0 THEN 'a' WHEN {number} < 0 THEN 'b' WHEN {number} = 0 THEN 'tie' "
-        f"ELSE {OUTSIDE} END"
+    label = (
+        f"CASE WHEN isnan(x) OR NOT ({known}) THEN {OUTSIDE} WHEN x > 0 THEN 'a' "
+        f"WHEN x < 0 THEN 'b' WHEN x = 0 THEN 'tie' ELSE {OUTSIDE} END"
     )
+    return f"CASE WHEN {blank} THEN NULL ELSE {_bind_sql(number, label)} END"
 
 
 def _build_pairs_query(
@@ -175,14 +181,12 @@ def adapt_scores(schema: TableSchema) -> FormatQuery:
     if schema.reading.labelled and missing and not schema.sparse:
         raise schema.missing_error(f"format scores: no column {' and '.join(missing)}")
     one, other = (schema.trimmed_text_sql(name) for name in _SCORES)
-    a, b = (
-        f"coalesce({number_sql(side)}, try_cast({side} AS BOOLEAN)::INTEGER)"
-        for side in (one, other)
-    )
+    scored = f"coalesce({number_sql('x')}, try_cast(x AS BOOLEAN)::INTEGER)"
     # Compared, not subtracted: the difference of two infinite scores is no number.
-    number = (
-        f"CASE WHEN isnan({a}) OR isnan({b}) THEN NULL "
-        f"ELSE ({a} > {b})::DOUBLE - ({a} < {b})::DOUBLE END"
+    number = _bind_sql(
+        f"[{_bind_sql(one, scored)}, {_bind_sql(other, scored)}]",
+        "CASE WHEN isnan(x[1]) OR isnan(x[2]) THEN NULL "
+        "ELSE (x[1] > x[2])::DOUBLE - (x[1] < x[2])::DOUBLE END",
     )
     return _build_pairs_query(
         schema, _sign_label_sql(number, f"{one} IS NULL OR {other} IS NULL"), _SCORES
@@ -192,8 +196,8 @@ def adapt_scores(schema: TableSchema) -> FormatQuery:
 def adapt_helpsteer(schema: TableSchema) -> FormatQuery:
     """Read how much the first of two responses is better, as a number below zero."""
     text = f"coalesce({', '.join(map(schema.trimmed_text_sql, _PREFERENCES))})"
-    number = f"(-{number_sql(text)})"
-    label = _sign_label_sql(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
+    number = _bind_sql(text, f"-{number_sql('x')}")
+    label = _sign_label_sql(number, f"{text} IS NULL", "x IN (-3, -2, -1, 0, 1, 2, 3)")
     present = [name for name in _PREFERENCES if schema.has(name)]
     return _build_pairs_query(schema, label, present, SHAPES["helpsteer"].list_shown(schema))
 
