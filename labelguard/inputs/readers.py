@@ -50,7 +50,7 @@ class InputFile:
     and in which line, from the message of its reader. Lines of a CSV file are no rows. A `sparse`
     file lacks a column where no row has a value for it. `arguments` name it in a command. `answers`
     is the file of answers ingested from a tool, in which no label stops a release. `results` are
-    those of queries for its few names and counts, by what opened it then.
+    its columns and those of queries for its few names and counts, by what opened it then.
     """
 
     name: str
@@ -62,9 +62,7 @@ class InputFile:
     path: Path | None = None
     is_csv: bool = False
     find_fault: Callable[[str], str] = lambda message: ""
-    results: dict[tuple[Opener, str], list[tuple[Any, ...]]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    results: dict[tuple[Opener, str], Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 def literal(text: str) -> str:
@@ -153,10 +151,13 @@ def open_cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnect
 
 
 def read_columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:
-    """Return the columns of a file with their types."""
-    with translate_errors(file):
-        relation = file.open(open_cursor(connection))
-    return dict(zip(relation.columns, relation.types, strict=True))
+    """Return the columns of a file with their types; it is opened once for them."""
+    key = file.open, "columns"
+    if key not in file.results:
+        with translate_errors(file):
+            relation = file.open(open_cursor(connection))
+        file.results[key] = list(zip(relation.columns, relation.types, strict=True))
+    return dict(file.results[key])
 
 
 def read_rows(
@@ -170,7 +171,8 @@ def read_rows(
     if key not in file.results:
         with translate_errors(file):
             file.results[key] = open_query(file, open_cursor(connection), query).fetchall()
-    return file.results[key]
+    rows: list[tuple[Any, ...]] = file.results[key]
+    return rows
 
 
 def read_batches(

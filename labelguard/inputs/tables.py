@@ -70,7 +70,7 @@ def build_table_opener(table: Any, roles: Mapping[str, str], name: str) -> Opene
     for column, values in zip(converted.column_names, converted.columns, strict=True):
         if damage := _describe_damage(values, column):  # DuckDB does not look
             raise InvalidLabels(f"{name}{damage}")
-    return partial(_open_table, converted)
+    return _build_table_opener(converted)
 
 
 def _read_dataset(dataset: Any, name: str) -> pa.Table:
@@ -98,17 +98,25 @@ def _has_objects(frame: Any) -> bool:
     )
 
 
-def _open_table(table: pa.Table, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-    """Return a table, with bytes in place of columns whose types DuckDB cannot take: they are no
-    text, chat, id or label, and whoever asks for one is told so.
+def _build_table_opener(table: pa.Table) -> Opener:
+    """Return what opens a table, with bytes in place of columns whose types DuckDB cannot take:
+    they are no text, chat, id or label, and whoever asks for one is told so.
     """
-    for place, field in enumerate(table.schema):
-        try:
-            connection.from_arrow(pa.schema([field]).empty_table())
-        except duckdb.NotImplementedException:
-            blank = pa.repeat(pa.scalar(b"\xff"), len(table))
-            table = table.set_column(place, field.name, blank)
-    return connection.from_arrow(table)
+    readable: list[pa.Table] = []
+
+    def open_table(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        if not readable:
+            shown = table
+            for place, field in enumerate(table.schema):
+                try:
+                    connection.from_arrow(pa.schema([field]).empty_table())
+                except duckdb.NotImplementedException:
+                    blank = pa.repeat(pa.scalar(b"\xff"), len(table))
+                    shown = shown.set_column(place, field.name, blank)
+            readable.append(shown)
+        return connection.from_arrow(readable[0])
+
+    return open_table
 
 
 def _check_names(fields: Iterable[pa.Field], where: str) -> None:
