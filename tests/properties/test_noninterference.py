@@ -42,9 +42,7 @@ CASES = [
     "pairs: later turns: 7 labelers",
     "pairs: statistic: 7 labelers",
     "pairs: props: 7 labelers",
-    "pairs: evaluation: 7 labelers",
     "pairs: somebody leaves: 7 labelers",
-    "pairs: retraining: 7 labelers",
 )
 @pytest.mark.parametrize(("layout", "scenario", "labelers"), CASES)
 def test_nothing_but_released_labels_depends_on_raw_labels(layout, scenario, labelers, tmp_path):

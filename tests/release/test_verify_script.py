@@ -131,7 +131,7 @@ def test_the_price_of_a_release_follows_from_its_card(name, cards, tmp_path):
     assert f"claimed ε = {claimed}" in said and said.endswith("HOLDS\n")
 
 
-@pytest.mark.quick("rr beside ball", "Gaussian")
+@pytest.mark.quick("Gaussian")
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_smaller_epsilon_is_refused(name, cards, tmp_path):
     card = cards(name)
