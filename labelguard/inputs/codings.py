@@ -53,6 +53,12 @@ def explain_codings(one: str, other: str) -> str:
     )
 
 
+def explain_domain(values: LabelValues, one: str, other: str) -> str:
+    """Return what labels may say, and the ways to say that other values mean something."""
+    domain, codings = values.explain(one, other), explain_codings(one, other)
+    return f" ({domain}), or say what its values mean: {codings}"
+
+
 def find_systems(schema: TableSchema, kind: str) -> dict[str, str]:
     """Return the columns that say which system each response is of, where a label names one."""
     names = schema.reading.values.columns if kind == "pairs" and schema.reading.labelled else ()

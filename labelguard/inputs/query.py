@@ -13,7 +13,14 @@ from labelguard.inputs import canonical, chats
 from labelguard.inputs.chats import Content
 from labelguard.inputs.columns import IDS, LAYOUTS, SYSTEMS
 from labelguard.inputs.layouts import INTEGER, Layout
-from labelguard.inputs.readers import identifier, is_text, literal, nan_to_null_sql, number_sql
+from labelguard.inputs.readers import (
+    identifier,
+    is_text,
+    literal,
+    nan_to_null_sql,
+    number_sql,
+    source_column,
+)
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
@@ -130,7 +137,7 @@ def _build_pair_query(layout: Layout, content: Content) -> str:
                 {canonical.encode_sql(a, content)} AS ea,
                 {canonical.encode_sql(b, content)} AS eb,
                 {_select_side_words(layout, content, a, b)}
-                ({_label_ignoring_tie_flag_sql(layout)})::UTINYINT AS said,
+                ({label_ignoring_tie_flag_sql(layout)})::UTINYINT AS said,
                 ({_label_or_fault_code_sql(layout)})::UTINYINT AS given
             FROM named)
         SELECT
@@ -391,7 +398,16 @@ _FLAG = """coalesce(try_cast(tie AS BOOLEAN),
             CASE try_cast(tie AS DOUBLE) WHEN 1 THEN true WHEN 0 THEN false END)"""
 
 
-def _label_ignoring_tie_flag_sql(layout: Layout) -> str:
+def count_outside_sql(layout: Layout) -> str:
+    """Return SQL of how many labels of pairs, in a column of texts, are outside the domain."""
+    label = _trim_sql(source_column(layout.columns["label"]))
+    said = label_ignoring_tie_flag_sql(layout)
+    return (
+        f"SELECT count(*) FILTER ({said} >= {LABEL_FAULT}) FROM (SELECT {label} AS label FROM part)"
+    )
+
+
+def label_ignoring_tie_flag_sql(layout: Layout) -> str:
     """Return SQL of the label but for the flag of ties, or 100 outside the domain."""
     if not layout.reading.labelled:
         return f"{LABEL_TIE}"

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from labelguard.errors import InvalidLabels
 from labelguard.extras import MissingExtra, format_install_line
 from labelguard.inputs.csv_files import build_csv_opener, find_csv_fault
+from labelguard.inputs.json_files import JSON_SUFFIXES, build_json_opener, find_json_fault
 from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
@@ -30,7 +31,6 @@ from labelguard.inputs.tables import (
     build_table_opener,
     find_parquet_fault,
 )
-from labelguard.inputs.text_files import JSON_SUFFIXES, build_json_opener, find_json_fault
 from labelguard.storage.files import find_matching_paths, is_remote, show_path
 from labelguard.text import suggest
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, OutsideDomain
-from labelguard.inputs.codings import explain_codings
+from labelguard.inputs.codings import explain_domain
 from labelguard.inputs.csv_files import find_line_of_row
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.layouts import Layout
@@ -161,8 +161,7 @@ class Staged:
         layout = next((one for one in plain if one.kind == "pairs"), None)
         way = "" if layout else ", or name another --format"
         if layout and self.label_fault.reason == OUTSIDE:
-            way = f" ({layout.values.explain(*layout.sides)}), or say what its values mean: "
-            way += explain_codings(*layout.sides)
+            way = explain_domain(layout.values, *layout.sides)
         raise OutsideDomain(f"{self.label_fault}{rest}; mend the input{way}")
 
 

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import chats
 from labelguard.inputs.columns import find_content_role_columns, find_side_columns
+from labelguard.inputs.json_files import JsonType, choose_json_types, select_typed
 from labelguard.inputs.readers import (
     NOT_UTF8,
     Opener,
@@ -33,7 +34,6 @@ from labelguard.inputs.readers import (
     identifier,
     quote_file_name,
 )
-from labelguard.inputs.text_files import JsonType, choose_json_types, select_typed
 
 ROWS = "rows"  # what messages call rows in memory
 _EXPECTED = (

@@ -201,6 +201,7 @@ def _list_unused(entry: FormattedFile, layout: Layout) -> list[str]:
         return []
     used = {*_name_columns(entry, layout).values(), *entry.reading.columns.values(), *form.private}
     used |= {name for names in layout.features.values() for name in names}
+    used |= {name.partition("[].")[0] for name in entry.names.values()}  # lists of answers
     names = {part.lower() for name in used for part in (name, *_JOINED.split(name))}
     return [name for name in entry.types if name.lower() not in names]
 

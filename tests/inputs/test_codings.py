@@ -181,6 +181,17 @@ def test_numbers_of_text_are_outside_of_the_domain_of_words(project):
     assert is_untouched(project)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_an_inspection_says_that_numbers_of_a_text_file_need_a_coding(suffix, tmp_path):
+    rows = pairs([1, 0, 1]).to_pylist()
+    path = exports.write(tmp_path / f"labels{suffix}", rows)
+    (problem,) = lg.inspect(path).problems
+    assert "column label: 3 labels outside the domain" in problem and "1-0" in problem
+    assert not lg.inspect(path, label_values="1-0").problems
+    path = exports.write(tmp_path / f"words{suffix}", [row | {"label": "a"} for row in rows])
+    assert not lg.inspect(path).problems
+
+
 def test_choices_say_from_where_they_count(project):
     row = {"labeler_id": "x", "prompt": "p", "responses": ["one", "other"]}
     said = {refusal([row | {"choice": n}], project=project) for n in (0, 1)}

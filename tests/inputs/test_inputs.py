@@ -22,7 +22,7 @@ from support.releases import make_release
 
 import labelguard
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import text_files
+from labelguard.inputs import json_files
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import read_public_pairs
 from labelguard.keys.keyring import KeyRing
@@ -502,7 +502,7 @@ def test_a_dataset_is_read_in_its_own_order_and_selection():
 
 def test_a_quoted_text_of_a_csv_file_may_go_over_the_end_of_a_buffer(tmp_path, monkeypatch):
     """A thread that began within it took its lines for rows."""
-    monkeypatch.setattr(text_files, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(json_files, "MAX_LINE", 1 << 20)
     path = tmp_path / "labels.csv"
     lines = "x,y,z,w\n" * 30_000
     rows = [f'u{n},"p{n}","{lines}","{lines}{n}"\n' for n in range(20)]

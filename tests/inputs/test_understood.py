@@ -152,3 +152,19 @@ def test_one_reading_goes_for_several_calls(tmp_path):
     assert len(lg.load(made)) == len(rows)
     with pytest.raises(InvalidLabels, match="no column 'rater'"):
         lg.inspect(rows, reading=read, labeler_column=None, columns={"labeler_id": "rater"})
+
+
+def test_rows_that_nobody_answered_are_counted_and_a_list_of_answers_is_read():
+    rows = [
+        {
+            "prompt": f"What of {n}?",
+            "response_a": f"yes {n}",
+            "response_b": "no",
+            "votes": [{"worker": f"w{k}", "choice": "a"} for k in range(n % 3)],
+        }
+        for n in range(12)
+    ]
+    seen = lg.inspect(pa.Table.from_pylist(rows))
+    assert seen.left_out == {"row without answers": 4} and seen.rows == 12
+    assert "votes" not in str(seen).partition("not used")[2].partition("\n")[0]
+    assert not lg.inspect(pa.Table.from_pylist([r for r in rows if r["votes"]])).left_out

@@ -97,7 +97,9 @@ def apply_format(
     if any(shape.of_tool and shape.recognises(schema) for shape in SHAPES.values()):
         return replace(_apply_format(file, connection, reading), types=listed)
     names: dict[str, str] = {}
+    left_out = ""
     if nested := find_nested_answers(schema):
+        left_out = nested.count_unanswered_sql()
         file = replace(file, open=partial(_open_with_query, file, nested.query(schema)))
         names |= nested.describe()
         schema = replace(schema, types=readers.read_columns(file, connection))
@@ -122,6 +124,7 @@ def apply_format(
         formatted,
         names={**formatted.names, **names},
         recorded={**formatted.recorded, **recorded},
+        left_out=formatted.left_out or left_out,
         types=listed,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from labelguard.inputs import canonical
 from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.formats import tasks
-from labelguard.inputs.readers import find_element_type, identifier, source_column
+from labelguard.inputs.readers import find_element_type, identifier, literal, source_column
 from labelguard.inputs.shapes import ANSWERED, PEOPLE
 
 # Lists of answers, by what they are called; of another name where the members leave no doubt.
@@ -24,6 +24,8 @@ _LISTS = (
 _TIMES = ("submitted_at", "updated_at", "created_at", "timestamp", "time")
 _RECORDS = ("record_id", "annotation_id", "assignment_id", "id")
 _STATUS = "status"
+# Why a row with an empty list of answers is left out.
+UNANSWERED = "row without answers"
 _ANSWER = identifier("labelguard: answer")
 
 
@@ -67,6 +69,12 @@ class NestedAnswers:
         made = ", ".join(f"{value} AS {role}" for role, value in values.items())
         rows = f"SELECT *, unnest({given}) AS {_ANSWER} FROM part"
         return f"SELECT {''.join(others)}{made} FROM ({rows}){where}"
+
+    def count_unanswered_sql(self) -> str:
+        """Return SQL of how many rows nobody answered, and why they are left out."""
+        answers = f"len({tasks.elements_sql(source_column(self.column))})"
+        empty = f"count(*) FILTER (coalesce({answers}, 0) = 0)"
+        return f"SELECT {literal(UNANSWERED)}, {empty} AS rows FROM part HAVING rows > 0"
 
     def describe(self) -> dict[str, str]:
         """Return what messages call the roles."""

@@ -24,9 +24,9 @@ from labelguard.inputs.columns import (
     group_similar_names,
 )
 from labelguard.inputs.formats.base import FormatQuery
+from labelguard.inputs.json_files import read_json_chats
 from labelguard.inputs.readers import identifier, literal, source_column
 from labelguard.inputs.shapes import find_possible_prompts
-from labelguard.inputs.text_files import read_json_chats
 from labelguard.text import suggest
 
 SIDES = ("response_a", "response_b")
