@@ -13,14 +13,7 @@ from labelguard.inputs import canonical, chats
 from labelguard.inputs.chats import Content
 from labelguard.inputs.columns import IDS, LAYOUTS, SYSTEMS
 from labelguard.inputs.layouts import INTEGER, Layout
-from labelguard.inputs.readers import (
-    identifier,
-    is_text,
-    literal,
-    nan_to_null_sql,
-    number_sql,
-    source_column,
-)
+from labelguard.inputs.readers import identifier, is_text, literal, nan_to_null_sql, number_sql
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
@@ -73,7 +66,7 @@ def build_canonical_query(layout: Layout, content: Content) -> str:
         pieces.append(f"{columns['ranks']} IS NULL AS skipped")
     if "choice" in columns:
         choice = nan_to_null_sql(columns["choice"], layout.types["choice"])
-        pieces.append(f"coalesce({_trim_sql(choice)}, '') = '' AS skipped")
+        pieces.append(f"coalesce({trim_sql(choice)}, '') = '' AS skipped")
     question = layout.reading.question
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
@@ -90,10 +83,10 @@ def build_canonical_query(layout: Layout, content: Content) -> str:
 def _role_column_sql(role: str, column: str, layout: Layout, shape: Any) -> str:
     """Return SQL of a column under the name of its role. Labels are text, whatever their type."""
     if role in ("label", "tie"):
-        read = _trim_sql(nan_to_null_sql(column, layout.types[role]))
+        read = trim_sql(nan_to_null_sql(column, layout.types[role]))
     elif role == "choice":
         # The place of the preferred response, from 1; NULL if that is no whole number.
-        number = f"try_cast({_trim_sql(column)} AS DOUBLE)"
+        number = f"try_cast({trim_sql(column)} AS DOUBLE)"
         place = f"{number} + {1 - (layout.values.first or 0)}"
         read = f"CASE WHEN {number} = trunc({number}) AND isfinite({number}) THEN {place} END"
     elif role == "ranks":
@@ -102,7 +95,7 @@ def _role_column_sql(role: str, column: str, layout: Layout, shape: Any) -> str:
         shape = [shape] if role == "responses" else shape
         read = chats.build_content_sql(column, layout.types[role], shape)
     else:
-        read = _trim_sql(column) if role in SYSTEMS else column
+        read = trim_sql(column) if role in SYSTEMS else column
         read = f"{column}::VARCHAR" if role in IDS and role not in SYSTEMS else read
         # In CSV what is not there is an empty text.
         blank = role == "record_id" or (role == "submitted_at" and is_text(layout.types[role]))
@@ -110,7 +103,8 @@ def _role_column_sql(role: str, column: str, layout: Layout, shape: Any) -> str:
     return f"{read} AS {role}"
 
 
-def _trim_sql(column: str) -> str:
+def trim_sql(column: str) -> str:
+    """Return SQL of a column as text without blanks around it."""
     return f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
 
 
@@ -396,15 +390,6 @@ def _submission_time_sql(kinds: Mapping[str, DuckDBPyType]) -> str:
 
 _FLAG = """coalesce(try_cast(tie AS BOOLEAN),
             CASE try_cast(tie AS DOUBLE) WHEN 1 THEN true WHEN 0 THEN false END)"""
-
-
-def count_outside_sql(layout: Layout) -> str:
-    """Return SQL of how many labels of pairs, in a column of texts, are outside the domain."""
-    label = _trim_sql(source_column(layout.columns["label"]))
-    said = label_ignoring_tie_flag_sql(layout)
-    return (
-        f"SELECT count(*) FILTER ({said} >= {LABEL_FAULT}) FROM (SELECT {label} AS label FROM part)"
-    )
 
 
 def label_ignoring_tie_flag_sql(layout: Layout) -> str:

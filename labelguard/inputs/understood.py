@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import duckdb
 import numpy as np
 from duckdb.sqltypes import DuckDBPyType
 
@@ -18,16 +19,21 @@ from labelguard.budget.label_values import (
     parse_public_columns,
 )
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.codings import check_coding, refuse_words_beside_systems
+from labelguard.inputs.codings import (
+    check_coding,
+    explain_domain,
+    refuse_words_beside_systems,
+)
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, TableSchema
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.layouts import Layout
-from labelguard.inputs.readers import is_text
+from labelguard.inputs.query import LABEL_FAULT, label_ignoring_tie_flag_sql, trim_sql
+from labelguard.inputs.readers import InputFile, is_text, read_rows, source_column
 from labelguard.inputs.shapes import PARTS_OF_PROMPTS, SHAPES
 from labelguard.inputs.staged import Staged
 from labelguard.options import ReadingOptions, option_declarations
 from labelguard.storage import blocks, buckets
-from labelguard.text import suggest
+from labelguard.text import pluralize, suggest
 
 _TEXTS = ("prompt", "first", "second")
 _JOINED = re.compile(r" or |[/+]")
@@ -77,6 +83,29 @@ def refuse_unknown_codings(staged: Staged) -> None:
         if entry.format in ("pairs", "choices"):  # others say what their labels mean
             schema = TableSchema(entry.file.name, entry.types, entry.reading)
             check_coding(schema, layout.kind, layout.sides, entry.types)
+
+
+def explain_labels_outside_domain(
+    part: InputFile, formatted: FormattedFile, layout: Layout, connection: duckdb.DuckDBPyConnection
+) -> str:
+    """Return how many labels of a file have no meaning, such as numbers in a text file that nobody
+    gave one; empty if none, and of tools, whose answers stop no release.
+    """
+    shape, values, kind = SHAPES[formatted.format], layout.values, layout.types.get("label")
+    own = shape.of_tool or shape.own_values or layout.kind != "pairs" or values.columns
+    if own or kind is None or not (is_text(kind) or str(kind) == "JSON"):
+        return ""
+    column = layout.columns["label"]
+    fault = f"{label_ignoring_tie_flag_sql(layout)} >= {LABEL_FAULT}"
+    labels = f"SELECT {trim_sql(source_column(column))} AS label FROM part"
+    counted = f"SELECT count(*) FILTER ({fault}) FROM ({labels})"
+    [(count,)] = read_rows(formatted.file, connection, counted)
+    if not count:
+        return ""
+    named = formatted.names.get("label") or column
+    outside = f"{pluralize(count, 'label')} outside the domain; mend the input"
+    way = explain_domain(values, *layout.sides)
+    return f"{part.name}: column {named}: {outside}{way}"
 
 
 def refuse_unread_prompts(staged: Staged, ignored: Collection[str]) -> None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs import formats, readers
-from labelguard.inputs.codings import explain_domain
 from labelguard.inputs.columns import (
     LAYOUTS,
     PRIVATE_ROLES,
@@ -25,10 +24,8 @@ from labelguard.inputs.columns import (
     merge_reading_options,
 )
 from labelguard.inputs.formats import FormattedFile
-from labelguard.inputs.layouts import Layout
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
-from labelguard.inputs.query import count_outside_sql
-from labelguard.inputs.readers import InputFile, is_text
+from labelguard.inputs.readers import InputFile
 from labelguard.inputs.shapes import SHAPES
 from labelguard.inputs.sources import Input, format_command_arguments
 from labelguard.inputs.staged import Staged
@@ -37,6 +34,7 @@ from labelguard.inputs.turns import explain_revealing_items
 from labelguard.inputs.understood import (
     Example,
     describe_reading,
+    explain_labels_outside_domain,
     format_reading_options,
     read_examples,
     refuse_unread_prompts,
@@ -291,7 +289,7 @@ def _list_release_refusal_reasons(
         if not labelled:
             return ""
         missing = _explain_missing_labels(part, formatted, required, connection)
-        return missing or _explain_labels_outside_domain(part, formatted, layout, connection)
+        return missing or explain_labels_outside_domain(part, formatted, layout, connection)
 
     if first := explain_refusal("labeler", labelled=True):
         yield first
@@ -324,26 +322,6 @@ def _explain_missing_labels(
         f"{' or '.join(kind.private)}, which is not there or has no value; "
         f"found: {', '.join(types)}"
     )
-
-
-def _explain_labels_outside_domain(
-    part: InputFile, formatted: FormattedFile, layout: Layout, connection: duckdb.DuckDBPyConnection
-) -> str:
-    """Return how many labels of a part have no meaning, such as numbers in a text file that nobody
-    gave one; empty if none, and of tools, whose answers stop no release.
-    """
-    shape, column = SHAPES[formatted.format], layout.columns.get("label", "")
-    kind = layout.types.get("label")
-    own = shape.of_tool or shape.own_values or layout.kind != "pairs" or layout.values.columns
-    if own or kind is None or not (is_text(kind) or str(kind) == "JSON"):
-        return ""
-    sql = count_outside_sql(layout)
-    [(count,)] = readers.read_rows(formatted.file, connection, sql)
-    if not count:
-        return ""
-    way = explain_domain(layout.values, *layout.sides)
-    named, labels = formatted.names.get("label") or column, pluralize(count, "label")
-    return f"{part.name}: column {named}: {labels} outside the domain; mend the input{way}"
 
 
 def _build_inspection(

@@ -84,7 +84,7 @@ def as_rankings(rows):
 
 
 def problems(rows):
-    return " ".join(lg.inspect(rows).problems)
+    return " ".join(lg.inspect(rows, label_values=choose_coding(rows)).problems)
 
 
 @pytest.mark.parametrize("style", STYLES)
