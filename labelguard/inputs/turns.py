@@ -46,6 +46,8 @@ _TEMPLATES = (
 )
 _NAMED = rf"(?:#+ *|\*\*)?{_ROLES}(?: \d+)?(?:\*\*)? *:(?:\*\*)?"
 _MARKS = rf"(?im)^[ \t]*(?:{_NAMED})|{_TEMPLATES}"
+# What parts words, of any script, or follows a name.
+_BLANKS = r"\s\p{Z}:"
 _FIRST_MARKS = rf"(?i)^\s*(?:(?:{_NAMED}|{_TEMPLATES})\s*)+"
 # Characters of a line, and bytes at both ends of a piece, that are compared.
 _LONGEST, _HEAD, _TAIL = 120, 128, 64
@@ -207,7 +209,7 @@ def _find_continuing_texts(staged: Staged) -> Blocks:
     sides = pa.concat_tables(
         pairs.select(["prompt", side]).rename_columns(["prompt", "side"]) for side in _SIDES
     )
-    sides = sides.filter(pc.match_substring_regex(sides["side"], r"[^\s:]"))
+    sides = sides.filter(pc.match_substring_regex(sides["side"], rf"[^{_BLANKS}]"))
     answered = pc.binary_join_element_wise(sides["prompt"], sides["side"], "\n")
     least = pc.min(pc.binary_length(_squeeze(answered)))
     later = np.flatnonzero(pc.greater_equal(pc.binary_length(prompts), least))
@@ -239,12 +241,12 @@ def _find_beginnings(texts: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 def _squeeze(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts without names of roles, blanks and ends of lines."""
-    return pc.replace_substring_regex(texts, rf"{_MARKS}|[\s:]+", "")
+    return pc.replace_substring_regex(texts, rf"{_MARKS}|[{_BLANKS}]+", "")
 
 
 def _words(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts without names of roles, each word with one blank after it."""
-    plain = pc.replace_substring_regex(texts, rf"(?:{_MARKS}|[\s:]+)+", " ")
+    plain = pc.replace_substring_regex(texts, rf"(?:{_MARKS}|[{_BLANKS}]+)+", " ")
     return pc.binary_join_element_wise(pc.utf8_trim_whitespace(plain), " ", "")
 
 

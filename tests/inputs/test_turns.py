@@ -29,6 +29,7 @@ STYLES: dict[str, tuple[str, str]] = {
     ),
     "lines": ("{0}", "{0}\n{1}\n{2}"),
     "one line": ("{0}", "{0} {1} {2}"),
+    "blanks of no keyboard": ("{0}", "{0}\u00a0{1}\u2003{2}"),
     "more white space": ("{0}\n", "{0}\n\n\n {1}\n\n"),
     "nothing after it": ("{0}", "{0}\n{1}"),
     "after a colon": ("Q: {0} A:", "Q: {0} A:{1}\nQ: {2} A:"),
