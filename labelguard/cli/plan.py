@@ -55,7 +55,7 @@ def _print_inspection(inspection: Inspection) -> None:
         for side in (example.first, example.second):
             echo(_shorten_to_line(f"  {_MASK}", side))
     if inspection.examples:
-        echo(f"\n{_MASK} preferences are not read here")
+        echo(f"\n{_MASK} which response is preferred is not shown")
     if inspection.notes:
         print_bullets(inspection.notes)
     if inspection.problems:
@@ -72,7 +72,7 @@ def _list_inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
     yield "columns", ", ".join(named)
     labels = [role.column for role in inspection.roles if not role.read]
     if labels:
-        yield "  of labels", f"{', '.join(labels)} (not read)"
+        yield "  of labels", f"{', '.join(labels)} (not shown)"
     yield "  labels mean", inspection.meaning
     if inspection.unused:
         yield "  not used", ", ".join(inspection.unused)
@@ -121,7 +121,7 @@ def _shorten_to_line(name: str, text: str) -> str:
 @click.command(
     cls=Command,
     context_settings=HELP,
-    short_help="Show how an input is understood; reads no label.",
+    short_help="Tell how an input is understood; shows no label.",
 )
 @inputs_argument()
 @reading_options(
@@ -133,8 +133,8 @@ def _shorten_to_line(name: str, text: str) -> str:
 def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
     """Show how INPUT is understood: its columns, labelers and pairs, and the next command to run.
 
-    INPUT is as in privatize. Labels are not read: the output does not depend on them. Needs no
-    project and charges nothing.
+    INPUT is as in privatize. No label is shown: the output tells only how many of them mean
+    nothing. Needs no project and charges nothing.
 
     \b
     Example:

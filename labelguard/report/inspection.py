@@ -1,4 +1,4 @@
-"""The reading of an input, before anything is released: no label is read."""
+"""The reading of an input, before anything is released: no label is shown."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The reading of an input. No label was read."""
+    """The reading of an input. No label is in it: of labels that are text it was asked whether they mean something."""
 
     # the format that was recognised, or named
     format: str
