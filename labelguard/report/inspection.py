@@ -113,7 +113,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The reading of an input. No label is in it: of labels that are text it was asked whether they mean something."""
+    """The reading of an input. No label is in it: of those that are text it was asked whether they
+    mean something.
+    """
 
     # the format that was recognised, or named
     format: str
