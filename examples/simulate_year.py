@@ -42,7 +42,7 @@ input: incoming.parquet
 release:
   mechanism: statistic
   min_new_labels: 100
-  options: {features: text+length, components: 16, whitening: 0.25, floor: 0.001,
+  options: {label_values: 1-0, features: text+length, components: 16, whitening: 0.25, floor: 0.001,
             clip_quantile: 0.5, ridge: 1.0}
 train: {step: head, options: {windows: 8}}
 gate: {by: probes, probes: probes.parquet, margin: 0.02, confidence: CONFIDENCE}

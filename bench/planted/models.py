@@ -180,6 +180,7 @@ def release(
                 delta=DELTA,
                 once=True,
                 accept_little_use=True,
+                label_values="1-0",
                 output=path,
                 **options,
             )

@@ -69,9 +69,9 @@ def test_an_option_added_to_one_class_is_everywhere(tmp_path):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=leave)
     source = tmp_path / "labelguard/options.py"
     text = source.read_text(encoding="utf-8")
-    head = '    """Options for reading an input."""\n'
+    head = "    columns: Mapping[str, str] = option("  # the first of `ReadingOptions`
     assert text.count(head) == 1
-    source.write_text(text.replace(head, head + ADDED), encoding="utf-8")
+    source.write_text(text.replace(head, ADDED + head), encoding="utf-8")
     lg.init(tmp_path / "study")
     script = EVERYWHERE.format(
         copy=str(tmp_path),

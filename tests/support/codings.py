@@ -74,7 +74,10 @@ def _read_first(path):
     if not path.is_file():
         return None
     if path.suffix == ".parquet":
-        return pq.read_schema(path).empty_table()
+        try:
+            return pq.read_schema(path).empty_table()
+        except OSError:  # a damaged file
+            return None
     lines = path.read_bytes()[: 1 << 16].decode(errors="replace").splitlines()
     if path.suffix == ".csv":
         return list(csv.DictReader(lines[:20]))

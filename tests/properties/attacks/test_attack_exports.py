@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.published import REFUSED, read
 
+from labelguard.budget.label_values import LabelValues
 from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
 
@@ -86,12 +87,13 @@ def chosen_or_silent(number, labeler, answer):
 
 
 SIDES = {"response_a": "response_a", "response_b": "response_b"}
+FROM_0 = LabelValues.parse("first=0")
 BLANKS: dict[str, tuple[Callable[[int, str, Any], Row], Row]] = {
     "Label Studio": (write_task, {"question": "q", "columns": SIDES}),
     "JSON_MIN": (in_a_tag, {"question": "q"}),
     "Argilla": (write_record, {"question": "q"}),
-    "choices": (chosen, {}),
-    "choices, named": (chosen_or_silent, {"format": "choices"}),
+    "choices": (chosen, {"values": FROM_0}),
+    "choices, named": (chosen_or_silent, {"format": "choices", "values": FROM_0}),
 }
 
 

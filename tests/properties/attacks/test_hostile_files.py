@@ -108,8 +108,8 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
     "deep lists": ("x.jsonl", nest(10_000, "[", "]"), "must be all text"),
     "very deep lists": ("x.jsonl", nest(1_000_000, "[", "]"), "must be all text"),
     "deep objects": ("x.jsonl", nest(10_000, '{"a":', "}"), "must be all text"),
-    "deep types": ("x.parquet", _deep_parquet, "not a complete Parquet file"),
-    "pages that are not there": ("x.parquet", _pages_that_are_not_there, "not a complete Parquet"),
+    "deep types": ("x.parquet", _deep_parquet, "the file is damaged"),
+    "pages that are not there": ("x.parquet", _pages_that_are_not_there, "the file is damaged"),
     "texts that unpack to gigabytes": ("x.parquet", _long_texts, "its rows take far more room"),
 }
 
@@ -131,7 +131,18 @@ def test_a_hostile_file_ends_in_one_line(project, tmp_path, kind):
     assert path.stat().st_size < 20 << 20
     seen = bounded.run(
         tmp_path,
-        *(*PRIVATIZE, path, "--epsilon", "3", "--delta", "1e-5", "--project", project.state),
+        *(
+            *PRIVATIZE,
+            path,
+            "--label-values",
+            "1-0",
+            "--epsilon",
+            "3",
+            "--delta",
+            "1e-5",
+            "--project",
+            project.state,
+        ),
     )
     assert seen.refused_in_one_line(), seen.err
     assert message in seen.err

@@ -211,5 +211,6 @@ def test_rankings_and_choices_are_learned_from(tmp_path):
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps([{k: v for k, v in row.items() if k != drop} for row in rows]))
         given = {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0}
+        given |= {"label_values": "first=0"} if name == "choice" else {}
         options = {"project": lg.init(tmp_path / name), **ULS, **given}
         assert Head.load(make_release(path, **options).path).coefficients[0] > 0.3
