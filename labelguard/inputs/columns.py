@@ -177,10 +177,15 @@ def merge_reading_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with those of their `reading`, where they are silent, and with
     `labeler_column` and `no_prompt`, if given, among their `columns`.
 
-    Raises `InvalidLabels` if `columns` names what these say, too.
+    Raises `InvalidLabels` for a `reading` that is no `lg.Reading`, and if `columns` names what
+    `labeler_column` or `no_prompt` say, too.
     """
     others, usual = dict(options), vars(ReadingOptions())
-    given = vars(others.pop("reading", None) or ReadingOptions())
+    reading = others.pop("reading", None) or ReadingOptions()
+    if not isinstance(reading, ReadingOptions):
+        kind = type(reading).__name__
+        raise InvalidLabels(f"reading expects lg.Reading(columns=…, label_values=…), found {kind}")
+    given = vars(reading)
     named = {**given["columns"], **(others.get("columns") or {})}
     for name, value in given.items():
         if value != usual[name] and others.get(name, usual[name]) in (None, usual[name]):

@@ -71,7 +71,7 @@ _RECORDS = {"external_id", "dataset_id", "_server_id", "metadata", "suggestions"
 
 @dataclass(frozen=True)
 class PublishedShape:
-    """A published shape of preferences: how it is recognised, and what it is called.
+    """A published shape of preferences: how it is recognised, and its names.
 
     A file that has all columns of one of the `shown` groups, which are public, is recognised if
     `also` holds. Of several shapes that recognise a file, the one is taken that finds the columns

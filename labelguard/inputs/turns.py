@@ -230,8 +230,8 @@ def _find_beginnings(texts: pa.ChunkedArray) -> NDArray[np.bool_]:
     one, other = one[shorter], other[shorter]
     for part in range(1, 9):  # a few bytes tell nearly all that differ
         place = np.maximum(length[one] * part // 8 - 1, 0)
-        same = data[ends[one] + place] == data[ends[other] + place]
-        same |= length[one] == 0
+        of_one = np.minimum(ends[one] + place, len(data) - 1)  # an empty text may be the last
+        same = (data[of_one] == data[ends[other] + place]) | (length[one] == 0)
         one, other = one[same], other[same]
     texts_of = (whole.take(pa.array(rows)).to_pylist() for rows in (one, other))
     begin = [text.startswith(start) for start, text in zip(*texts_of, strict=True)]

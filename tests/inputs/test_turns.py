@@ -3,11 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.codings import choose_coding
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.inputs import turns
 from labelguard.inputs.turns import FILE, LATER_TURN
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
@@ -254,3 +256,21 @@ def test_prompts_without_a_word_are_released_and_known(project):
     assert not problems(rows)
     assert prompts(release(rows, project, epsilon=1)) == {""}
     assert prompts(release([*rows, row(" ", 9)], project)) == {"", " "}
+
+
+def test_a_prompt_without_a_word_stands_anywhere_among_others():
+    """Contents decide the order: of several tables, some have the empty prompt last."""
+    for number in range(12):
+        assert not problems([row("", number), row(f"What of {number}?", number, who=1)])
+
+
+def test_beginnings_are_those_that_every_pair_of_texts_shows():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        texts = ["".join(rng.choice(list("abé "), rng.integers(6))) for _ in range(9)]
+        shown = turns._find_beginnings(pa.chunked_array([texts[:4], texts[4:]]))
+        assert shown.tolist() == [
+            any(other != text and other.startswith(text) for other in texts) for text in texts
+        ]
+        begun = turns._begin_with(pa.chunked_array([texts]), pa.chunked_array([["a", "b ", "éa"]]))
+        assert begun.tolist() == [text.startswith(("a", "b ", "éa")) for text in texts]

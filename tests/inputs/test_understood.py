@@ -3,6 +3,7 @@ left out without a word.
 """
 
 import re
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -168,3 +169,10 @@ def test_rows_that_nobody_answered_are_counted_and_a_list_of_answers_is_read():
     assert seen.left_out == {"row without answers": 4} and seen.rows == 12
     assert "votes" not in str(seen).partition("not used")[2].partition("\n")[0]
     assert not lg.inspect(pa.Table.from_pylist([r for r in rows if r["votes"]])).left_out
+
+
+def test_a_reading_of_another_kind_is_refused_with_what_is_expected(project):
+    rows = [{"prompt": "2 + 2?", "response_a": "4", "response_b": "5", "label": "a"}]
+    for call in (lg.inspect, lg.plan, partial(lg.privatize, project=project)):
+        with pytest.raises(InvalidLabels, match=r"reading expects lg\.Reading\(.*found dict"):
+            call(rows, reading={"format": "pairs"})
